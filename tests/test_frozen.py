@@ -53,6 +53,58 @@ def test_calls_of_a_shape_give_what_other_calls_give(cell: str, params: Any, rev
     assert is_frozen(rnn)
 
 
+def sequences(*lengths: int) -> sn.Ragged:
+    return sn.Ragged.from_list([inputs(1, length)[0] for length in lengths])
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+@pytest.mark.parametrize("layer", ["gru", "lstm", "stack", "graph"])
+def test_raggeds_of_lengths_that_were_seen_give_what_other_calls_give(layer: str, last_only: bool):
+    gru, above = cells.rnn("gru", GRU), cells.rnn("gru", cells.CELLS["gru"].parameters(7, 7))
+    options = {"last_only": last_only}
+    rnn: Any = {"gru": gru, "lstm": cells.rnn("lstm", LSTM), "stack": sn.Stack([gru, above])}.get(layer)
+    if rnn is None:
+        rnn, options = sn.Graph(lambda x, p: (gru(x)[1], np.tanh(above(gru(x)[0])[0])), inputs=5), {}
+    kept = {"stack": lambda: rnn.run.frozen, "graph": lambda: rnn._programs.frozen}
+    frozen = kept.get(layer, lambda: rnn._frozen)
+    for lengths in ((3, 1, 6), (4,), (6, 3, 1)):
+        for _ in range(4):
+            x = sequences(*lengths)
+            # One more sequence, the shortest, is another form of call.
+            right = rnn(sn.Ragged.from_list([*x, x.values[:1]]), **options)
+            made = rnn(x, **options)
+            raggeds = [each for each in leaves(made) if isinstance(each, sn.Ragged)]
+            assert len(raggeds) == (layer == "graph" or not last_only)
+            assert all(each.offsets is x.offsets for each in raggeds)
+            for ours, theirs in zip(leaves(made), leaves(right), strict=True):
+                if isinstance(ours, sn.Ragged):
+                    assert_same_bits(ours.values, theirs.values[:-1])
+                else:
+                    assert_same_bits(ours, theirs[:-1])
+        assert any(run.run for idle in frozen().idle.values() for run in idle or [])
+
+
+def test_other_raggeds_go_the_way_of_all_calls():
+    """With empty sequences, with another order, and with features of another size."""
+    rnn, x = cells.rnn("gru", GRU), sequences(3, 0, 2)
+    for _ in range(3):
+        assert_same_bits(rnn(x)[1][:1], rnn(x[:1])[1])
+    called_twice(rnn, x[:1])
+    with pytest.raises(InputError, match="time_major=True is for arrays"):
+        rnn(x[:1], time_major=True)
+    with pytest.raises(InputError, match="features"):
+        rnn(x.with_values(x.values[:, :4]))
+
+
+def test_the_engines_of_a_frozen_call_may_be_several():
+    rnn, x = cells.rnn("gru", GRU), inputs()
+    for _ in range(3):
+        assert_same_bits(rnn(x, engine=("llvm", "interpret")), general(rnn, x))
+    assert is_frozen(rnn)
+    with pytest.raises(InputError, match="engine is a name, or several"):
+        rnn(x, engine=("llvm", 3))
+
+
 def test_the_first_call_of_a_shape_freezes_nothing():
     rnn = cells.rnn("gru", GRU)
     rnn(inputs())

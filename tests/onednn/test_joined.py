@@ -14,7 +14,9 @@ from stepnet import onednn
 from stepnet.engines import choose, joinings
 from stepnet.engines.onednn import joined as module
 from stepnet.graph.programs import GraphProgram, in_precisions
+from stepnet.net.ir import Builder, Net
 from stepnet.net.precision import Precision
+from stepnet.net.types import STEPS, Type
 from stepnet.plan.schedule import Part, Schedule
 from stepnet.values.structure import leaves
 
@@ -63,7 +65,7 @@ def flat(value: Any) -> list[Array]:
 
 # ---- what they compute -------------------------------------------------------------------------------------
 
-NAMES = [name for name in sn.cells.CELLS]
+NAMES = list(sn.cells.CELLS)
 LENGTHS = st.one_of(
     st.lists(st.integers(0, 6), max_size=5),
     st.tuples(st.integers(1, 4), st.integers(0, 6)).map(lambda pair: [pair[1]] * pair[0]),
@@ -371,6 +373,42 @@ def entwined(x: Any, p: Any) -> Any:
     b, b_last = cell("gru", HIDDEN, seed=1)(np.tanh(x))
     above = cell("gru", HIDDEN, seed=2)(a, initial=b_last)[0]
     return above + cell("gru", HIDDEN, seed=3)(b, initial=a_last)[0]
+
+
+def staggered(x: Any, p: Any) -> Any:
+    """A layer of which one direction could run earlier than the other, and what reads its memory."""
+    _, other = cell("gru", 3, seed=5)(np.tanh(x))
+    f, last = cell("gru", 3)(x)
+    b, _ = cell("gru", 3, True, 1)(x, initial=np.tanh(other))
+    above, _ = cell("gru", 3, seed=6)(np.sin(x), initial=np.tanh(last))
+    return np.concatenate([f, b], axis=-1), above
+
+
+def test_a_part_runs_when_all_that_it_reads_is_there() -> None:
+    assert reasons(staggered) == [(True, "")]
+    graph, x = sn.Graph(staggered, inputs=3), ragged([3, 3], 3)
+    made, right = (graph(x, engine=engine) for engine in (BOTH, "interpret"))
+    for ours, theirs in zip(flat(made), flat(right), strict=True):
+        assert_close(ours, theirs, 6, 8)
+
+
+def with_total(net: Net) -> Net:
+    """The net with a parameter that is a sum over all rows."""
+    builder, places = Builder(is_model=True), list[int]()
+    for node in net.nodes:
+        if node.operation == "input" and node.type.shape == (3, 3 * HIDDEN):
+            z = builder.input(Type(STEPS, (3 * HIDDEN,), "float32"), "z")
+            places.append(builder.add("contract", places[0], z))
+        else:
+            places.append(builder.copy(node, [places[operand] for operand in node.inputs]))
+    return builder.net(places[result] for result in net.results)
+
+
+def test_parameters_that_are_known_late_are_refused() -> None:
+    layer = both("gru", 3)
+    net = with_total(sn.Graph(lambda x, p: layer(x)[0], inputs=3).net)
+    (made,) = joinings(Schedule(net), BOTH)
+    assert (made.part, made.reason) == (None, "their parameters are results of other parts")
 
 
 def test_layers_that_need_their_own_results_are_apart() -> None:

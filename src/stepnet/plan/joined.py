@@ -62,8 +62,6 @@ def joined_part(layers: Layers, parts: Mapping[int, Part], net: Net) -> Part:
 
 def hindrance(part: Part, net: Net, groups: Groups, others: Sequence[Part]) -> str | None:
     """Why a joined part cannot run at one time, whatever the engine, beside others; None where it can."""
-    if part.inside.intersection(groups.totals):
-        return "one of them computes totals of its results"
     if not groups.once.issuperset(part.parameters):
         return "their parameters are results of other parts"
     return (
