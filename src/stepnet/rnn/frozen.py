@@ -24,6 +24,8 @@ Array = np.ndarray
 Kind = TypeVar("Kind", bound=Program)
 MOST_OFFSETS = 1025
 """Of how many sequences the lengths are compared with those of earlier calls; more take longer to run."""
+RAGGED_CALLS = 8
+"""Which call of Raggeds of the same lengths is prepared: that takes a whole call, and lengths change."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,10 @@ class FrozenCalls(Idle[Frozen[Kind]]):
     """The frozen calls of a recurrence, by shape."""
 
     def key(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Key | None:
-        """The key of a frozen call for these arguments; None for arguments that are never frozen."""
+        """The key of a frozen call for these arguments; None for arguments that are never frozen.
+
+        First in it are the offsets of a Ragged; None for arrays.
+        """
         if type(last_only) is not bool or type(time_major) is not bool or not is_order(engine):
             return None
         if type(masked) is not str or masked != "repeat":  # which without a mask says nothing, or is wrong
@@ -87,7 +92,11 @@ class FrozenCalls(Idle[Frozen[Kind]]):
             offsets = offsets.tobytes()
         if type(values) is not np.ndarray or not (values.flags.c_contiguous and values.dtype.isnative):
             return None
-        return values.shape, values.dtype, offsets, last_only, engine, time_major, threads()
+        return offsets, values.shape, values.dtype, last_only, engine, time_major, threads()
+
+    def is_due(self, key: Key, calls: int = 2) -> bool:
+        """Whether this call is to be prepared."""
+        return super().is_due(key, calls if key[0] is None else RAGGED_CALLS)
 
     def run(self, key: Key, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """The program and the results of a frozen call; None if there is none for these arguments."""
