@@ -33,7 +33,7 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.engines.onednn.run import run_of
+from stepnet.engines.onednn.primitives import Run
 from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
@@ -108,19 +108,16 @@ def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
     """The functions to time, by name; each gives its outputs."""
     (x, layer, rnn), weights, is_gru = recurrences(case), weights_of(case), case.cell == "gru"
     assert layer.recurrence is not None
-    first, last = layer(x, cell="none"), max(case.lengths)
-    run = run_of(layer.library, layer.recurrence, last, len(x), layer.weights)
-    functions, primitive = layer.library.functions, run.primitive
-    arguments = (
-        primitive.primitive.handle,
-        primitive.stream.handle,
-        len(primitive.arguments),
-        primitive.arguments,
-    )
+    assert layer.weights is not None
+    run = Run(layer.library, layer.recurrence, max(case.lengths), len(x))
+    layer.weights.bind(run)
+    functions, primitive, stream = layer.library.functions, run.primitive, run.primitive.stream.handle
+    first = layer(x, cell="none")
+    arguments = primitive.primitive.handle, stream, len(primitive.arguments), primitive.arguments
 
     def bare() -> Any:
         functions.dnnl_primitive_execute(*arguments)
-        functions.dnnl_stream_wait(arguments[1])
+        functions.dnnl_stream_wait(run.primitive.stream.handle)
         return first[0]
 
     def operator() -> Any:

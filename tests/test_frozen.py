@@ -14,6 +14,7 @@ from stepnet import cells
 from stepnet.engines import Call
 from stepnet.engines.threads import threads
 from stepnet.errors import InputError
+from stepnet.rnn.frozen import RAGGED_CALLS
 from stepnet.rnn.idle import MOST
 from stepnet.values.structure import leaves, transform
 
@@ -51,6 +52,68 @@ def test_calls_of_a_shape_give_what_other_calls_give(cell: str, params: Any, rev
         x = inputs()
         assert_same_bits(rnn(x, last_only=last_only), general(rnn, x, last_only=last_only))
     assert is_frozen(rnn)
+
+
+def sequences(*lengths: int) -> sn.Ragged:
+    return sn.Ragged.from_list([inputs(1, length)[0] for length in lengths])
+
+
+@pytest.mark.parametrize("last_only", [False, True])
+@pytest.mark.parametrize("layer", ["gru", "lstm", "stack", "graph"])
+def test_raggeds_of_lengths_that_were_seen_give_what_other_calls_give(layer: str, last_only: bool):
+    options: Any = {} if layer == "graph" else {"last_only": last_only}
+    rnn = layer_of(layer)
+    kept = {"stack": lambda: rnn.run.frozen, "graph": lambda: rnn._programs.frozen}
+    frozen = kept.get(layer, lambda: rnn._frozen)
+    for lengths in ((3, 1, 6), (4,), (6, 3, 1)):
+        for _ in range(RAGGED_CALLS + 2):
+            x = sequences(*lengths)
+            made, right = rnn(x, **options), layer_of(layer)(x, **options)  # the first call of a new one
+            raggeds = [each for each in leaves(made) if isinstance(each, sn.Ragged)]
+            assert len(raggeds) == (layer == "graph" or not last_only)
+            assert all(each.offsets is x.offsets for each in raggeds)
+            for ours, theirs in zip(leaves(made), leaves(right), strict=True):
+                assert_same_bits(getattr(ours, "values", ours), getattr(theirs, "values", theirs))
+        assert any(run.run for idle in frozen().idle.values() for run in idle or [])
+
+
+def layer_of(name: str) -> Any:
+    """A new recurrence, or several."""
+    gru, above = cells.rnn("gru", GRU), cells.rnn("gru", cells.CELLS["gru"].parameters(7, 7))
+    if name == "graph":
+        return sn.Graph(lambda x, p: (gru(x)[1], np.tanh(above(gru(x)[0])[0])), inputs=5)
+    return {"gru": gru, "lstm": cells.rnn("lstm", LSTM), "stack": sn.Stack([gru, above])}[name]
+
+
+def test_other_raggeds_go_the_way_of_all_calls():
+    """With empty sequences, with another order, and with features of another size."""
+    rnn, x = cells.rnn("gru", GRU), sequences(3, 0, 2)
+    for _ in range(3):
+        assert_same_bits(rnn(x)[1][:1], rnn(x[:1])[1])
+    called_twice(rnn, x[:1])
+    with pytest.raises(InputError, match="time_major=True is for arrays"):
+        rnn(x[:1], time_major=True)
+    with pytest.raises(InputError, match="features"):
+        rnn(x.with_values(x.values[:, :4]))
+
+
+def test_lengths_that_come_once_replace_nothing_that_is_prepared():
+    rnn, x = cells.rnn("gru", GRU), inputs()
+    called_twice(rnn, x)
+    prepared = list(rnn._frozen.idle)
+    for length in range(1, 3 * MOST):
+        rnn(sequences(length, 2))
+    assert list(rnn._frozen.idle) == prepared
+    assert len(rnn._frozen.seen) == MOST
+
+
+def test_the_engines_of_a_frozen_call_may_be_several():
+    rnn, x = cells.rnn("gru", GRU), inputs()
+    for _ in range(3):
+        assert_same_bits(rnn(x, engine=("llvm", "interpret")), general(rnn, x))
+    assert is_frozen(rnn)
+    with pytest.raises(InputError, match="engine is a name, or several"):
+        rnn(x, engine=("llvm", 3))
 
 
 def test_the_first_call_of_a_shape_freezes_nothing():

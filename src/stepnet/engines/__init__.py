@@ -1,11 +1,13 @@
 """The engines, and the choice between them: the first one, in the order asked for, that does not refuse.
 
-A schedule of several parts runs each of them on the first engine that does not refuse that part.
+A schedule of several parts runs each of them on the first engine that does not refuse that part. Recurrences
+that their engine runs in one piece are one part.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from stepnet.engines.apart import undivided
 from stepnet.engines.base import Bound, Call, Engine, FrozenCall, Kernel, Pairs, Results
@@ -13,6 +15,9 @@ from stepnet.engines.placed import together
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan.schedule import Schedule
 from stepnet.values.arguments import shown
+
+if TYPE_CHECKING:
+    from stepnet.engines.joined import Joining
 
 # The order of engine="auto". The interpreter is not in it: who wants the slow path says so. Nor is onednn,
 # which pads sequences of different lengths.
@@ -29,11 +34,14 @@ __all__ = [
     "Kernel",
     "Order",
     "Results",
+    "any_joins",
     "checked_engine",
     "choose",
     "engine_named",
     "engine_names",
     "engines_of",
+    "joined",
+    "joinings",
     "order_of",
     "pairs",
 ]
@@ -122,3 +130,25 @@ def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Eng
         reasons[engine.name] = reason
     lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
     raise RefusedError(f"no engine runs this net; engine=(..., 'interpret') would, slowly{lines}")
+
+
+def joined(schedule: Schedule, asked: str | Sequence[str]) -> Schedule:
+    """The schedule in which recurrences are joined that their engine takes in one piece."""
+    parts = tuple(each.part for each in joinings(schedule, asked) if each.part is not None)
+    return replace(schedule, moved=schedule.net, joined=parts) if parts else schedule
+
+
+def joinings(schedule: Schedule, asked: str | Sequence[str]) -> "list[Joining]":
+    """What becomes of the layers of a schedule that might run in one piece."""
+    engines = engines_of(asked)
+    if not any_joins(asked):
+        return []
+    # The modules that find layers take time to import, and few engines join any.
+    from stepnet.engines.joined import joinings
+
+    return list(joinings(schedule.net, engines))
+
+
+def any_joins(asked: str | Sequence[str]) -> bool:
+    """Whether any of these engines runs several recurrences in one piece."""
+    return any(engine.joins is not None for engine in engines_of(asked))

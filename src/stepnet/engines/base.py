@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from stepnet.plan.plan import Plan
-from stepnet.plan.schedule import Schedule
+from stepnet.plan.schedule import Part, Schedule
 from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
@@ -167,12 +167,33 @@ class Cell:
     text: str
 
 
+class Joins(Protocol):
+    """How an engine runs several recurrences in one piece: layers, or both directions of one."""
+
+    def refuse(self, part: Part) -> str | None:
+        """The reason why the members of a joined part, each of which the engine runs, do not run in one
+        piece; None if they do.
+        """
+        ...
+
+    def compile(self, part: Part) -> Kernel:
+        """A compiled joined part; it has not been refused. Its call has the sequences that the first layer
+        reads, and the first memories of all members in order; its results are those of the part.
+        """
+        ...
+
+
 class Engine(Protocol):
     """A way to run schedules, on any device and in as many pieces as it needs."""
 
     @property
     def name(self) -> str:
         """The name for `engine=`."""
+        ...
+
+    @property
+    def joins(self) -> Joins | None:
+        """How it runs several recurrences in one piece; None for an engine that runs each by itself."""
         ...
 
     def refuse(self, schedule: Schedule) -> str | None:

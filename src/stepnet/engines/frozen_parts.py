@@ -16,6 +16,7 @@ from stepnet.engines.base import Call, FrozenCall, Results
 from stepnet.engines.packed import plain_call
 from stepnet.engines.part import (
     ENDS,
+    SEQUENCED,
     Frame,
     Values,
     lent_places,
@@ -35,6 +36,8 @@ Array = np.ndarray
 Step = Callable[[Values], None]
 RunPart = Callable[[int, Values, Frame], Values]
 """What runs the part at a place of a schedule as any call does, and gives its results."""
+FROZEN = (*SEQUENCED, "plain")
+"""The kinds of parts that an engine may have frozen calls for."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ def frozen_parts(
 
 def filled(part: Part) -> tuple[int, ...]:
     """The values that a part reads, without initial memories, which a call may leave out."""
-    if part.kind != "recurrence":
+    if part.kind not in SEQUENCED:
         return part.reads
     first, last = memories_of(part)
     return (*part.reads[:first], *part.reads[last:])
@@ -121,9 +124,9 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | 
     """A function that runs one part on such values; None where it cannot be frozen."""
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
         return frozen_end(part, frame)
-    if part.plan is None or part.late or part.extent not in (ROWS, STEPS):
+    if part.kind not in FROZEN or part.late or part.extent not in (ROWS, STEPS):
         return None
-    if part.kind == "recurrence":
+    if part.kind in SEQUENCED:
         first, last = memories_of(part)
         call = sequence_call(part, values, frame)
     else:

@@ -17,6 +17,7 @@ class Interpreter:
     """The interpreter as an engine: the reference for all others."""
 
     name: str = "interpret"
+    joins: None = None
 
     def refuse(self, schedule: Schedule) -> str | None:
         """None: it runs every net."""

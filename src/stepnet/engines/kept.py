@@ -79,8 +79,9 @@ class KeptSequences:
 def result_types(part: Part) -> tuple[list[Type], list[Type]]:
     """The types of a recurrence's outputs, and of its memories."""
     assert part.plan is not None
-    types = [part.plan.net.type_of(number) for number in part.plan.net.results]
-    return types[: len(types) - part.memories], types[len(types) - part.memories :]
+    net, ends = part.plan.net, part.plan.ends
+    outputs, final = ([net.type_of(net.results[place]) for place in kind] for kind in (ends.steps, ends.rows))
+    return outputs, final
 
 
 Kept = dict[int, "KeptPlain | KeptSequences | Array"]

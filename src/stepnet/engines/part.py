@@ -20,6 +20,8 @@ Values = dict[int, Any]
 """The values of a net's nodes so far; None for a memory that begins at zeros."""
 ENDS = ("first", "last")
 """Reductions that pick one step, whatever lies between sequences."""
+SEQUENCED = ("recurrence", "joined")
+"""The kinds of parts that run over sequences where they lie."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def takes_gaps(schedule: Schedule) -> bool:
         if part.plan is not None and part.extent in (ROWS, STEPS):
             kinds = {node.kind for net in (part.plan.net, part.plan.body) for node in net.nodes}
             return part.kind == "recurrence" or "gather" not in kinds
+        if part.kind == "joined":
+            return True
         node = part.node
         return node is not None and node.operation == "reduce" and node.attributes["how"] in ENDS
 
@@ -116,7 +120,7 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """A flat recurrence over the sequences at its extent."""
+    """A flat recurrence over the sequences at its extent, or several joined ones."""
     call, results = sequence_call(part, values, frame), None
     if frame.kept is not None:
         results = kept_results(part, bound, call, frame.segments.into(part.extent), frame.kept)
@@ -173,6 +177,7 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
 
 KINDS: dict[str, Callable[..., Values]] = {
     "recurrence": run_recurrence,
+    "joined": run_recurrence,
     "plain": run_plain,
     "across": run_across,
     "total": run_total,

@@ -14,7 +14,7 @@ import numpy as np
 from stepnet.engines.base import Bound, Call, FrozenCall, Kernel, Results
 from stepnet.engines.frozen_parts import frozen_parts
 from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
-from stepnet.engines.part import KINDS, Frame, Values, lent_places, own_results, takes_gaps
+from stepnet.engines.part import KINDS, SEQUENCED, Frame, Values, lent_places, own_results, takes_gaps
 from stepnet.net.interpret import evaluated
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST
@@ -25,15 +25,19 @@ from stepnet.values.once import computed_once
 
 Array = np.ndarray
 Compile = Callable[[Plan], Kernel]
+Join = Callable[[Part], Kernel]
 Total = Callable[[Node, Sequence[Array]], Array]
 """What an engine makes one value for all rows with, of a node and its operands."""
 
 
-def in_parts(schedule: Schedule, compile_plan: Compile, total: Total) -> Kernel:
-    """A kernel of a schedule out of those of its plans: the plan's own where one plan is all there is."""
+def in_parts(schedule: Schedule, compile_plan: Compile, total: Total, join: Join | None = None) -> Kernel:
+    """A kernel of a schedule out of those of its plans: the plan's own where one plan is all there is.
+
+    join: compiles a joined part; None where the schedule has none.
+    """
     if schedule.whole is not None:
         return compile_plan(schedule.whole)
-    return PartsKernel.of(schedule, compile_plan, total)
+    return PartsKernel.of(schedule, compile_plan, total, join)
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,15 @@ class PartsKernel:
     total: Total
 
     @classmethod
-    def of(cls, schedule: Schedule, compile_plan: Compile, total: Total) -> "PartsKernel":
+    def of(
+        cls, schedule: Schedule, compile_plan: Compile, total: Total, join: Join | None = None
+    ) -> "PartsKernel":
         """The kernel of a schedule, its parts compiled one by one."""
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":
+            if part.members:
+                assert join is not None
+                return join(part)
             if part.plan is not None:
                 return compile_plan(part.plan)
             return None if part.inner is None else cls.of(part.inner, compile_plan, total)
@@ -136,7 +145,7 @@ class BoundParts:
     @computed_once
     def clean(self) -> set[int]:
         """The places of the net's results that are zeros in gaps between sequences: what recurrences give."""
-        made = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
+        made = {n for part in self.schedule.parts if part.kind in SEQUENCED for n in part.results}
         return {place for place, number in enumerate(self.net.results) if number in made}
 
     def __call__(self, call: Call) -> Results:

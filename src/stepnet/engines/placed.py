@@ -8,11 +8,14 @@
 What a recurrence has taken in decides which engine runs it: oneDNN has a GRU, and none with a softmax behind
 it. So `place` lets a recurrence take in work only as long as no later engine has to run it. It begins with
 bare recurrences and goes on until nothing more can move, so there is no order of passes to choose.
+
+What merges both directions of a layer stays where it is if their engine joins recurrences: see `joined.py`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,11 +25,11 @@ from stepnet.net.digest import digest
 from stepnet.net.ir import Net, Node
 from stepnet.net.totals import total_of
 from stepnet.plan.groups import Groups, flat_recurrences, results_of
-from stepnet.plan.passes.absorb import absorb
+from stepnet.plan.passes.absorb import Absorbed, absorb
 from stepnet.plan.passes.lift import lift
 from stepnet.plan.passes.unloop import unloop
 from stepnet.plan.plan import Plan
-from stepnet.plan.schedule import Schedule, recurrence, schedule
+from stepnet.plan.schedule import Part, Schedule, recurrence, schedule
 
 Array = np.ndarray
 Refusals = dict[str, str]
@@ -55,6 +58,7 @@ class Placed:
     """Several engines as one, in the order in which each part tries them."""
 
     engines: tuple[Engine, ...]
+    joins: None = None
 
     @property
     def name(self) -> str:
@@ -72,13 +76,18 @@ class Placed:
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part on its engine, to be run one after the other."""
-        return in_parts(schedule, self.compile_plan, self.total)
+        return in_parts(schedule, self.compile_plan, self.total, self.compile_joined)
 
     def compile_plan(self, plan: Plan) -> Kernel:
         """A plan on the first engine that does not refuse it."""
         engine = choice(plan, self.engines).engine
         assert engine is not None
         return engine.compile_plan(plan)
+
+    def compile_joined(self, part: Part) -> Kernel:
+        """A joined part on the first engine that takes it."""
+        able = [engine.joins for engine in self.engines if engine.joins is not None]
+        return next(joins for joins in able if joins.refuse(part) is None).compile(part)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """A value over all rows, by NumPy."""
@@ -107,6 +116,7 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
         return whole
 
     known: dict[str, int] = {}
+    able = [place for place, engine in enumerate(engines) if engine.joins is not None]
 
     def rank(net: Net, number: int) -> int:
         """The place of the engine of a recurrence, which depends on the node and on what is read of it."""
@@ -121,8 +131,19 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
             known[key] = len(engines) if engine is None else [*engines].index(engine)
         return known[key]
 
-    def accepts(before: Net, number: int, after: Net, body: Net) -> bool:
-        made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == body]
-        return max(rank(after, each) for each in made) <= rank(before, number)
+    def is_joined(net: Net, number: int) -> bool:
+        """Whether a node merges both directions of a layer on an engine that may run them in one piece."""
+        if not able or len(net.nodes[number].inputs) != 2:
+            return False
+        pairs: Any = import_module("stepnet.plan.passes.pair").pairs  # by name: few engines join anything
+        merged = (pair for pair in pairs(net) if pair.output == number)
+        return any(rank(net, pair.forward) == rank(net, pair.backward) in able for pair in merged)
+
+    def accepts(absorbed: Absorbed, after: Net) -> bool:
+        before, number = absorbed.net, absorbed.recurrence
+        made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == absorbed.body]
+        if max(rank(after, each) for each in made) > rank(before, number):
+            return False
+        return not any(is_joined(before, move) for move in absorbed.moves)
 
     return Schedule(net, absorb(unloop(lift(net)), accepts))

@@ -12,7 +12,7 @@ from stepnet.graph.trace import Model
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.declared import parameter, same_parameters
-from stepnet.rnn.explain import explain
+from stepnet.rnn.explain import explain, joining_lines
 from stepnet.rnn.gradients import GradientSource
 from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked
@@ -122,8 +122,8 @@ class Graph:
     def explain(self, engine: Asked = "auto") -> str:
         """The parts in the order they run, what each of them does and costs, and the engine, as text.
 
-        In front are the recurrences that an engine may take in one piece: both directions of a layer, and
-        layers, if there are any.
+        In front are the recurrences that an engine may take in one piece, if there are any: both directions
+        of a layer, and layers. Engines that run some in one piece say which, and why not the others.
 
         Args:
             engine: An engine, or several in order of preference.
@@ -132,9 +132,10 @@ class Graph:
             InputError: Before the inputs are known.
         """
         order, program = checked_engine(self._engine(engine)), self._programs.program
-        described: Any = import_module("stepnet.plan.passes.stack").described  # as in `draw`
-        pieces = "\n".join(described(program.net))
-        return "\n\n".join(filter(None, [pieces, explain(program.schedule_for(order), order)]))
+        schedule = program.schedule_for(order)
+        layers_in: Any = import_module("stepnet.plan.joined").layers_in  # as in `draw`
+        layers = joining_lines(schedule, order) or layers_in(program.net)
+        return "\n\n".join(filter(None, ["\n".join(layers), explain(schedule, order)]))
 
     def _engine(self, asked: Asked) -> Asked:
         """The engines for those that were asked for."""
@@ -143,8 +144,8 @@ class Graph:
     def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:
         """A drawing of the graph as text, or written as a picture.
 
-        There is a box for each part that runs, with its cell if it is a known one, what else it does, and its
-        engine; and the values between them with the sizes of one element.
+        There is a box for each part that these engines run, with its cell if it is a known one, what else it
+        does, and its engine; and the values between them with the sizes of one element.
 
         Args:
             path: A file to write, an .svg image or an .html page.

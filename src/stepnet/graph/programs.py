@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepnet.engines import Order, checked_engine, engines_of, order_of
+from stepnet.engines import checked_engine, engines_of
 from stepnet.engines.placed import place
 from stepnet.errors import InputError
 from stepnet.graph.trace import Model, TracedModel, trace_model
@@ -25,27 +25,20 @@ from stepnet.values.structure import leaves, skeleton
 
 
 class GraphProgram(Program):
-    """The program of a model: of its net with the work of single steps inside the recurrences.
-
-    placed: its schedules for the engines so far.
-    """
+    """The program of a model: of its net with the work of single steps inside the recurrences."""
 
     def __init__(self, traced: TracedModel, params: Any) -> None:
         super().__init__(traced.net, traced.output, (), (), 0, [*leaves(params), *traced.captured])
         self.traced = traced
-        self.placed = dict[tuple[str, ...], Schedule]()
 
     @computed_once
     def schedule(self) -> Schedule:
         """What runs, part by part, where no engine is asked for."""
         return self.schedule_for("auto")
 
-    def schedule_for(self, asked: Order) -> Schedule:
+    def placed_for(self, order: tuple[str, ...]) -> Schedule:
         """The parts, each of a kind that the first engine possible runs."""
-        order = order_of(asked)
-        if order not in self.placed:
-            self.placed[order] = place(self.net, engines_of(order))
-        return self.placed[order]
+        return place(self.net, engines_of(order))
 
 
 def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:

@@ -1,5 +1,6 @@
 """Which nodes of a net run together, and when: what a schedule is cut by."""
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepnet.net.ir import Net, Node
@@ -28,11 +29,11 @@ class Groups:
     totals: dict[int, tuple[int, ...]]
 
     @classmethod
-    def of(cls, net: Net) -> "Groups":
-        """The groups of a net."""
+    def of(cls, net: Net, joined: Collection[int] = ()) -> "Groups":
+        """The groups of a net. joined: the nodes of joined recurrences, which are in no other group."""
         once, ends, flat = known_once(net), ended(net), flat_recurrences(net)
         totals = totals_by_recurrence(net, once, flat - ends.keys())
-        return cls(once, repeated(net), summed(net), zeros(net, flat), ends, totals)
+        return cls(once, repeated(net), summed(net, joined), zeros(net, flat), ends, totals)
 
     @property
     def apart(self) -> set[int]:
@@ -89,14 +90,18 @@ def repeated(net: Net) -> set[int]:
     }
 
 
-def summed(net: Net) -> set[int]:
-    """Sums over the steps of each sequence of values that are computed there; they are added step by step."""
+def summed(net: Net, joined: Collection[int] = ()) -> set[int]:
+    """Sums over the steps of each sequence of values that are computed there; they are added step by step.
+
+    joined: nodes that a joined part computes, which adds nothing up.
+    """
     return {
         number
         for number, node in enumerate(net.nodes)
         if node.operation == "reduce"
         and node.attributes["how"] == "sum"
         and not is_constant(node)
+        and node.inputs[0] not in joined
         and is_plain(operand := net.nodes[node.inputs[0]])
         and operand.operation not in ("input", "index", "result")
         and not is_constant(operand)
@@ -162,14 +167,29 @@ def flat_recurrences(net: Net) -> set[int]:
     }
 
 
-def waves(net: Net, groups: Groups) -> list[int]:
+def waves(net: Net, groups: Groups, joined: Sequence[frozenset[int]] = ()) -> list[int]:
     """For each node when it can run: plain nodes of one extent run together, all others alone.
 
-    A recurrence whose part computes totals waits for what they read besides.
+    A recurrence whose part computes totals waits for what they read besides. joined: the nodes of each joined
+    part, which run at the same time. No joined part may need its own results, by way of others either.
     """
+    least: dict[int, int] = {}
+    while True:
+        levels = waves_from(net, groups, joined, least)
+        together = {number: max(levels[each] for each in inside) for inside in joined for number in inside}
+        if together == least:
+            return levels
+        least = together
+
+
+def waves_from(
+    net: Net, groups: Groups, joined: Sequence[frozenset[int]], least: Mapping[int, int]
+) -> list[int]:
+    """The same where some nodes do not run before a time of their own."""
     levels: list[int] = []
+    part = {number: inside for inside in joined for number in inside}
     for number, node in enumerate(net.nodes):
-        level = 0
+        level = least.get(number, 0)
         read = {operand for total in groups.totals.get(number, ()) for operand in net.nodes[total].inputs}
         for operand in (*node.inputs, *(other for other in read if other < number)):
             other = net.nodes[operand]
@@ -177,7 +197,8 @@ def waves(net: Net, groups: Groups) -> list[int]:
                 continue
             together = is_plain(node) and is_plain(other) and node.operation != "result"
             together = together and other.operation not in ("input", "index", "result")
-            same = together and node.types[0].extent == other.types[0].extent
+            same = together and node.types[0].extent == other.types[0].extent and operand not in part
+            same = same or (number in part and part[number] is part.get(operand))
             level = max(level, levels[operand] + (0 if same or node.operation == "result" else 1))
         levels.append(level)
     return levels

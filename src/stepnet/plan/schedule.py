@@ -5,6 +5,7 @@
     across        a value expanded to, or reduced from, a deeper extent: NumPy
     total         a value over all rows, and values computed from such: NumPy
     loop          a recurrence whose memory an inner one needs: step by step, each step a schedule of its own
+    joined        several flat recurrences that an engine runs in one piece: layers, or both directions of one
 
 Nothing here knows an engine. Each part has a plan, which an engine runs.
 """
@@ -48,6 +49,10 @@ class Part:
     -1 stands for zeros among the values read, and for a result that nobody needs. last_only: whether a
     recurrence's outputs are the last of each sequence. late: whether some of its parameters are totals that
     other parts compute, so that it is bound in each call.
+
+    members: of a joined part the parts that its recurrences are apart, layer by layer, the forward direction
+    first. merge: what its layers do with both directions, "concat" or "sum"; "" where there is one direction.
+    inside: the numbers of the nodes that it runs.
     """
 
     kind: str
@@ -62,6 +67,9 @@ class Part:
     inner: "Schedule | None" = None
     last_only: bool = False
     late: bool = False
+    members: "tuple[tuple[Part, ...], ...]" = ()
+    merge: str = ""
+    inside: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -69,11 +77,12 @@ class Schedule:
     """The parts of a net in the order they run, made when they are first asked for: an engine may need none.
 
     traced: the net as traced. moved: the same after inner recurrences were moved out of those whose memory
-    they do not need, where that is done already.
+    they do not need, where that is done already. joined: the parts of that net that join recurrences.
     """
 
     traced: Net
     moved: Net | None = None
+    joined: tuple[Part, ...] = ()
 
     @computed_once
     def cut(self) -> tuple[Net, tuple[Part, ...]]:
@@ -82,7 +91,7 @@ class Schedule:
         if single is not None:
             return self.traced, (whole_part(single),)
         net = unloop(lift(self.traced)) if self.moved is None else self.moved
-        return net, parts_of(net)
+        return net, parts_of(net, self.joined)
 
     @property
     def net(self) -> Net:
@@ -102,10 +111,12 @@ class Schedule:
 
     @property
     def plans(self) -> Iterator[Plan]:
-        """The plans of all parts, those inside loops included."""
+        """The plans of all parts, those inside loops and of joined recurrences included."""
         for part in self.parts:
             if part.plan is not None:
                 yield part.plan
+            for layer in part.members:
+                yield from (member.plan for member in layer if member.plan is not None)
             if part.inner is not None:
                 yield from part.inner.plans
 
@@ -134,10 +145,11 @@ def whole_part(single: Plan) -> Part:
     return Part("recurrence", reads, net.results, STEPS, single, *counts, tuple(sorted(parameters)))
 
 
-def parts_of(net: Net) -> tuple[Part, ...]:
-    """The parts of a net as it is."""
-    groups = Groups.of(net)
-    levels, apart = waves(net, groups), groups.apart
+def parts_of(net: Net, joined: tuple[Part, ...] = ()) -> tuple[Part, ...]:
+    """The parts of a net as it is. joined: those that join recurrences."""
+    inside = frozenset(number for part in joined for number in part.inside)
+    groups = Groups.of(net, inside)
+    levels, apart = waves(net, groups, [part.inside for part in joined]), groups.apart | inside
     together: dict[tuple[int, int, Extent], list[int]] = {}
     for number, node in enumerate(net.nodes):
         if node.operation in ("input", "index", "result") or number in apart:
@@ -146,8 +158,10 @@ def parts_of(net: Net) -> tuple[Part, ...]:
         alone = 0 if joins else number + 1
         extent = node.types[0].extent if joins else CONST
         together.setdefault((levels[number], alone, extent), []).append(number)
-    parts = [part_of(net, numbers, groups) for _, numbers in sorted(together.items())]
-    return tuple(replace(part, late=bool(late_reads(net, part) - groups.once)) for part in parts)
+    parts = {key: part_of(net, numbers, groups) for key, numbers in together.items()}
+    parts |= {(levels[min(part.inside)], min(part.inside) + 1, CONST): part for part in joined}
+    ordered = [parts[key] for key in sorted(parts)]
+    return tuple(replace(part, late=bool(late_reads(net, part) - groups.once)) for part in ordered)
 
 
 def late_reads(net: Net, part: Part) -> set[int]:
@@ -308,8 +322,8 @@ def recurrence(net: Net, number: int, groups: Groups) -> Part:
     numbers += in_order_of_kinds(net, totals)
     there += [outer.place[total] for total in numbers[len(there) :]]
     users, inside = net.users(), {*totals}
-    # -1 stands for a last memory that nobody reads.
-    kept = [n < 0 or n in net.results or not inside.issuperset(users[n]) for n in numbers]
+    # -1 stands for a last memory that nobody reads: it is no result, so an engine need not compute it.
+    kept = [n >= 0 and (n in net.results or not inside.issuperset(users[n])) for n in numbers]
     numbers, there = (list(compress(values, kept)) for values in (numbers, there))
     sequences = recur.sequence_count
     return Part(

@@ -15,9 +15,10 @@ NONE = np.zeros(1, np.int64)
 """The offsets of no sequences."""
 
 
-def blank_program(run: LayerPrograms[Layer]) -> LayersProgram:
+def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
     """The program; raises `InputError` where the inputs of a recurrence are not known yet."""
-    still, first = statics_of(run.layer), run.layer
+    first: Layer = run.layer
+    still = statics_of(first)
     while not isinstance(first, RNN):
         first = first.layers[0]
     inputs = first.program.traced.inputs

@@ -18,7 +18,8 @@ import numpy as np
 from stepnet.errors import InputError, named
 from stepnet.rnn.batch import ZEROS
 from stepnet.rnn.control import Controls
-from stepnet.rnn.layers import LayersRun, explained, scopes_of
+from stepnet.rnn.explain_layers import explained
+from stepnet.rnn.layers import LayersRun, scopes_of
 from stepnet.rnn.merge import checked_merge, merged
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
@@ -116,7 +117,7 @@ class Bidirectional:
         return scopes_of(self, sequences, initial, statics, lengths, **control)
 
     def explain(self, engine: Asked = "auto") -> str:
-        """The plan of each direction as text.
+        """The plan of each direction as text, and whether the engine runs both in one piece.
 
         Args:
             engine: An engine, or several in order of preference.
@@ -124,7 +125,7 @@ class Bidirectional:
         Returns:
             The text of `RNN.explain` for each direction.
         """
-        return explained(self, engine)
+        return explained(self, self.run, engine)
 
     # ---- what it is made of, for `layers`
 
@@ -280,7 +281,7 @@ class Stack:
         return scopes_of(self, sequences, initial, statics, lengths, **control)
 
     def explain(self, engine: Asked = "auto") -> str:
-        """The plan of each layer as text.
+        """The plan of each layer as text, and which of them the engine runs in one piece.
 
         Args:
             engine: An engine, or several in order of preference.
@@ -288,7 +289,7 @@ class Stack:
         Returns:
             The text of `RNN.explain` for each layer.
         """
-        return explained(self, engine)
+        return explained(self, self.run, engine)
 
     # ---- what it is made of, for `layers`
 

@@ -9,7 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 
-from stepnet.engines import AUTO, choose, engine_named, engine_names, engines_of, order_of
+from stepnet.engines import (
+    AUTO,
+    choose,
+    engine_named,
+    engine_names,
+    engines_of,
+    joinings,
+    order_of,
+)
 from stepnet.engines.placed import choice as placed_on
 from stepnet.errors import RefusedError
 from stepnet.net.ir import Net, Node
@@ -317,6 +325,11 @@ def explain(schedule: Schedule, engine: Asked = "auto") -> str:
             placed = part_engine_lines(part.plan, engine)
             texts.append("\n".join([f"part {number}:", *placed, *end_lines(facts), *work_lines(facts)]))
     return "\n\n".join(texts)
+
+
+def joining_lines(schedule: Schedule, engine: Asked) -> list[str]:
+    """The layers that an engine runs in one piece, and those that it refuses to, with the reason."""
+    return [line for each in joinings(schedule, engine) for line in str(each).splitlines()]
 
 
 def end_lines(facts: Explanation) -> list[str]:

@@ -9,31 +9,37 @@ not used.
 """
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from stepnet.engines import Bound, Call, FrozenCall
 from stepnet.engines.threads import threads
+from stepnet.ragged import Ragged
 from stepnet.rnn.idle import Idle, Key
 from stepnet.rnn.program import Program
 from stepnet.values.structure import leaves, leaves_as, rebuild
 
 Array = np.ndarray
 Kind = TypeVar("Kind", bound=Program)
+MOST_OFFSETS = 1025
+"""Of how many sequences the lengths are compared with those of earlier calls; more take longer to run."""
+RAGGED_CALLS = 8
+"""Which call of Raggeds of the same lengths is prepared: that takes a whole call, and lengths change."""
 
 
 @dataclass(frozen=True)
 class Frozen(Generic[Kind]):
     """A prepared call for one shape: its program, and the code that runs it.
 
-    memory: the shape and dtype of each memory. outputs: the shapes of the outputs as the caller gets them.
+    memory: the shape and dtype of each memory. outputs: the shapes of the outputs as the caller gets them;
+    None for one that is a Ragged of the lengths of the input.
     """
 
     program: Kind
     run: FrozenCall
     memory: list[tuple[tuple[int, ...], np.dtype[Any]]]
-    outputs: tuple[tuple[int, ...], ...]
+    outputs: tuple[tuple[int, ...] | None, ...]
 
     def arrays(self, initial: Any) -> list[Array | None] | None:
         """The initial memories where they can be used in place; None where one cannot."""
@@ -49,16 +55,20 @@ class Frozen(Generic[Kind]):
                 return None
         return arrays
 
-    def __call__(self, sequences: Array, initial: list[Array | None]) -> tuple[Any, Any]:
-        """The outputs and the last memory."""
+    def __call__(self, sequences: Any, initial: list[Array | None]) -> tuple[Any, Any]:
+        """The outputs and the last memory. sequences: an array or a Ragged of the prepared form."""
         program = self.program
-        results = program.split(self.run([sequences], initial))
-        outputs = [array.reshape(shape) for array, shape in zip(results.outputs, self.outputs, strict=True)]
+        values = sequences.values if isinstance(sequences, Ragged) else sequences
+        results = program.split(self.run([values], initial))
+        outputs: list[Any] = [
+            sequences.with_values(array) if shape is None else array.reshape(shape)
+            for array, shape in zip(results.outputs, self.outputs, strict=True)
+        ]
         return rebuilt(program.output, outputs), program.final(results.final)
 
 
-def rebuilt(structure: Any, arrays: list[Array]) -> Any:
-    """Arrays in a structure, with a shortcut for a single one."""
+def rebuilt(structure: Any, arrays: list[Any]) -> Any:
+    """Outputs in a structure, with a shortcut for a single one."""
     return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
@@ -66,18 +76,29 @@ class FrozenCalls(Idle[Frozen[Kind]]):
     """The frozen calls of a recurrence, by shape."""
 
     def key(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Key | None:
-        """The key of a frozen call for these arguments; None for arguments that are never frozen."""
-        if type(sequences) is not np.ndarray or type(last_only) is not bool or type(engine) is not str:
-            return None
-        if type(time_major) is not bool:
+        """The key of a frozen call for these arguments; None for arguments that are never frozen.
+
+        First in it are the offsets of a Ragged; None for arrays.
+        """
+        if type(last_only) is not bool or type(time_major) is not bool or not is_order(engine):
             return None
         if type(masked) is not str or masked != "repeat":  # which without a mask says nothing, or is wrong
             return None
-        if not (sequences.flags.c_contiguous and sequences.dtype.isnative):
+        values, offsets = sequences, None
+        if type(sequences) is Ragged:
+            values, offsets = sequences.values, sequences.offsets[0]
+            if len(sequences.offsets) > 1 or time_major or len(offsets) > MOST_OFFSETS:
+                return None
+            offsets = offsets.tobytes()
+        if type(values) is not np.ndarray or not (values.flags.c_contiguous and values.dtype.isnative):
             return None
-        return sequences.shape, sequences.dtype, last_only, engine, time_major, threads()
+        return offsets, values.shape, values.dtype, last_only, engine, time_major, threads()
 
-    def run(self, key: Key, sequences: Array, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
+    def is_due(self, key: Key, calls: int = 2) -> bool:
+        """Whether this call is to be prepared."""
+        return super().is_due(key, calls if key[0] is None else RAGGED_CALLS)
+
+    def run(self, key: Key, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """The program and the results of a frozen call; None if there is none for these arguments."""
         frozen = self.take(key)
         if frozen is None:
@@ -88,14 +109,21 @@ class FrozenCalls(Idle[Frozen[Kind]]):
         finally:
             self.put_back(key, frozen)
 
-    def freeze(self, key: Key, program: Kind, bound: Bound, call: Call, shape: tuple[int, int]) -> None:
-        """Prepares a call for sequences [*shape, features...] and keeps it."""
+    def freeze(self, key: Key, program: Kind, bound: Bound, call: Call, like: Any) -> None:
+        """Prepares a call and keeps it. like: a Ragged, or the first two sizes of arrays, as outputs are."""
         run = bound.frozen(call)
         if run is None:
             return
         rows, net = call.rows, program.net
         memory = [((rows, *spec.shape), np.dtype(spec.dtype)) for spec in leaves(program.memory)]
-        lead = {0: (rows,), 1: (rows,) if call.last_only else shape}
+        steps = (rows,) if call.last_only else None if isinstance(like, Ragged) else like
         results = zip(net.results, program.levels, strict=False)
-        shapes = tuple((*lead[levels], *net.type_of(number).shape) for number, levels in results)
+        leads = ((net.type_of(number).shape, steps if levels else (rows,)) for number, levels in results)
+        shapes = tuple(None if lead is None else (*lead, *features) for features, lead in leads)
         self.put_back(key, Frozen(program, run, memory, shapes))
+
+
+def is_order(engine: Any) -> bool:
+    """Whether this may name engines: a name or a tuple of them, which a key can have in it."""
+    names = cast("tuple[Any, ...]", engine) if type(engine) is tuple else (engine,)
+    return all(type(name) is str for name in names)

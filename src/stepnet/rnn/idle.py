@@ -1,6 +1,8 @@
 """What calls of one form have prepared, kept for later ones: that which no thread is using.
 
 first call    remembered           second call    prepared, used and kept           later calls    used
+
+Forms that come once do not replace what is prepared for others.
 """
 
 from collections import OrderedDict
@@ -15,12 +17,14 @@ MOST = 4
 class Idle(Generic[Kind]):
     """What is prepared and not used now, by form.
 
-    The entry of a form is None after its first call, and an empty list where nothing can be prepared for it,
-    or all is being used. There is no lock: each change of a list or a dictionary is done at once.
+    idle: an empty list for a form for which nothing can be prepared, or of which all is being used. seen: how
+    many calls there were of the latest forms for which nothing is prepared yet. There is no lock: each change
+    of a list or a dictionary is done at once.
     """
 
     def __init__(self) -> None:
-        self.idle: OrderedDict[Key, list[Kind] | None] = OrderedDict()
+        self.idle: OrderedDict[Key, list[Kind]] = OrderedDict()
+        self.seen: OrderedDict[Key, int] = OrderedDict()
 
     def take(self, key: Key) -> Kind | None:
         """What is prepared for a form, for this call alone; None where there is nothing."""
@@ -36,14 +40,20 @@ class Idle(Generic[Kind]):
         if idle is not None:
             idle.append(prepared)
 
-    def is_due(self, key: Key) -> bool:
-        """Whether this is the second call of its form, which is to be prepared; remembers the first."""
-        if key not in self.idle:
-            self.idle[key] = None
-            while len(self.idle) > MOST:
-                self.idle.popitem(last=False)
+    def is_due(self, key: Key, calls: int = 2) -> bool:
+        """Whether this call, the `calls`th of its form, is to be prepared; remembers those before it."""
+        if key in self.idle:
             return False
-        due = self.idle.get(key) is None
-        if due:
-            self.idle[key] = []
-        return due
+        count = self.seen.pop(key, 0) + 1
+        if count < calls:
+            keep_latest(self.seen, key, count)
+            return False
+        keep_latest(self.idle, key, [])
+        return True
+
+
+def keep_latest(kept: OrderedDict[Key, Any], key: Key, value: Any) -> None:
+    """Adds an entry; the oldest gives way where there are too many."""
+    kept[key] = value
+    while len(kept) > MOST:
+        kept.popitem(last=False)

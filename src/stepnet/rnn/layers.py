@@ -280,15 +280,6 @@ def scopes_of(
     return layer.together(scopes)
 
 
-def explained(layer: Combined, engine: Asked) -> str:
-    """The plans of the parts, one under the other."""
-    texts: list[str] = []
-    for name, part in zip(layer.part_names, layer.layers, strict=True):
-        with named(name):
-            texts.append(f"{name}:\n{part.explain(engine)}")
-    return "\n\n".join(texts)
-
-
 def apart(parts: list[Leaf]) -> list[Leaf]:
     """The same with statics that are sequences on axes of their own, unless their lengths are the same."""
     known: dict[str, Array] = {}

@@ -7,10 +7,12 @@ from stepnet.plan.schedule import Part, Schedule
 
 
 def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, Schedule]]:
-    """Every part with its number, 1 or 1.2 inside a loop, and the schedule that it belongs to."""
+    """Every part with its number, 1 or 1.2 inside another one, and the schedule that it belongs to."""
     for place, part in enumerate(schedule.parts):
         number = f"{before}{place}"
         yield number, part, schedule
+        members = [member for layer in part.members for member in layer]
+        yield from ((f"{number}.{inside}", member, schedule) for inside, member in enumerate(members))
         if part.inner is not None:
             yield from parts_of(part.inner, f"{number}.")
 
@@ -18,6 +20,9 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 def described(part: Part, schedule: Schedule) -> str:
     """What a part is, in one line."""
     at = extent_text(part.extent)
+    if part.kind == "joined":
+        layers = "both directions of a layer" if part.merge else f"{len(part.members)} layers"
+        return f"{layers} over {at} in one piece, all sequences at once"
     if part.kind == "recurrence" and part.node is None:
         return f"operations at {at} and sums of them, all sequences at once"
     if part.kind == "recurrence":

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from stepnet.engines import Bound, Kernel, Order, Results, choose
+from stepnet.engines import Bound, Kernel, Order, Results, choose, joined, order_of
 from stepnet.errors import InputError
 from stepnet.net.ends import Ends
 from stepnet.net.ir import Net
@@ -33,6 +33,7 @@ class NetProgram:
     def __init__(self, net: Net) -> None:
         self.net = net
         self.kernels = dict[Order, Kernel]()
+        self._joined = dict[tuple[str, ...], Schedule]()
         self._runs = dict[Order, Runs]()
 
     @computed_once
@@ -46,7 +47,14 @@ class NetProgram:
         return Ends.of(self.net)
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """What runs on the engine asked for."""
+        """What runs on the engines asked for: recurrences are joined where these run them in one piece."""
+        order = order_of(asked)
+        if order not in self._joined:
+            self._joined[order] = joined(self.placed_for(order), order)
+        return self._joined[order]
+
+    def placed_for(self, order: tuple[str, ...]) -> Schedule:
+        """The same with each recurrence as a part of its own."""
         return self.schedule
 
     def kernel(self, asked: Order) -> Kernel:

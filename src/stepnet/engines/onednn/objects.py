@@ -149,7 +149,9 @@ class Memory(Owned):
 
     def lend(self, array: Array) -> None:
         """Lets its numbers lie in a caller's array, which is not kept alive, until it has its own again."""
-        self.library.call("dnnl_memory_set_data_handle", self.handle, array.ctypes.data)
+        # `array.ctypes.data` is the same, and takes three times as long.
+        address = array.__array_interface__["data"][0]
+        self.library.call("dnnl_memory_set_data_handle", self.handle, address)
 
 
 class Primitive:

@@ -15,7 +15,9 @@ import numpy as np
 
 from stepnet.engines.base import Call
 from stepnet.engines.onednn.arranged import arrays_gradient
-from stepnet.engines.onednn.engine import Known, OneDnnKernel, known_plan, laid_flat, missing
+from stepnet.engines.onednn.bound import OneDnnKernel, features
+from stepnet.engines.onednn.engine import missing
+from stepnet.engines.onednn.known import Known, known_plan
 from stepnet.engines.onednn.latest import Latest
 from stepnet.engines.onednn.library import library
 from stepnet.engines.onednn.run import Ran
@@ -96,9 +98,8 @@ class OneDnnPair:
         """The recurrence over the sequences of a call."""
         known, ends = self.known, self.ends
         recurrence, weights = self.latest.weights(self.parameters(arrays))
-        sequences = [arrays[ends.sequences[place]] for place in known.reads]
-        parts = [laid_flat(np.ascontiguousarray(array), call.total) for array in sequences]
-        x = np.concatenate([np.zeros((call.total, 0), np.float32), *parts], -1)
+        sequences = [np.ascontiguousarray(arrays[place]) for place in ends.sequences]
+        x = features(known, sequences, call.total)
         initial = [arrays[ends.memories[place]] for place in known.memories]
         return Training(library(), recurrence, weights, call, x, initial)
 

@@ -4,7 +4,7 @@ With weights in the format `any` oneDNN chooses the format for these very length
 and what was reordered for one primitive is used for another only where both want the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import c_void_p
 from math import prod
 
@@ -114,6 +114,8 @@ class Run:
         self.views: dict[str, Array] = {}
         self.serial = -1
         self.bytes = 0
+        self.zeros = {"src_iter", "src_iter_c"}  # the first memories that are zeros now
+        self.lent: tuple[str, ...] = ()
         self.is_gradient = gradient = forward is not None
         for slot in recurrence.slots:
             if slot not in recurrence.weights:
@@ -155,19 +157,35 @@ class Run:
         self.primitive.set({number_of(name): memory for name, memory in weights.memories.items()})
         self.serial = serial
 
+    def states(self, name: str) -> Array:
+        """The memories of an argument, one behind the other: of each direction of each layer, [rows, ...]."""
+        view = self.view(name)
+        return view.reshape(-1, *view.shape[2:])
+
+    def begin(self, slot: str, states: Sequence[Array | None]) -> None:
+        """Writes the first memories of each direction of each layer, layer by layer; None for zeros."""
+        is_zeros = all(state is None for state in states)
+        if is_zeros and slot in self.zeros:
+            return
+        for written, state in zip(self.states(slot), states, strict=True):
+            written[...] = 0 if state is None else state
+        (self.zeros.add if is_zeros else self.zeros.discard)(slot)
+
     def run(self) -> None:
         """Runs it on the present contents of its memories."""
-        self.primitive.run()
+        self.run_on({})
 
     def run_on(self, arrays: Mapping[str, Array]) -> None:
         """Runs it once with these arguments in the caller's arrays, which are C-contiguous."""
-        try:
-            for name, array in arrays.items():
-                self.memories[name].lend(array)
-            self.primitive.run()
-        finally:
-            for name in arrays:
+        for name in self.lent:
+            if name not in arrays:
                 self.memories[name].lend(self.memories[name].array)
+        # What is lent is not taken back behind the run: that would take as long as lending it. The next run
+        # lends other arrays, and nothing else reads them.
+        self.lent = tuple(arrays)
+        for name, array in arrays.items():
+            self.memories[name].lend(array)
+        self.primitive.run()
 
 
 class Packed:

@@ -32,11 +32,11 @@ QUANTIZED = {"src_layer": "uint8", "weights_layer": "int8", "weights_iter": "int
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A recurrence of one layer: everything about it but its numbers, and the lengths of a call.
+    """A recurrence of one layer or several: all about it but its numbers, and the lengths of a call.
 
     Attributes:
         cell: A name in `cells.CELLS`.
-        inputs: How many features a step has.
+        inputs: How many features a step has; of several layers as many as h has.
         hidden: How many units there are.
         projected: How many numbers h has after the projection of an LSTM; 0 for none.
         activation: Of the cell "rnn": tanh, relu or sigmoid.
@@ -45,6 +45,7 @@ class Recurrence:
         direction: left2right, right2left, or both with their outputs in "concat" or "sum".
         training: Whether what a gradient needs is kept.
         calibration: The scales of int8.
+        layers: How many layers there are, each over the outputs of the one before.
     """
 
     cell: str
@@ -57,6 +58,7 @@ class Recurrence:
     direction: str = "left2right"
     training: bool = False
     calibration: Calibration | None = None
+    layers: int = 1
 
     @property
     def row(self) -> Cell:
@@ -74,6 +76,11 @@ class Recurrence:
         return 2 if self.direction in ("concat", "sum") else 1
 
     @property
+    def width(self) -> int:
+        """How many numbers an output has."""
+        return self.output * (2 if self.direction == "concat" else 1)
+
+    @property
     def slots(self) -> tuple[str, ...]:
         """The memories that there are, in the order of oneDNN's functions."""
         return tuple(s for s in self.row.slots if s not in OPTIONAL or getattr(self, OPTIONAL[s]))
@@ -85,21 +92,20 @@ class Recurrence:
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:
         """The shape of a memory, all axes as oneDNN names them: time, batch; layer, direction, gate."""
-        both, gates = self.directions, len(self.row.gates)
-        width = self.output * (2 if self.direction == "concat" else 1)
+        layers, both, gates = self.layers, self.directions, len(self.row.gates)
         return {
             "src_layer": (steps, rows, self.inputs),
             "attention": (steps, rows, 1),
-            "dst_layer": (steps, rows, width),
-            "src_iter": (1, both, rows, self.output),
-            "dst_iter": (1, both, rows, self.output),
-            "src_iter_c": (1, both, rows, self.hidden),
-            "dst_iter_c": (1, both, rows, self.hidden),
-            "weights_layer": (1, both, self.inputs, gates, self.hidden),
-            "weights_iter": (1, both, self.output, gates, self.hidden),
-            "weights_peephole": (1, both, 3, self.hidden),
-            "weights_projection": (1, both, self.hidden, self.output),
-            "bias": (1, both, self.row.biases, self.hidden),
+            "dst_layer": (steps, rows, self.width),
+            "src_iter": (layers, both, rows, self.output),
+            "dst_iter": (layers, both, rows, self.output),
+            "src_iter_c": (layers, both, rows, self.hidden),
+            "dst_iter_c": (layers, both, rows, self.hidden),
+            "weights_layer": (layers, both, self.inputs, gates, self.hidden),
+            "weights_iter": (layers, both, self.output, gates, self.hidden),
+            "weights_peephole": (layers, both, 3, self.hidden),
+            "weights_projection": (layers, both, self.hidden, self.output),
+            "bias": (layers, both, self.row.biases, self.hidden),
         }[slot]
 
     def dtype_of(self, slot: str) -> str:
@@ -121,6 +127,13 @@ class Recurrence:
             return "oneDNN has no peepholes in int8"
         if self.dtype == "int8" and self.calibration is None:
             return "int8 needs a calibration, which samples give"
+        if self.layers > 1 and self.directions > 1:
+            return "oneDNN joins the directions of several layers behind the last one alone"
+        if self.layers > 1 and self.inputs != self.output:
+            return (
+                "oneDNN has layers in one piece if the first has as many inputs as the others, and it has "
+                f"{self.inputs}, not {self.output}"
+            )
         if row.one_direction and self.direction != "left2right":
             return f"oneDNN runs the cell {self.cell} from left to right alone"
         if self.cell == "rnn" and self.activation not in ACTIVATIONS:
@@ -152,6 +165,7 @@ class Recurrence:
 
     def __str__(self) -> str:
         further = [f"{self.inputs} inputs", f"{self.hidden} units", self.dtype, self.direction]
+        further += [f"{self.layers} layers"] * (self.layers > 1)
         further += [f"projected to {self.projected}"] * bool(self.projected) + ["peepholes"] * self.peephole
         further += ["training"] * self.training
         return f"{self.cell} ({', '.join(further)})"

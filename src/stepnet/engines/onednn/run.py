@@ -37,25 +37,30 @@ class Ran:
 
 @dataclass(frozen=True)
 class Start:
-    """The memories before the first step, by the names of the primitive's arguments; None for zeros."""
+    """The memories before the first step, by the names of the primitive's arguments: for each an array for
+    every direction of every layer, layer by layer, or None for zeros.
+    """
 
     recurrence: Recurrence
-    states: Mapping[str, Array | None]
+    states: Mapping[str, tuple[Array | None, ...]]
 
     @classmethod
-    def of(cls, recurrence: Recurrence, initial: Sequence[Array | None]) -> "Start":
-        """Those of h, and of c where there is one; what is not given is zeros."""
+    def of(cls, recurrence: Recurrence, *initial: Sequence[Array | None]) -> "Start":
+        """Those of h, and of c where there is one, of each direction of each layer; what is not given is
+        zeros.
+        """
         slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
-        return cls(recurrence, dict(zip(slots, (*initial, None, None), strict=False)))
+        filled = [(*each, None, None) for each in initial]
+        return cls(recurrence, {slot: tuple(each[n] for each in filled) for n, slot in enumerate(slots)})
 
     def fill(self, run: Run) -> None:
         """Writes them where a primitive reads them."""
-        for slot, state in self.states.items():
-            run.view(slot)[0, 0] = 0 if state is None else state
+        for slot, states in self.states.items():
+            run.begin(slot, states)
 
-    def array(self, slot: str, rows: int) -> Array:
-        """One of them as a new array."""
-        state = self.states[slot]
+    def array(self, slot: str, rows: int, place: int = -1) -> Array:
+        """One of them as a new array; place: of which layer and direction, by default the last."""
+        state = self.states[slot][place]
         return (
             np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
             if state is None
@@ -101,7 +106,7 @@ def ran(
     last_c: bool = False,
     all_c: bool = False,
 ) -> Ran:
-    """The results of a recurrence of one direction over sequences, float32.
+    """The results of a recurrence of one layer and direction over sequences, float32.
 
     x: [total, inputs], where `padding` says. initial: h and c, [rows, ...] each; None for zeros. attention:
     [total, 1], of a cell that has it. last_c, all_c: whether c is wanted, of the last step or of each.
@@ -119,19 +124,27 @@ def ran(
     if all_c or (last_c and not padding.even):
         return in_pieces(library, recurrence, weights, padding, read, start, all_c)
     run = run_of(library, recurrence, padding.steps, padding.rows, weights)
+    made, padded = executed(run, padding, read, start)
+    return Ran(made, ends(padded, padding, start), np.array(run.view("dst_iter_c")[0, 0]) if last_c else None)
+
+
+def executed(run: Run, padding: Padding, read: Mapping[str, Array], start: Start) -> tuple[Array, Array]:
+    """The outputs of a primitive where the caller's steps lie, and padded, [steps * rows, width].
+
+    read: the arguments that have steps, where the caller's steps lie.
+    """
+    recurrence = run.recurrence
     start.fill(run)
     if padding.whole and recurrence.dtype == "float32" and all(map(is_readable, read.values())):
-        made = np.empty((len(x), recurrence.output), np.float32)
+        padded = made = np.empty((padding.steps * padding.rows, recurrence.width), np.float32)
         run.run_on({**read, "dst_layer": made})
-        padded = made
     else:
         for slot, values in read.items():
             run.flat(slot)[padding.target] = stored(recurrence, slot, padding.picked(values))
         run.run()
         padded = run.flat("dst_layer")
-        made = padding.placed(padded, len(x))
-    c = np.array(run.view("dst_iter_c")[0, 0]) if last_c else None
-    return Ran(made, ends(padded, padding, start), c)
+        made = padding.placed(padded, len(read["src_layer"]))
+    return made, padded
 
 
 def is_readable(values: Array) -> bool:
@@ -202,4 +215,4 @@ def in_pieces(
 def carry(before: Run, run: Run) -> None:
     """Lets a primitive begin with the memories that another one, or itself, ended with."""
     for slot in ("iter", "iter_c"):
-        run.view(f"src_{slot}")[...] = before.view(f"dst_{slot}")
+        run.begin(f"src_{slot}", (before.view(f"dst_{slot}")[0, 0],))

@@ -96,7 +96,7 @@ class Training:
         x[:, inputs:] = 1
         x[self.padding.target, inputs:] = 0
         x[self.padding.target, :inputs] = self.padding.picked(self.x)
-        for slot, state in start.states.items():
+        for slot, (state,) in start.states.items():
             arguments[slot][0, 0] = 0 if state is None else state
 
     def backward(

@@ -40,6 +40,11 @@ class Weights:
             made[name] = np.array(array, np.float32, order="C")
         return cls(made)
 
+    def at(self, layer: int, direction: int) -> "Weights":
+        """Those of one direction of one layer, in the same memory."""
+        part = slice(layer, layer + 1), slice(direction, direction + 1)
+        return Weights({name: array[part] for name, array in self.arrays.items()})
+
     def bind(self, run: Run) -> None:
         """Lets a primitive use these weights; they are reordered where none has its formats yet."""
         if run.serial == self.serial:

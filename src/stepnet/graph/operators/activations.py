@@ -35,7 +35,8 @@ def leaky_relu(x: Any, alpha: Any) -> Any:
 
 def prelu(x: Any, slope: Any) -> Any:
     """Numbers from 0 on, and a slope times those below. The slope may be infinite, or NaN."""
-    return np.where(x < 0, slope * x, x)
+    made: Any = np.where(x < 0, slope * x, x)
+    return made
 
 
 def reciprocal(x: Any) -> Any:

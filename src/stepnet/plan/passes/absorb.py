@@ -32,11 +32,11 @@ CHEAP = ("view", "gather")
 """The kinds of nodes that several recurrences each compute for themselves."""
 
 
-Accepts = Callable[[Net, int, Net, Net], bool]
-"""Whether a recurrence of a net, by its number, may become one with another body in another net."""
+Accepts = Callable[["Absorbed", Net], bool]
+"""Whether a recurrence may take in nodes, for the net that this makes."""
 
 
-def always(before: Net, recurrence: int, after: Net, body: Net) -> bool:
+def always(absorbed: "Absorbed", after: Net) -> bool:
     """Every move is accepted."""
     return True
 
@@ -62,7 +62,7 @@ def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
         while numbers:
             absorbed = Absorbed(net, recurrence, tuple(numbers))
             after = absorbed.run()
-            if accepts(net, recurrence, after, absorbed.body):
+            if accepts(absorbed, after):
                 return after
             numbers = numbers[1:] if find is nodes_ahead else numbers[:-1]
     return None

@@ -65,22 +65,6 @@ def stacks_of(net: Net, layers: Mapping[int, Layer], cells: Cells) -> tuple[Stac
     return tuple(Stack(layers) for layers in made if len(layers) > 1)
 
 
-def described(net: Net) -> list[str]:
-    """The pairs and stacks of a net in words, recurrences by their places among all."""
-    cells = Cells(net)
-    both = pairs(net, cells)
-    places = {number: str(place) for place, number in enumerate(sorted(flat_recurrences(net)))}
-    lines = [
-        f"recurrences {places[pair.forward]} and {places[pair.backward]}: both directions of a layer, "
-        f"{'side by side' if pair.merge == 'concat' else 'added'}"
-        for pair in both
-    ]
-    for stack in stacks_of(net, layers_of(net, both), cells):
-        layers = [" and ".join(places[number] for number in members(layer)) for layer in stack.layers]
-        lines.append(f"recurrences {'; '.join(layers)}: layers, each on the one before")
-    return lines
-
-
 def climbed(layer: Layer, above: Mapping[Layer, Layer]) -> Iterator[Layer]:
     """A layer and those above it."""
     yield layer

@@ -1,0 +1,76 @@
+"""Which recurrences of a schedule run in one piece: those that their engine takes so.
+
+    layers of a net            engine of each recurrence      takes them in one piece      run
+    0 and 1, 2 and 3, a stack  onednn                         no: both directions          0 and 1; 2 and 3
+    4; 5                       onednn, llvm                   not asked                    4; 5
+
+Of a stack, as many layers as possible are in one piece, from the first one on. What no engine takes runs part
+by part, as ever.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from stepnet.engines.base import Engine
+from stepnet.engines.placed import choice
+from stepnet.net.ir import Net
+from stepnet.plan.groups import Groups, flat_recurrences
+from stepnet.plan.joined import chains, described, hindrance, joined_part
+from stepnet.plan.passes.stack import members
+from stepnet.plan.schedule import Part, recurrence
+
+
+@dataclass(frozen=True)
+class Joining:
+    """What becomes of layers that might run in one piece.
+
+    layers: in words. engine: the engine of each of them. part: what joins them; None where that refuses, with
+    the reason.
+    """
+
+    layers: str
+    engine: str
+    part: Part | None
+    reason: str
+
+    def __str__(self) -> str:
+        how = "in one piece" if self.part else f"part by part: {self.reason}"
+        return f"{self.layers}\n    {self.engine} runs them {how}"
+
+
+def joinings(net: Net, engines: Sequence[Engine]) -> Iterator[Joining]:
+    """What becomes of the layers of a net that might run in one piece."""
+    if len(flat_recurrences(net)) < 2:
+        return
+    groups, done = Groups.of(net), list[Part]()
+    for chain in chains(net):
+        numbers = [number for layer in chain for number in members(layer)]
+        parts = {number: recurrence(net, number, groups) for number in numbers}
+        begin = 0
+        while begin < len(chain):
+            length = 1
+            for end in range(len(chain), begin, -1):
+                layers = chain[begin:end]
+                part = joined_part(layers, parts, net)
+                engine = engine_of(part, engines)
+                if engine is None or engine.joins is None or not is_several(part):
+                    continue
+                reason = hindrance(part, net, groups, done) or engine.joins.refuse(part)
+                yield Joining(described(net, layers), engine.name, None if reason else part, reason or "")
+                if reason is None:
+                    done.append(part)
+                    length = len(layers)
+                    break
+            begin += length
+
+
+def is_several(part: Part) -> bool:
+    """Whether a part joins more than one recurrence."""
+    return sum(map(len, part.members)) > 1
+
+
+def engine_of(part: Part, engines: Sequence[Engine]) -> Engine | None:
+    """The engine that runs all members of a joined part; None where several do, or none."""
+    plans = [member.plan for layer in part.members for member in layer if member.plan is not None]
+    used = [choice(plan, engines).engine for plan in plans]
+    return used[0] if all(engine is used[0] for engine in used) else None

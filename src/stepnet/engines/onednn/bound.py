@@ -1,0 +1,116 @@
+"""A recurrence of a plan with its parameters, on oneDNN."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from stepnet.engines.base import Bound, Call, FrozenCall, Results
+from stepnet.engines.onednn.known import Known
+from stepnet.engines.onednn.library import Library, library
+from stepnet.engines.onednn.padding import Padding, padding
+from stepnet.engines.onednn.recurrence import Recurrence
+from stepnet.engines.onednn.run import ran
+from stepnet.engines.onednn.weights import Weights
+from stepnet.engines.packed import called_again
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class OneDnnKernel:
+    """A recurrence of oneDNN's without its parameters."""
+
+    known: Known
+
+    def bind(self, parameters: Sequence[Array]) -> Bound:
+        """What runs a call with these parameters, which are arranged now."""
+        return BoundRecurrence(self.known, library(), *self.weights(parameters))
+
+    def weights(self, parameters: Sequence[Array]) -> tuple[Recurrence, Weights]:
+        """The weights that these parameters make, and the recurrence with the scales of these in int8."""
+        known = self.known
+        weights = Weights.of(known.recurrence, known.arrays(parameters))
+        return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
+
+
+class BoundRecurrence:
+    """A recurrence with its weights."""
+
+    def __init__(self, known: Known, loaded: Library, recurrence: Recurrence, weights: Weights) -> None:
+        self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
+
+    def __call__(self, call: Call) -> Results:
+        """The results of a call."""
+        return self.results(padding(call, self.known.cell.recur.reverse), call, call.sequences, call.initial)
+
+    def results(
+        self, places: Padding, call: Call, sequences: Sequence[Array], initial: Sequence[Array | None]
+    ) -> Results:
+        """The results for arrays that lie as those of a call."""
+        known = self.known
+        x = features(known, sequences, call.total)
+        made = ran(
+            self.library,
+            self.recurrence,
+            self.weights,
+            places,
+            x,
+            [initial[place] for place in known.memories],
+            last_c="c" in known.final,
+            all_c="c" in known.outputs,
+        )
+        steps = {"h": made.outputs, "c": made.cells}
+        rows = {"h": made.h, "c": made.c}
+        outputs = own([steps[kind] for kind in known.outputs])
+        if call.last_only:
+            outputs = [call.ends(output, known.cell.recur.reverse) for output in outputs]
+        return Results(outputs, own([rows[kind] for kind in known.final]))
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Takes other parameters."""
+        self.recurrence, self.weights = OneDnnKernel(self.known).weights(parameters)
+        return True
+
+    def release(self) -> None:
+        """Nothing: primitives and weights are kept for others, and bounded."""
+
+    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
+        """What runs this call whenever it is called."""
+        return called_again(self, call, results)
+
+    def frozen(self, call: Call) -> FrozenCall | None:
+        """What runs calls like this one: where its steps lie is known."""
+        places = padding(call, self.known.cell.recur.reverse)
+        if call.last_only:
+            return None
+
+        def run(
+            sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array] = ()
+        ) -> Results:
+            return self.results(places, call, sequences, initial)
+
+        return run
+
+
+def features(known: Known, sequences: Sequence[Array], total: int) -> Array:
+    """What a recurrence reads at each step, [total, inputs], of the sequences of a call."""
+    flat = [laid_flat(sequences[place], total) for place in known.reads]
+    return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
+
+
+def laid_flat(sequence: Array, total: int) -> Array:
+    """A sequence as [total, size]; a frozen call has one as the caller's array."""
+    return sequence.reshape(total, sequence.size // total if total else prod(sequence.shape[1:]))
+
+
+def own(arrays: Sequence[Array | None]) -> list[Array]:
+    """The arrays, each with memory of its own: one that is there twice is copied."""
+    seen: set[int] = set()
+    made: list[Array] = []
+    for array in arrays:
+        assert array is not None
+        made.append(array.copy() if id(array) in seen else array)
+        seen.add(id(array))
+    return made
