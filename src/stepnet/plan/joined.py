@@ -95,7 +95,7 @@ def described(net: Net, layers: Layers) -> str:
     """Layers in words, recurrences by their places among all of the net."""
     flat = sorted(number for number, node in enumerate(net.nodes) if node.operation == "recur")
     places = [" and ".join(str(flat.index(number)) for number in members(layer)) for layer in layers]
-    if len(layers) > 1:
+    if len(places) > 1:
         return f"recurrences {'; '.join(places)}: layers, each on the one before"
     (layer,) = layers
     merged = "side by side" if isinstance(layer, Pair) and layer.merge == "concat" else "added"
