@@ -178,5 +178,7 @@ np.testing.assert_array_equal(many, few)
 
 def test_more_threads_than_processors(dnnl: Library):
     """OpenMP ends the process where it is told to start more threads than it can."""
-    done = subprocess.run([sys.executable, "-c", CROWD], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CROWD], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr

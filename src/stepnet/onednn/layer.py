@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -20,9 +20,9 @@ from stepnet.layout.convert import RangeError, convert
 from stepnet.layout.layers import layers
 from stepnet.layout.solve import sizes_of
 from stepnet.onednn.accuracy import Accuracy, compared
-from stepnet.onednn.sequences import Sequences, check_float, state
+from stepnet.onednn.sequences import Sequences, check_float, listed, state
 from stepnet.rnn.recurrence import RNN
-from stepnet.values.arguments import choice, flag
+from stepnet.values.arguments import choice, flag, instance, mapping
 from stepnet.values.once import computed_once
 
 Array = np.ndarray
@@ -42,7 +42,9 @@ An LSTM is converted to the first that it fits; if it fits none, the reason is t
 """
 
 DTYPES = ("float32", "bfloat16", "float16", "int8")
+DTYPE = f"dtype is one of {', '.join(DTYPES)}"
 CELLS = ("last", "all", "none")
+FINAL = "the gradient of the final memories is a dict of 'h', 'c' or both"
 C_WHEN = "cell is 'last' (c at the end of each sequence), 'all' (at each step) or 'none'"
 
 
@@ -240,7 +242,7 @@ class Layer:
         """
         _, weights = self.on_onednn("int8")
         both = [weights.arrays[name] for name in ("weights_layer", "weights_iter")]
-        values = [Sequences.of(sample, self.inputs).values for sample in samples]
+        values = [sequences.values for sequences in listed(samples, self.inputs)]
         scale, shift = data_scale(values, keep)
         return Calibration(scale, shift, weight_scales(both, self.library.largest_weight))
 
@@ -252,6 +254,7 @@ class Layer:
             RefusedError: For one that this recurrence or this processor does not have, with the reason.
         """
         recurrence, weights = self.on_onednn(dtype)
+        check_calibration(calibration)
         if calibration is not None and dtype != "int8":
             raise InputError(f"calibration= is for dtype='int8', and dtype is {dtype!r}")
         wanted = replace(recurrence, dtype=dtype, calibration=calibration)
@@ -267,7 +270,7 @@ class Layer:
 
     def on_onednn(self, dtype: str) -> tuple[Recurrence, Weights]:
         """What runs on oneDNN; raises `RefusedError` where llvm runs."""
-        choice(dtype, f"dtype is one of {', '.join(DTYPES)}", DTYPES)
+        choice(dtype, DTYPE, DTYPES)
         if self.recurrence is None or self.weights is None:
             raise RefusedError(f"onednn: there is no {dtype} of what llvm runs: {self.reason}")
         return self.recurrence, self.weights
@@ -276,6 +279,7 @@ class Layer:
         """How far the outputs for samples are from those of float32. See `Accuracy`."""
         recurrence, _ = self.on_onednn("float32")
         whole = self.in_dtype("float32")
+        listed(samples, self.inputs)
         pairs = [
             tuple(np.asarray(getattr(made, "values", made), np.float32) for made in both)
             for both in (
@@ -308,17 +312,11 @@ class Pullback:
         Raises:
             InputError: For arrays of another shape, and for a second call.
         """
-        shape = (len(self.sequences.values), self.layer.states[0])
-        given = getattr(outputs, "values", outputs)
-        if given is not None:
-            given = np.asarray(given, np.float32)
-            if given.size != shape[0] * shape[1]:
-                raise InputError(
-                    f"the gradient of the outputs has shape {given.shape}, and must have {shape}"
-                )
-            given = np.ascontiguousarray(given.reshape(shape))
-        last = cast("dict[str, Any]", final) if isinstance(final, dict) else {"h": final}
+        given = self.sequences.gradient(outputs, self.layer.states[0])
         names = "hc"[: len(self.layer.states)]
+        last = {"h": final} if names == "h" else mapping({} if final is None else final, FINAL)
+        if strange := [name for name in last if name not in names]:
+            raise InputError(f"{FINAL}, and there is no {strange[0]!r}")
         ends = [
             state(last.get(name), (self.sequences.rows, size), f"the gradient of {name}")
             for name, size in zip(names, self.layer.states, strict=True)
@@ -328,6 +326,12 @@ class Pullback:
         if made.c is not None:
             results["c0"] = made.c
         return results | {"weights": self.layer.weights_gradient(made.weights)}
+
+
+def check_calibration(calibration: Any) -> None:
+    """Raises `InputError` for what is neither a calibration nor None."""
+    if calibration is not None:
+        instance(calibration, Calibration, "calibration is a Calibration, as calibrate makes it from samples")
 
 
 def eps(dtype: str) -> Any:
@@ -365,8 +369,10 @@ def layer(
         RefusedError: For a dtype that this recurrence or this processor does not have.
     """
     loaded = library(path)
+    check_calibration(calibration)
+    given_semantics = dict(mapping({} if semantics is None else semantics, "semantics are values by field"))
     own = {name: np.array(array) for name, array in as_arrays(arrays).items()}
-    source = Source(own, layout, dict(semantics or {}))
+    source = Source(own, layout, given_semantics)
     for name, array in own.items():
         check_float(array, name)
     given = one_dtype(own).name

@@ -20,7 +20,16 @@ from stepnet.rnn.program import Program, StepProgram
 from stepnet.rnn.reading import Reading, call_of
 from stepnet.trace.step import Spec, Step, TracedStep, specs, trace_step
 from stepnet.trace.traced import Traced
-from stepnet.values.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
+from stepnet.values.arguments import (
+    array_of,
+    called_with,
+    choice,
+    dtype_name,
+    flag,
+    function,
+    is_array,
+    whole,
+)
 from stepnet.values.dtypes import promoted_float
 from stepnet.values.structure import arranged, leaves, named_leaves, skeleton, transform
 
@@ -48,6 +57,7 @@ class Declared:
         until: Until | None = None,
     ) -> None:
         function(step, "step is a function step(x, memory, params)")
+        called_with(step, ("x", "memory", "params"), ("statics", "index"))
         if until is not None:
             function(until, "until is a function until(output, memory)")
         self.step = step

@@ -160,7 +160,7 @@ class Absorbed:
     def read(self, inside: set[int], has_sequences: bool) -> list[int]:
         """What moved nodes read that is outside; of a value repeated at each step, the value itself.
 
-        A recurrence runs over at least one sequence. Where there is no other, one repeated value stays as it is.
+        A recurrence runs over a sequence: where there is no other, one repeated value stays as it is.
         """
         net = self.net
         operands = unique(operand for number in self.moves for operand in net.nodes[number].inputs)
