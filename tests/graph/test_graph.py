@@ -210,7 +210,7 @@ def test_statics_fit_the_model() -> None:
         with pytest.raises(InputError, match=message):
             sn.Graph(wrong)
     with pytest.raises(InputError, match=r"is called as <lambda>\(x, memory, params\): too many"):
-        sn.RNN(lambda x, h: (x, h), memory=3)
+        sn.RNN(lambda x, h: (x, h), memory=3, inputs=3)
     with pytest.raises(InputError, match=r"call the graph once, or make it with inputs="):
         print(sn.Graph(lambda x, params: x).net)
 

@@ -22,7 +22,6 @@ from stepnet.trace.step import Spec, Step, TracedStep, specs, trace_step
 from stepnet.trace.traced import Traced
 from stepnet.values.arguments import (
     array_of,
-    called_with,
     choice,
     dtype_name,
     flag,
@@ -57,7 +56,6 @@ class Declared:
         until: Until | None = None,
     ) -> None:
         function(step, "step is a function step(x, memory, params)")
-        called_with(step, ("x", "memory", "params"), ("statics", "index"))
         if until is not None:
             function(until, "until is a function until(output, memory)")
         self.step = step
