@@ -20,15 +20,7 @@ from stepnet.rnn.program import Program, StepProgram
 from stepnet.rnn.reading import Reading, call_of
 from stepnet.trace.step import Spec, Step, TracedStep, specs, trace_step
 from stepnet.trace.traced import Traced
-from stepnet.values.arguments import (
-    array_of,
-    choice,
-    dtype_name,
-    flag,
-    function,
-    is_array,
-    whole,
-)
+from stepnet.values.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
 from stepnet.values.dtypes import promoted_float
 from stepnet.values.structure import arranged, leaves, named_leaves, skeleton, transform
 
