@@ -86,7 +86,7 @@ def called_with(function: Callable[..., Any], names: tuple[str, ...], further: t
     stepnet.errors.InputError: <lambda> is called as <lambda>(x, params): too many positional arguments
     """
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, follow_wrapped=False)  # what is called is the wrapper
     except (TypeError, ValueError):
         return
     extras = {name: None for name in further if name in signature.parameters}
