@@ -74,8 +74,6 @@ class Layer:
             return MERGES[self.how](*made) if self.how in MERGES else made[0]
         if self.kind == "centred":
             return x - sn.expand(sn.reduce(x, self.how), x)
-        if self.kind == "repeated":
-            return sn.expand(sn.reduce(x, self.how), x)
         return self.of_steps(x, params)
 
     def of_steps(self, x: Any, params: Any) -> Any:
@@ -94,8 +92,6 @@ class Layer:
             return MERGES[self.how](*made) if self.how in MERGES else made[0]
         if self.kind == "centred":
             return x - REDUCTIONS[self.how](x)
-        if self.kind == "repeated":
-            return np.zeros_like(x) + REDUCTIONS[self.how](x)
         return self.of_steps(x, params)
 
 
@@ -151,7 +147,6 @@ KINDS = {
     "activation": tuple(ACTIVATIONS),
     "doubled": ("",),
     "centred": ("mean", "last", "first"),
-    "repeated": ("sum", "last"),
     "recurrence": ("forward", "backward", *MERGES),
 }
 

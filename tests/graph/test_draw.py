@@ -183,5 +183,11 @@ def test_wrong_paths(tmp_path: Path) -> None:
     graph.draw(tmp_path / "m.svg", force=True)
     with pytest.raises(FileError, match="cannot be written"):
         graph.draw(tmp_path / "none" / "m.svg")
+    wrong: Any
+    for wrong in (3, b"m.svg", [tmp_path / "m.svg"]):
+        with pytest.raises(InputError, match="path is a text or a Path, not "):
+            graph.draw(wrong)
+    with pytest.raises(InputError, match="path has a character of number 0"):
+        graph.draw(tmp_path / "m\0.svg")
     with pytest.raises(InputError, match="not known yet"):
         sn.Graph(lambda x, params: x).draw()

@@ -385,5 +385,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="what is saved is a Graph"):
         stepnet_onnx.save(graph.net, tmp_path / "m.onnx")
     stepnet_onnx.save(graph, tmp_path / "m.onnx")
+    with pytest.raises(InputError, match="path is a text or a Path, not 3"):
+        stepnet_onnx.save(graph, 3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(FileError, match="there already"):
         stepnet_onnx.save(graph, tmp_path / "m.onnx")

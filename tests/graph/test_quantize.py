@@ -200,13 +200,17 @@ def test_other_wrong_arguments() -> None:
         ({"dtype": "int4"}, "dtype is one of int8, bfloat16, auto"),
         ({"within": 0.0}, "within is a relative error above 0"),
         ({"within": float("nan")}, "within is a relative error above 0"),
+        ({"within": "a"}, "within is a relative error above 0, not 'a'"),
+        ({"within": np.ones(3)}, "within is a relative error above 0, not an array"),
         ({"keep": 0.0}, "keep is the part"),
+        ({"keep": None}, "keep is the part"),
+        ({"statics": 3}, "statics is a list of the statics of each sample, not 3"),
         ({"statics": [None]}, "there are 2 samples and 1 statics"),
     ):
         wrong = options
         with pytest.raises(InputError, match=message):
             sn.quantize(model(), SAMPLES, **wrong)
-    with pytest.raises(InputError, match="graph is a Graph that is not quantized"):
+    with pytest.raises(InputError, match=r"graph is a Graph that is not quantized, not QuantizedGraph\("):
         sn.quantize(sn.quantize(model(), SAMPLES, "int8"), SAMPLES)
 
 

@@ -221,6 +221,10 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("is_reverse is True or False", {"is_reverse": 1}),
     ("origin_mode is True or False", {"origin_mode": "no"}),
     ("dtype is one of float32", {"dtype": "float8"}),
+    ("dtype is one of float32", {"dtype": ["int8"]}),
+    ("calibration is a Calibration, as calibrate makes it", {"dtype": "int8", "calibration": [1]}),
+    ("library is a text or a Path, not 3", {"library": 3}),
+    ("library is a text or a Path, not []", {"library": []}),
 ]
 
 

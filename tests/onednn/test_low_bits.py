@@ -198,3 +198,40 @@ def test_wrong_calibrations():
     calibration = layer.calibrate([peepholes.ragged])
     with pytest.raises(RefusedError, match="no peepholes in int8"):
         layer.in_dtype("int8", calibration)
+
+
+def test_what_is_no_list_of_samples():
+    inputs = case([2])
+    layer = onednn.gru_layer(inputs.weight_x, inputs.weight_h, inputs.bias)
+    wrong: Any
+    for asks in (layer.calibrate, layer.accuracy):
+        for wrong in (None, inputs.ragged, "a"):
+            with pytest.raises(InputError, match="samples is a list of Raggeds or arrays"):
+                asks(wrong)
+        with pytest.raises(InputError, match="the samples have no steps"):
+            asks([])
+        with pytest.raises(InputError, match="the samples have no steps"):
+            asks([case([0, 0]).ragged])
+        with pytest.raises(InputError, match="sample 1: a step of x has shape"):
+            asks([inputs.ragged, np.ones((1, 2, 4), "f4")])
+    for wrong in ("a", None, 0, float("nan")):
+        with pytest.raises(InputError, match="keep is the part of the numbers within the scale"):
+            layer.calibrate([inputs.ragged], keep=wrong)
+
+
+def test_nan_is_refused_in_int8():
+    """A cast of NaN to a whole number gives any number."""
+    inputs = case([2])
+    layer = onednn.gru_layer(inputs.weight_x, inputs.weight_h, inputs.bias)
+    low = layer.in_dtype("int8", layer.calibrate([inputs.ragged]))
+    with pytest.raises(InputError, match="an input of a recurrence in int8 is NaN"):
+        low(np.full((1, 2, 3), np.nan, "f4"))
+    high = low(np.full((1, 2, 3), np.inf, "f4"))[0]
+    np.testing.assert_array_equal(high, low(np.full((1, 2, 3), 1e30, "f4"))[0])
+
+
+def test_inputs_in_half_precision_are_rounded_once():
+    calibration = onednn.Calibration(3.3, 128, (1.0,))
+    values = np.linspace(-30, 30, 999).astype(np.float16)
+    right = np.rint(values.astype(np.float64) * 3.3 + 128)
+    assert np.abs(calibration.quantized(values) - right).max() == 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,6 +84,12 @@ def test_wrong_arguments():
     weights = [each.weight_x for each in cases]
     with pytest.raises(InputError, match="two weights are for each layer; weights_x has 3, weights_h 4"):
         onednn.multi_gru(x, weights[:3], heavy)
+    wrong: Any
+    for wrong in (None, 3, np.float32(3)):
+        with pytest.raises(InputError, match="weights_x is a list with an entry for each direction"):
+            onednn.multi_gru(x, wrong, heavy)
+        with pytest.raises(InputError, match="weights_h is a list with an entry for each direction"):
+            onednn.multi_gru(x, weights, wrong)
     with pytest.raises(InputError, match="two weights are for each layer; weights_x has 0"):
         onednn.multi_gru(x, [], [])
     with pytest.raises(InputError, match="layer 1, forward: a step of x has shape"):

@@ -256,7 +256,33 @@ def test_what_has_no_gradient():
     with pytest.raises(RefusedError, match="what llvm runs"):
         onednn.gru_layer(inputs.weight_x, inputs.weight_h, activation="relu").vjp(inputs.ragged)
     outputs, _, pullback = layer.vjp(inputs.ragged)
-    with pytest.raises(InputError, match="the gradient of the outputs has shape"):
-        pullback(np.zeros((3, 5), "f4"))
+    with pytest.raises(
+        InputError, match=r"gradient of the outputs has shape \(2, 4\), and must have \(2, 5\)"
+    ):
+        pullback(outputs.with_values(np.zeros((2, 4), "f4")))
+    for other in (np.zeros((2, 5), "f4"), "a", case([1, 1]).ragged.with_values(np.zeros((2, 5), "f4"))):
+        with pytest.raises(InputError, match="gradient of the outputs is a Ragged of the lengths"):
+            pullback(other)
     with pytest.raises(InputError, match="the gradient of h has shape"):
         pullback(outputs, np.zeros((2, 5), "f4"))
+
+
+def test_gradients_of_an_array_have_its_form():
+    """An array with its axes in another order has as many numbers."""
+    inputs = case([2])
+    layer = onednn.gru_layer(inputs.weight_x, inputs.weight_h, inputs.bias)
+    outputs, _, pullback = layer.vjp(np.ones((4, 6, 3), "f4"))
+    assert outputs.shape == (4, 6, 5)
+    for shape in ((6, 4, 5), (24, 5)):
+        with pytest.raises(InputError, match=r"must have \(4, 6, 5\)"):
+            pullback(np.ones(shape, "f4"))
+
+
+def test_gradients_of_memories_are_by_name():
+    inputs = case([2])
+    layer = onednn.lstm_layer(np.ones((3, 20), "f4"), np.ones((5, 20), "f4"))
+    _, final, pullback = layer.vjp(inputs.ragged)
+    with pytest.raises(InputError, match="a dict of 'h', 'c' or both, and there is no 'memory'"):
+        pullback(None, {"memory": final["h"]})
+    with pytest.raises(InputError, match="a dict of 'h', 'c' or both, not a ndarray"):
+        pullback(None, final["h"])

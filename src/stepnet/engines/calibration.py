@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import InputError
+from stepnet.values.arguments import number
 
 Array = np.ndarray
 STEPS = 255
@@ -51,8 +52,11 @@ class Calibration:
         return 1 / self.scale
 
     def quantized(self, values: Array) -> Array:
-        """The values as uint8."""
-        return np.clip(np.rint(values * self.scale + self.shift), 0, STEPS).astype(np.uint8)
+        """The values as uint8; raises `InputError` for NaN, which no whole number stands for."""
+        scaled = np.rint(np.asarray(values, np.float32) * self.scale + self.shift)
+        if np.isnan(scaled).any():
+            raise InputError("an input of a recurrence in int8 is NaN, which 8 bits cannot hold")
+        return np.clip(scaled, 0, STEPS).astype(np.uint8)
 
 
 def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, float]:
@@ -66,8 +70,8 @@ def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, floa
     >>> data_scale([np.array([-2.0, 0.5])])
     (63.5, 128.0)
     """
-    if not 0 < keep <= 1:
-        raise InputError(f"keep is the part of the numbers within the scale, above 0 and up to 1, not {keep}")
+    meaning = "keep is the part of the numbers within the scale, above 0 and up to 1"
+    keep = number(keep, meaning, lambda value: 0 < value <= 1)
     sizes: list[Array] = []
     for place, sample in enumerate(samples):
         values = np.asarray(sample, np.float64)

@@ -10,6 +10,7 @@ from typing import Any
 
 from stepnet.errors import FileError
 from stepnet.layout.options import option
+from stepnet.values.arguments import file_path
 
 NAME = 220  # bytes of a new file's name, which leaves some of 255 for the temporary one
 
@@ -21,7 +22,7 @@ def existing(path: str | Path) -> Path:
     Traceback (most recent call last):
     stepnet.errors.FileError: model.bin: there is no such file
     """
-    path = Path(path)
+    path = file_path(path)
     if not os.path.exists(path):  # Path.exists raises for some paths, such as too long ones
         raise FileError(f"{path}: there is no such file")
     if not os.path.isfile(path):
@@ -56,7 +57,7 @@ def free(path: str | Path, force: bool = False) -> Path:
     Traceback (most recent call last):
     stepnet.errors.FileError: nowhere/model.bin: the file cannot be written (there is no folder nowhere)
     """
-    path = Path(path)
+    path = file_path(path)
     if len(os.fsencode(path.name)) > NAME:
         raise FileError(f"{path}: the name is longer than {NAME} bytes")
     if os.path.isdir(path) and not os.path.islink(path):

@@ -18,7 +18,7 @@ from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked
 from stepnet.trace.lines import refuse
 from stepnet.trace.step import specs
-from stepnet.values.arguments import flag, function
+from stepnet.values.arguments import called_with, file_path, flag, function
 from stepnet.values.structure import named_leaves, skeleton, transform
 
 
@@ -58,7 +58,7 @@ class Graph:
     """
 
     def __init__(self, model: Model, params: Any = None, *, inputs: Any = None, statics: Any = None) -> None:
-        function(model, "model is a function model(x, params)")
+        called_with(function(model, "model is a function model(x, params)"), ("x", "params"), ("statics",))
         self.model = model
         self.params = transform(parameter, params)
         self.inputs, self.statics = specs(inputs), specs(statics)
@@ -164,7 +164,7 @@ class Graph:
         drawing: Any = import_module("stepnet.graph.svg")  # by name: it takes time, and few calls draw
         made = drawing.picture(program.net, program.schedule_for(order), names, order)
         if path is not None:
-            drawing.write(made, Path(path), flag(force, "force"))
+            drawing.write(made, file_path(path), flag(force, "force"))
         return str(made)
 
     def gradient_source(self) -> GradientSource:
@@ -192,7 +192,7 @@ class Graph:
 
     def __repr__(self) -> str:
         name = getattr(self.model, "__name__", type(self.model).__name__)
-        return f"Graph({name}, params={skeleton(self.params)})"
+        return f"{type(self).__name__}({name}, params={skeleton(self.params)})"
 
     def __str__(self) -> str:
         return str(self.net)

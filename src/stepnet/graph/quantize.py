@@ -30,6 +30,7 @@ from stepnet.rnn.nets import in_order, run_net
 from stepnet.rnn.program import NetProgram
 from stepnet.rnn.reading import Reading
 from stepnet.values.arguments import choice, shown
+from stepnet.values.arguments import number as checked_number
 from stepnet.values.structure import named_leaves
 
 Array = np.ndarray
@@ -74,9 +75,8 @@ def quantize(
     if type(graph) is not Graph:
         raise InputError(f"graph is a Graph that is not quantized, not {shown(graph)}")
     choice(dtype, f"dtype is one of {', '.join(DTYPES)}", tuple(DTYPES))
-    bound = WITHIN[dtype] if within is None else within
-    if not bound > 0:
-        raise InputError(f"within is a relative error above 0, not {within!r}")
+    meaning = "within is a relative error above 0"
+    bound = WITHIN[dtype] if within is None else checked_number(within, meaning, lambda value: value > 0)
     trials = Trials.of(graph, samples, statics, keep)
     options = trials.options(DTYPES[dtype])
     alone = {(n, option.dtype): trials.worst({n: option}) for n, made in options.items() for option in made}
@@ -220,6 +220,8 @@ def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) ->
     """The samples as calls of one program."""
     if not isinstance(samples, list | tuple) or not samples:
         raise InputError("samples is a list of inputs as calls take them; it is empty, or no list")
+    if not isinstance(statics, list | tuple | None):
+        raise InputError(f"statics is a list of the statics of each sample, not {shown(statics)}")
     if statics is not None and len(statics) != len(samples):
         raise InputError(f"there are {len(samples)} samples and {len(statics)} statics")
     readings = [

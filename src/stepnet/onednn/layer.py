@@ -22,14 +22,15 @@ from stepnet.onednn.accuracy import Accuracy, compared
 from stepnet.onednn.arguments import Arguments, attention_of, initial_of, turned_places
 from stepnet.onednn.conversion import Source, converted
 from stepnet.onednn.pullback import Pullback
-from stepnet.onednn.sequences import Sequences, check_float
+from stepnet.onednn.sequences import Sequences, check_float, listed
 from stepnet.rnn.recurrence import RNN
-from stepnet.values.arguments import choice, flag
+from stepnet.values.arguments import choice, flag, instance, mapping
 from stepnet.values.once import computed_once
 
 Array = np.ndarray
 
 DTYPES = ("float32", "bfloat16", "float16", "int8")
+DTYPE = f"dtype is one of {', '.join(DTYPES)}"
 CELLS = ("last", "all", "none")
 C_WHEN = "cell is 'last' (c at the end of each sequence), 'all' (at each step) or 'none'"
 
@@ -226,7 +227,7 @@ class Layer:
         """
         _, weights = self.on_onednn("int8")
         both = [weights.arrays[name] for name in ("weights_layer", "weights_iter")]
-        values = [Sequences.of(sample, self.inputs).values for sample in samples]
+        values = [sequences.values for sequences in listed(samples, self.inputs)]
         scale, shift = data_scale(values, keep)
         return Calibration(scale, shift, weight_scales(both, self.library.largest_weight))
 
@@ -238,6 +239,7 @@ class Layer:
             RefusedError: For one that this recurrence or this processor does not have, with the reason.
         """
         recurrence, weights = self.on_onednn(dtype)
+        check_calibration(calibration)
         if calibration is not None and dtype != "int8":
             raise InputError(f"calibration= is for dtype='int8', and dtype is {dtype!r}")
         wanted = replace(recurrence, dtype=dtype, calibration=calibration)
@@ -253,7 +255,7 @@ class Layer:
 
     def on_onednn(self, dtype: str) -> tuple[Recurrence, Weights]:
         """What runs on oneDNN; raises `RefusedError` where llvm runs."""
-        choice(dtype, f"dtype is one of {', '.join(DTYPES)}", DTYPES)
+        choice(dtype, DTYPE, DTYPES)
         if self.recurrence is None or self.weights is None:
             raise RefusedError(f"onednn: there is no {dtype} of what llvm runs: {self.reason}")
         return self.recurrence, self.weights
@@ -262,6 +264,7 @@ class Layer:
         """How far the outputs for samples are from those of float32. See `Accuracy`."""
         recurrence, _ = self.on_onednn("float32")
         whole = self.in_dtype("float32")
+        listed(samples, self.inputs)
         pairs = [
             tuple(np.asarray(getattr(made, "values", made), np.float32) for made in both)
             for both in (
@@ -270,6 +273,12 @@ class Layer:
         ]
         step = recurrence.calibration.step if recurrence.calibration else float(eps(recurrence.dtype))
         return compared(recurrence.dtype, step, [(low, right) for low, right in pairs])
+
+
+def check_calibration(calibration: Any) -> None:
+    """Raises `InputError` for what is neither a calibration nor None."""
+    if calibration is not None:
+        instance(calibration, Calibration, "calibration is a Calibration, as calibrate makes it from samples")
 
 
 def eps(dtype: str) -> Any:
@@ -316,8 +325,10 @@ def layer(
         RefusedError: For a dtype that this recurrence or this processor does not have.
     """
     loaded = library(path)
+    check_calibration(calibration)
+    given_semantics = dict(mapping({} if semantics is None else semantics, "semantics are values by field"))
     own = {name: np.array(array) for name, array in as_arrays(arrays).items()}
-    source = Source(own, layout, dict(semantics or {}))
+    source = Source(own, layout, given_semantics)
     for name, array in own.items():
         check_float(array, name)
     given = one_dtype(own).name

@@ -10,15 +10,15 @@ writes, h' = (1 - u) h + u c: then the weights of the gate change their sign, as
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
 from stepnet.engines.calibration import Calibration
 from stepnet.errors import InputError, named
 from stepnet.onednn.kept import kept
-from stepnet.onednn.layer import Layer, layer
-from stepnet.values.arguments import array_of, choice, flag
+from stepnet.onednn.layer import DTYPE, DTYPES, Layer, check_calibration, layer
+from stepnet.values.arguments import array_of, choice, file_path, flag, shown
 
 Array = np.ndarray
 
@@ -77,7 +77,7 @@ def gru_layer(
     """
     arrays = weights_of(weight_x, weight_h, bias, 3, (3,))
     semantics = gru_semantics(origin_mode, activation, gate_activation)
-    return new_layer("gru", arrays, semantics, Options(dtype=dtype, calibration=calibration, path=library))
+    return new_layer("gru", arrays, semantics, options_of(dtype, calibration, library))
 
 
 def gru_semantics(origin_mode: Any, candidate: Any, gates: Any) -> dict[str, Any]:
@@ -95,6 +95,15 @@ class Options(TypedDict):
     dtype: str | None
     calibration: Calibration | None
     path: str | None
+
+
+def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
+    """What these arguments say of the library; raises `InputError` for values of other kinds."""
+    if dtype is not None:
+        choice(dtype, DTYPE, DTYPES)
+    check_calibration(calibration)
+    path = library if library is None else str(file_path(library, "library"))
+    return Options(dtype=dtype, calibration=calibration, path=path)
 
 
 def gru_arrays(arrays: Mapping[str, Array]) -> tuple[str, dict[str, Array]]:
@@ -185,7 +194,7 @@ def fusion_gru(
     """
     arrays = weights_of(weight_x, weight_h, bias, 3, (3,))
     semantics = gru_semantics(origin_mode, activation, gate_activation)
-    options = Options(dtype=dtype, calibration=calibration, path=library)
+    options = options_of(dtype, calibration, library)
     run = kept_layer("gru", arrays, semantics, options)
     return run(x, h0, reverse=flag(is_reverse, "is_reverse"))
 
@@ -211,7 +220,7 @@ def lstm_layer(
     """
     arrays = weights_of(weight_x, weight_h, bias, 4, (4, 7))
     semantics = lstm_semantics(gate_activation, cell_activation, candidate_activation)
-    return new_layer("lstm", arrays, semantics, Options(dtype=dtype, calibration=calibration, path=library))
+    return new_layer("lstm", arrays, semantics, options_of(dtype, calibration, library))
 
 
 def lstm_semantics(gates: Any, output: Any, candidate: Any) -> dict[str, Any]:
@@ -273,7 +282,7 @@ def fusion_lstm(
     if use_peepholes is False and bias is not None:
         arrays["bias"] = np.ascontiguousarray(arrays["bias"][:, : 4 * arrays["weight_h"].shape[0]])
     semantics = lstm_semantics(gate_activation, cell_activation, candidate_activation)
-    options = Options(dtype=dtype, calibration=calibration, path=library)
+    options = options_of(dtype, calibration, library)
     run = kept_layer("lstm", arrays, semantics, options)
     return run(x, h0, c0, reverse=flag(is_reverse, "is_reverse"), cell=cell)
 
@@ -315,11 +324,12 @@ def multi_gru(
         LibraryError: Without oneDNN, and where it reports a failure.
         RefusedError: For a dtype that this processor does not have.
     """
-    count = len(weights_x)
+    count = len(each_of(weights_x, "weights_x"))
+    nothing = [None] * count
     listed = {
-        "weights_h": weights_h,
-        "biases": [None] * count if biases is None else biases,
-        "calibrations": [None] * count if calibrations is None else calibrations,
+        "weights_h": each_of(weights_h, "weights_h"),
+        "biases": nothing if biases is None else each_of(biases, "biases"),
+        "calibrations": nothing if calibrations is None else each_of(calibrations, "calibrations"),
     }
     wrong = next((name for name, values in listed.items() if len(values) != count), None)
     if not count or count % 2 or wrong is not None:
@@ -349,6 +359,15 @@ def multi_gru(
             final.append(last)
         x = joined(outputs)
     return x, final
+
+
+def each_of(values: Any, name: str) -> Sequence[Any]:
+    """The argument, if it has an entry for each direction; raises `InputError` for anything else."""
+    if not (isinstance(values, list | tuple) or (isinstance(values, np.ndarray) and values.ndim)):
+        raise InputError(
+            f"{name} is a list with an entry for each direction of each layer, not {shown(values)}"
+        )
+    return cast("Sequence[Any]", values)
 
 
 def joined(outputs: Sequence[Any]) -> Any:

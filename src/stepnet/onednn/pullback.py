@@ -1,8 +1,7 @@
 """The function of a run that gives its gradients."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -11,8 +10,11 @@ from stepnet.errors import InputError
 from stepnet.onednn.arguments import Arguments
 from stepnet.onednn.conversion import Source
 from stepnet.onednn.sequences import state
+from stepnet.values.arguments import mapping
 
 Array = np.ndarray
+
+FINAL = "the gradient of the final memories is a dict of 'h', 'c' or both"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,19 +47,16 @@ class Pullback:
         """
         arguments = self.arguments
         sequences = arguments.sequences
-        shape = (len(sequences.values), self.states[0])
-        cotangent = getattr(outputs, "values", outputs)
+        cotangent = sequences.gradient(outputs, self.states[0])
         if cotangent is not None:
-            cotangent = np.asarray(cotangent, np.float32)
-            if cotangent.size != shape[0] * shape[1]:
-                raise InputError(
-                    f"the gradient of the outputs has shape {cotangent.shape}, and must have {shape}"
-                )
-            cotangent = arguments.turned(np.ascontiguousarray(cotangent.reshape(shape)))
-        last = cast("Mapping[str, Any]", final) if isinstance(final, dict) else {"h": final}
+            cotangent = arguments.turned(cotangent)
+        names = "hc"[: len(self.states)]
+        last = {"h": final} if names == "h" else mapping({} if final is None else final, FINAL)
+        if strange := [name for name in last if name not in names]:
+            raise InputError(f"{FINAL}, and there is no {strange[0]!r}")
         ends = [
             state(last.get(name), (sequences.rows, size), f"the gradient of {name}")
-            for name, size in zip("hc", self.states, strict=False)
+            for name, size in zip(names, self.states, strict=True)
         ]
         made = self.tape.backward(cotangent, *ends)
         results: dict[str, Any] = {"x": arguments.like(made.x), "h0": made.h}

@@ -1,19 +1,21 @@
 """Sequences in the form in which they are given, end to end, and results in the same form."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from stepnet.engines.base import Call
 from stepnet.engines.onednn.padding import Padding, padding_of
-from stepnet.errors import InputError
+from stepnet.errors import InputError, named
 from stepnet.ragged import Ragged
 from stepnet.values.arguments import array_of, shown
 
 Array = np.ndarray
 
 
+GRADIENT = "the gradient of the outputs"
 FLOATS = tuple(map(np.dtype, ("float32", "bfloat16", "float16")))
 
 
@@ -68,6 +70,43 @@ class Sequences:
         if isinstance(self.given, Ragged):
             return self.given.with_values(values)
         return values.reshape(*self.given.shape[:2], values.shape[-1])
+
+    def gradient(self, given: Any, size: int) -> Array | None:
+        """The gradient of outputs of a size, given in the form of the outputs, as float32; None for zeros.
+
+        Raises `InputError` for another form or shape.
+        """
+        if given is None:
+            return None
+        if isinstance(self.given, Ragged):
+            alike = isinstance(given, Ragged) and len(given.offsets) == 1
+            if not alike or not np.array_equal(given.offsets[0], self.offsets):
+                raise InputError(
+                    f"{GRADIENT} is a Ragged of the lengths of the sequences, not {shown(given)}: "
+                    "outputs.with_values(...) makes one"
+                )
+            values, shape = given.values, (len(self.values), size)
+        else:
+            values, shape = array_of(given, GRADIENT), (*self.given.shape[:2], size)
+        if values.shape != shape:
+            raise InputError(f"{GRADIENT} has shape {values.shape}, and must have {shape}")
+        check_float(values, GRADIENT)
+        return np.ascontiguousarray(values.reshape(-1, size), np.float32)
+
+
+def listed(samples: Any, features: int) -> list[Sequences]:
+    """Samples as sequences; raises `InputError` for what is no list of them, and where none has a step."""
+    if not isinstance(samples, list | tuple):
+        raise InputError(
+            f"samples is a list of Raggeds or arrays [batch, time, features], not {shown(samples)}"
+        )
+    made = list[Sequences]()
+    for place, sample in enumerate(cast("Sequence[Any]", samples)):
+        with named(f"sample {place}"):
+            made.append(Sequences.of(sample, features))
+    if not any(len(sequences.values) for sequences in made):
+        raise InputError("the samples have no steps; give some that are usual")
+    return made
 
 
 def check_float(array: Array, what: str) -> None:

@@ -20,7 +20,7 @@ from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.trace.numpy_functions import FUNCTIONS
 from stepnet.trace.traced import Rules, Traced, array_of
 from stepnet.trace.ufuncs import UFUNCS
-from stepnet.values.arguments import dtype_name, is_array, is_integer, shown, whole
+from stepnet.values.arguments import called_with, dtype_name, is_array, is_integer, shown, whole
 from stepnet.values.dtypes import COMPUTED, DTYPES, promoted_float
 from stepnet.values.once import computed_once
 from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
@@ -183,6 +183,7 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
     }
     before = transform(lambda value: value, traced["memory"])  # which stays as it is, whatever the step does
     with NamingLine(step):
+        called_with(step, ("x", "memory", "params"), ("statics", "index"))
         extras = extra_arguments(step, builder, traced["static"])
         if statics is not None and "statics" not in extras:
             raise InputError("statics were given, but the step has no parameter named `statics`")

@@ -3,8 +3,11 @@
 A check takes the meaning of the argument, in words after which the message continues with "not ...".
 """
 
+import inspect
+import os
 import sys
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
@@ -69,6 +72,46 @@ def function(value: Any, meaning: str) -> Callable[..., Any]:
     if not callable(value):
         raise InputError(f"{meaning}, not {kind(value)}")
     return cast("Callable[..., Any]", value)
+
+
+def called_with(function: Callable[..., Any], names: tuple[str, ...], further: tuple[str, ...] = ()) -> None:
+    """Raises `InputError` for a function that does not take arguments of these names, in this order.
+
+    further: arguments that it gets by name if it has parameters of these names. What Python knows no
+    parameters of, as some functions in C, passes.
+
+    >>> called_with(lambda x, params, statics: x, ("x", "params"), ("statics",))
+    >>> called_with(lambda x: x, ("x", "params"))
+    Traceback (most recent call last):
+    stepnet.errors.InputError: <lambda> is called as <lambda>(x, params): too many positional arguments
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)  # what is called is the wrapper
+    except (TypeError, ValueError):
+        return
+    extras = {name: None for name in further if name in signature.parameters}
+    try:
+        signature.bind(*names, **extras)
+    except TypeError as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise InputError(f"{name} is called as {name}({', '.join([*names, *extras])}): {error}") from None
+
+
+def file_path(value: Any, name: str = "path") -> Path:
+    """The path of a file.
+
+    >>> file_path("model.svg").suffix
+    '.svg'
+    >>> file_path(3)
+    Traceback (most recent call last):
+    stepnet.errors.InputError: path is a text or a Path, not 3
+    """
+    text: Any = os.fspath(cast("str", value)) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise InputError(f"{name} is a text or a Path, not {shown(value)}")
+    if "\0" in text:
+        raise InputError(f"{name} has a character of number 0, and no file has: {shown(text)}")
+    return Path(text)
 
 
 def flag(value: Any, name: str) -> bool:

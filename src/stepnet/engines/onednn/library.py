@@ -36,6 +36,7 @@ from stepnet.engines.onednn.interface import (
     Dims,
 )
 from stepnet.errors import LibraryError, RefusedError
+from stepnet.values.arguments import file_path
 
 VARIABLE = "STEPNET_ONEDNN"
 WHEEL = "onednn-cpu-gomp"
@@ -115,7 +116,9 @@ def library(path: str | None = None) -> Library:
     Raises:
         LibraryError: Where there is none, or none that can be used, with the reason.
     """
-    return loaded(path or os.environ.get(VARIABLE) or "")
+    if path is None or path == "":
+        return loaded(os.environ.get(VARIABLE) or "")
+    return loaded(str(file_path(path, "library")))
 
 
 @cache
