@@ -184,6 +184,13 @@ def test_an_output_of_unknown_padding_is_refused() -> None:
     assert_close(made, np.exp(X.astype("float64")))
 
 
+def test_a_mask_is_no_work_at_the_steps_of_a_sequence() -> None:
+    prepared = stepnet_onnx.Backend.prepare(
+        padded([*WIDE, *MASKED["chosen"], node("ReduceSum", "z axis")], 3)
+    )
+    assert {n.operation for n in prepared.graph({}).net.nodes} == {"input", "reduce", "reshape"}
+
+
 # ---- recurrences -------------------------------------------------------------------------------------------
 
 
