@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx_models import FLOAT, OPSET, assert_as_theirs, model_of, node, random, theirs, value
 from tolerance import assert_close
 
 import stepnet as sn
@@ -21,15 +22,12 @@ from stepnet.onnx.loading import loaded
 from stepnet.values.structure import leaves
 
 onnx: Any = pytest.importorskip("onnx", reason="onnx is not installed")
-ort: Any = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 torch: Any = pytest.importorskip("torch", reason="torch is not installed")
 helper: Any = onnx.helper
 numpy_helper: Any = onnx.numpy_helper
 stepnet_onnx: Any = pytest.importorskip("stepnet.onnx")
 Array = np.ndarray
-FLOAT = 1
 KINDS = ("gru", "lstm", "rnn", "scan")
-OPSET = [helper.make_opsetid("", 17)]
 
 
 def node_cases() -> list[Any]:
@@ -166,34 +164,6 @@ def test_the_newer_exporter_too_and_in_machine_code(cell: str, tmp_path: Path) -
 # ---- models by hand, judged by onnxruntime -----------------------------------------------------------------
 
 
-def value(name: str, *sizes: Any, kind: int = FLOAT) -> Any:
-    return helper.make_tensor_value_info(name, kind, list(sizes))
-
-
-def model_of(nodes: Any, inputs: Any, outputs: Any, arrays: dict[str, Array] | None = None) -> Any:
-    initial = [numpy_helper.from_array(array, name) for name, array in (arrays or {}).items()]
-    graph = helper.make_graph(nodes, "made", inputs, outputs, initial)
-    made = helper.make_model(graph, opset_imports=OPSET, ir_version=9)
-    onnx.checker.check_model(made)
-    return made
-
-
-def theirs(model: Any, inputs: dict[str, Array]) -> list[Array]:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return ort.InferenceSession(model.SerializeToString(), options).run(None, inputs)
-
-
-def assert_as_theirs(model: Any, inputs: dict[str, Array], length: int = 10, width: int = 30) -> None:
-    made = stepnet_onnx.Backend.run_model(model, inputs, engine="interpret")
-    for actual, right in zip(made, theirs(model, inputs), strict=True):
-        assert_close(actual, right, length, width)
-
-
-def random(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
-
-
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
@@ -272,11 +242,6 @@ def test_functions_of_single_numbers(op: str) -> None:
         [helper.make_node(op, ["x"], ["y"])], [value("x", "n", "t", 3)], [value("y", "n", "t", 3)]
     )
     assert_as_theirs(model, {"x": 2 * random(2, 4, 3)})
-
-
-def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
-    names = [[name.strip("-") for name in text.split()] for text in (inputs, outputs)]  # - is left out
-    return helper.make_node(op, *names, **attributes)
 
 
 SHAPES: dict[str, tuple[list[Any], dict[str, Any], int]] = {
@@ -511,16 +476,11 @@ def test_lengths_of_the_file_are_refused() -> None:
         stepnet_onnx.Backend.run_model(model_of(nodes, STEPS_FIRST, STATES, arrays), {"x": X})
 
 
-@pytest.mark.parametrize(
-    "other",
-    [node("Cast", "n", "h", to=1), node("RNN", "x W R", "z h", hidden_size=4)],
-    ids=lambda n: n.op_type,
-)
-def test_what_depends_on_padding_is_refused(other: Any) -> None:
-    nodes = [node("RNN", "x W R - n", "y -", hidden_size=4), other]
+def test_what_depends_on_padding_is_refused() -> None:
+    nodes = [node("RNN", "x W R - n", "y -", hidden_size=4), node("RNN", "x W R", "z h", hidden_size=4)]
     inputs = [*STEPS_FIRST, value("n", "n", kind=6)]
-    outputs = [value("y", "t", 1, "n", 4), value("h", *[None] * (1 if other.op_type == "Cast" else 3))]
-    with pytest.raises(ModelError, match=r"output 'h' cannot be computed: it (reads the lengths|runs into)"):
+    outputs = [value("y", "t", 1, "n", 4), value("h", *[None] * 3)]
+    with pytest.raises(ModelError, match=r"output 'h' cannot be computed: it runs into"):
         stepnet_onnx.Backend.run_model(
             model_of(nodes, inputs, outputs, WEIGHTS), {"x": X, "n": LENGTHS_OF.astype("int32")}
         )
@@ -739,8 +699,8 @@ def test_a_power_has_the_dtype_of_its_base() -> None:
             "no feature",
         ),
         (
-            [node("Shape", "x", "s"), node("Gather", "s o", "t"), node("Range", "z t o")],
-            {"z": 0, "o": 1},
+            [node("Shape", "x", "s"), node("Gather", "s o", "t"), node("Range", "z t p")],
+            {"z": 0, "o": 1, "p": 2},
             "counts",
         ),
     ],
@@ -755,7 +715,9 @@ def test_sizes_that_are_values_are_refused(nodes: Any, arrays: Any, message: str
 
 def test_a_model_without_outputs_and_an_input_of_other_axes() -> None:
     model = older([node("Tanh", "x")], 13)
-    with pytest.raises(InputError, match=r"'x' has 2 axes; the model's has 3"):
+    with pytest.raises(
+        InputError, match=r"input 'x' is float32 \[3, 4\]; the model states float32 \[\?, \?, 4\]"
+    ):
         stepnet_onnx.Backend.prepare(model).run({"x": random(3, 4)})
     del model.graph.output[:]
     with pytest.raises(ModelError, match="m: it has no outputs"):

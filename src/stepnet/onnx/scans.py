@@ -214,7 +214,7 @@ def recurrence(
     )
     made = step.results[-1]
     facts = [like.fact if like.fact == kept else UNKNOWN for like, kept in zip(made, step.kept, strict=False)]
-    facts += [UNKNOWN if isinstance(like.fact, Kept) else fact_of(like) for like in made[len(states) :]]
+    facts += [fact_of(like) for like in made[len(states) :]]
     every = zip(made, (*final, *outputs), facts, strict=True)
     return [replace(like, value=value, fact=fact) for like, value, fact in every]
 

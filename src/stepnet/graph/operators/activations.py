@@ -6,6 +6,9 @@ import numpy as np
 
 from stepnet.trace import functions
 
+# NumPy's functions give traced values for traced values, which its stubs do not know.
+numpy: Any = np
+
 
 def affine(x: Any, alpha: float, beta: float) -> Any:
     """A line."""
@@ -35,8 +38,7 @@ def leaky_relu(x: Any, alpha: Any) -> Any:
 
 def prelu(x: Any, slope: Any) -> Any:
     """Numbers from 0 on, and a slope times those below. The slope may be infinite, or NaN."""
-    made: Any = np.where(x < 0, slope * x, x)
-    return made
+    return numpy.where(x >= 0, x, slope * x)
 
 
 def reciprocal(x: Any) -> Any:

@@ -1,0 +1,49 @@
+"""ONNX models written by hand, and judged by onnxruntime."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tolerance import assert_close
+
+onnx: Any = pytest.importorskip("onnx", reason="onnx is not installed")
+ort: Any = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+stepnet_onnx: Any = pytest.importorskip("stepnet.onnx")
+helper: Any = onnx.helper
+numpy_helper: Any = onnx.numpy_helper
+Array = np.ndarray
+FLOAT = 1
+OPSET = [helper.make_opsetid("", 17)]
+
+
+def value(name: str, *sizes: Any, kind: int = FLOAT) -> Any:
+    return helper.make_tensor_value_info(name, kind, list(sizes))
+
+
+def model_of(nodes: Any, inputs: Any, outputs: Any, arrays: dict[str, Array] | None = None) -> Any:
+    initial = [numpy_helper.from_array(array, name) for name, array in (arrays or {}).items()]
+    graph = helper.make_graph(nodes, "made", inputs, outputs, initial)
+    made = helper.make_model(graph, opset_imports=OPSET, ir_version=9)
+    onnx.checker.check_model(made)
+    return made
+
+
+def theirs(model: Any, inputs: dict[str, Array]) -> list[Array]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), options).run(None, inputs)
+
+
+def assert_as_theirs(model: Any, inputs: dict[str, Array], length: int = 10, width: int = 30) -> None:
+    made = stepnet_onnx.Backend.run_model(model, inputs, engine="interpret")
+    for actual, right in zip(made, theirs(model, inputs), strict=True):
+        assert_close(actual, right, length, width)
+
+
+def random(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
+
+
+def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
+    names = [[name.strip("-") for name in text.split()] for text in (inputs, outputs)]  # - is left out
+    return helper.make_node(op, *names, **attributes)
