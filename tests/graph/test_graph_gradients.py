@@ -44,7 +44,7 @@ def test_the_second_derivative_of_a_random_model(model: RandomModel) -> None:
     assert_gradient(net, segments_of((2, 0, 3)), order=2)
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(model=random_models())
 def test_machine_code_has_the_gradient_of_a_random_model(model: RandomModel) -> None:
     assert_model(model, model.structure, words_like(frames()), narrow=("float64",))
