@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,7 +30,8 @@ class Call:
     last_only: whether outputs are the last of each sequence, [batch, features...], or of every step, [total,
     features...]. begun: the number of steps of each sequence that were run before this call, int64; None for
     zeros. apart: how many of the outputs, the first ones, have memory of their own; the others live equally
-    long, and may lie in one piece. None for all.
+    long, and may lie in one piece. None for all. known: what engines have worked out of where the sequences
+    lie.
     """
 
     sequences: Sequence[Array]
@@ -45,6 +46,20 @@ class Call:
     inner: tuple[Array, ...] = ()
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
     apart: int | None = None
+    known: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
+
+    def with_arrays(
+        self,
+        sequences: Sequence[Array],
+        initial: Sequence[Array | None],
+        statics: Sequence[Array] = (),
+        last_only: bool = False,
+    ) -> "Call":
+        """A call of sequences that lie as these do, which shares what is known of that."""
+        made = object.__new__(Call)
+        arrays = {"sequences": sequences, "initial": initial, "statics": statics, "last_only": last_only}
+        made.__dict__.update(self.__dict__ | arrays)
+        return made
 
     @property
     def rows(self) -> int:

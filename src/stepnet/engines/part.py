@@ -98,21 +98,8 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
     """The call of a recurrence over the sequences at its extent."""
     arrays = [None if n < 0 or values[n] is None else np.ascontiguousarray(values[n]) for n in part.reads]
     first, last = memories_of(part)
-    like = frame.sequences(part.extent)
-    return Call(
-        [array for array in arrays[:first] if array is not None],
-        like.starts,
-        like.lengths,
-        like.total,
-        arrays[first:last],
-        [array for array in arrays[last:] if array is not None],
-        part.last_only,
-        like.begun,
-        like.steps,
-        like.inner,
-        like.beside,
-        like.apart,
-    )
+    sequences, statics = ([a for a in some if a is not None] for some in (arrays[:first], arrays[last:]))
+    return frame.sequences(part.extent).with_arrays(sequences, arrays[first:last], statics, part.last_only)
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:

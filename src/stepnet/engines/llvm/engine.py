@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from stepnet.engines.base import Array, Kernel
 from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept, compiled
 from stepnet.engines.llvm.finish import Finish, Rows, total
+from stepnet.engines.llvm.native import Native
 from stepnet.engines.llvm.pointwise import POINTWISE
 from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.run import Runner
@@ -88,4 +89,4 @@ class LlvmKernel:
         values = constant_values(self.plan, parameters)
         constants = self.compiled.constants.filled(values, self.target)
         finish = Finish.of(self.plan, self.compiled.needs, values, self.target)
-        return Runner(self.plan, self.compiled, constants, finish, self.target)
+        return Runner(Native(self.plan, self.compiled, constants, finish, self.target))
