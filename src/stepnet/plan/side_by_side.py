@@ -50,21 +50,24 @@ class Load:
         return reading + computing + shared * longest * BARRIER + (count > 1) * HANDOVER
 
 
-def pays(loads: Sequence[Load], sizes: Sequence[Size], shared: Sequence[bool], threads: int) -> bool:
-    """Whether recurrences take less time side by side on so many threads than one after the other.
+def side_by_side(
+    loads: Sequence[Load], sizes: Sequence[Size], shared: Sequence[bool], threads: int
+) -> tuple[int, ...] | None:
+    """The order in which threads take recurrences that run at the same time, the longest first.
 
-    shared: for each, whether threads would share its steps if it ran alone.
+    None where they take less time one after the other. shared: for each, whether threads would share its
+    steps if it ran alone.
 
     >>> gru = Load(weights=3 * 128 * 128 * 4, other_weights=3 * 128 * 128 * 4)
-    >>> pays([gru, gru], [(1, 30, 30)] * 2, [False] * 2, threads=2)
-    True
-    >>> pays([gru] * 3, [(64, 30, 1920)] * 3, [False] * 3, threads=2)
-    False
+    >>> side_by_side([gru, gru], [(1, 30, 30)] * 2, [False] * 2, threads=2)
+    (0, 1)
+    >>> side_by_side([gru] * 3, [(64, 30, 1920)] * 3, [False] * 3, threads=2)
     """
     parts = list(zip(loads, sizes, shared, strict=True))
     in_turn = sum(load.seconds(size, threads, together) for load, size, together in parts)
-    own = sorted((load.seconds(size, max(1, threads // len(parts)), False) for load, size, _ in parts))
+    own = [load.seconds(size, max(1, threads // len(parts)), False) for load, size, _ in parts]
+    order = sorted(range(len(parts)), key=own.__getitem__, reverse=True)
     ends = [0.0] * min(threads, len(parts))
-    for seconds in reversed(own):
-        ends[ends.index(min(ends))] += seconds
-    return max(ends) + HANDOVER < in_turn
+    for place in order:
+        ends[ends.index(min(ends))] += own[place]
+    return tuple(order) if max(ends) + HANDOVER < in_turn else None

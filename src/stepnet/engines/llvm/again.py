@@ -31,6 +31,8 @@ class Again:
         most: int | None = None,
         pauses: bool = True,
     ) -> None:
+        for space in spaces:
+            space.begin()
         self.pausing = spaces if pauses else []
         self.statuses = [view(space.status) for space in spaces]
         self.only = tasks[0] if len(tasks) == 1 else None

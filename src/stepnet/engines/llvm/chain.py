@@ -9,7 +9,7 @@ orders. A call of other lengths makes its tables (`Laid`), once for all kernels 
 its words. No Python runs between two kernels, for which it would have to come back into the cache.
 
 The kernels of a wave do not depend on each other, as both directions of a layer. They run at the same time, each on
-threads of its own, where that is estimated to take less time (`plan.side_by_side`).
+threads of its own, where that is estimated to take less time (`plan/side_by_side.py`).
 """
 
 from collections.abc import Sequence
@@ -24,21 +24,20 @@ from stepnet.engines.llvm.native import CALL, POINTERS, Native
 from stepnet.engines.llvm.system import clock
 from stepnet.engines.llvm.workspace import Share
 from stepnet.engines.threads import threads
-from stepnet.plan.side_by_side import Load, pays
+from stepnet.plan.chains import Waves
+from stepnet.plan.side_by_side import Load, side_by_side
 
 SPARE = 8
+DECIDED = 256  # waves of so many sizes at most, whose order is remembered
 # Machine code runs for so many seconds at a time, so that an interrupt arrives.
 SLICE = 0.05
 # The most memory that a kernel of a frozen call keeps to work in.
 FROZEN_BYTES = 2 * 2**20
 
-Waves = tuple[tuple[int, ...], ...]
-"""Kernels by their places: those of a wave run at the same time, after those of the waves before."""
-
 
 @dataclass(frozen=True)
 class Shape:
-    """What memory is prepared for: the waves, and of each kernel the lanes of each set, and how many threads
+    """What memory is prepared for: the waves of kernels, and of each kernel the lanes of each set, and how many threads
     share its steps.
     """
 
@@ -100,6 +99,7 @@ class Chain:
     def __init__(self, natives: Sequence[Native], waves: Waves) -> None:
         self.natives, self.waves = natives, waves
         self.spare: list[Prepared] = []
+        self.orders: dict[tuple[int, ...], tuple[int, ...] | None] = {}
         self.loads = [Load(n.compiled.weights, n.compiled.other_weights) for n in natives]
 
     def started(self) -> "Started":
@@ -111,22 +111,33 @@ class Chain:
         most, waves = threads(), list[tuple[int, ...]]()
         shares = [native.share(call, most) for native, call in zip(self.natives, calls, strict=True)]
         for wave in self.waves:
-            if len(wave) > 1 and most > 1 and self.side_by_side(wave, calls, shares, most):
-                waves.append(wave)
-                for place in wave:
-                    shares[place] = Share(max(1, most // len(wave)))
-            else:
+            order = self.side_by_side(wave, calls, shares, most) if len(wave) > 1 and most > 1 else None
+            if order is None:
                 waves += [(place,) for place in wave]
+                continue
+            waves.append(order)
+            for place in wave:
+                shares[place] = Share(max(1, most // len(wave)))
         return tuple(waves), shares
 
     def side_by_side(
         self, wave: tuple[int, ...], calls: Sequence[Call], shares: Sequence[Share], most: int
-    ) -> bool:
-        """Whether the kernels of a wave run at the same time."""
-        laid = [Laid.of(calls[place]) for place in wave]
-        sizes = [(each.filled, each.longest, each.steps) for each in laid]
-        shared = [shares[place].together > 1 for place in wave]
-        return pays([self.loads[place] for place in wave], sizes, shared, most)
+    ) -> tuple[int, ...] | None:
+        """The kernels of a wave in the order in which threads take them, the longest first; None where they
+        run one after the other.
+        """
+        key: list[int] = [most, *wave]
+        for place in wave:
+            key += (*Laid.of(calls[place]).size, shares[place].together)
+        decided = tuple(key)
+        if decided not in self.orders:
+            if len(self.orders) >= DECIDED:
+                self.orders.clear()
+            sizes = [Laid.of(calls[place]).size for place in wave]
+            shared = [shares[place].together > 1 for place in wave]
+            order = side_by_side([self.loads[place] for place in wave], sizes, shared, most)
+            self.orders[decided] = None if order is None else tuple(wave[place] for place in order)
+        return self.orders[decided]
 
     def prepared(
         self,

@@ -9,7 +9,7 @@ from stepnet.engines.llvm.finish import Finish, Rows, total
 from stepnet.engines.llvm.native import Native
 from stepnet.engines.llvm.pointwise import POINTWISE
 from stepnet.engines.llvm.program import constant_values
-from stepnet.engines.llvm.run import Runner
+from stepnet.engines.llvm.run import Runner, chained
 from stepnet.engines.llvm.target import Target, host_target
 from stepnet.engines.parts import in_parts
 from stepnet.net.digest import digest
@@ -37,8 +37,8 @@ class LlvmEngine:
         return plan_refusal(plan)
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Every part as machine code, to be run one after the other."""
-        return in_parts(schedule, self.compile_plan, self.total)
+        """Every part as machine code; those with nothing in between run in one go."""
+        return in_parts(schedule, self.compile_plan, self.total, chained)
 
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
         """One plan as machine code; plans that are equal but for their direction are compiled once."""

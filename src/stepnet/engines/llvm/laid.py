@@ -26,7 +26,8 @@ Sets = tuple[tuple[int, tuple[int, ...]], ...]
 class Laid:
     """The lengths and places of a call, and the lanes made of them so far.
 
-    filled: how many sequences have steps. longest, steps: the steps of the longest one, and of all.
+    filled: how many sequences have steps. longest, steps: the steps of the longest one, and of all. size: the
+    same, rounded to powers of two.
     """
 
     def __init__(self, call: Call) -> None:
@@ -39,6 +40,9 @@ class Laid:
         else:
             self.filled = len(counts) - counts.count(0)
             self.longest, self.steps = max(counts, default=0), sum(counts)
+        sizes = self.filled, self.longest, self.steps
+        filled, longest, steps = (1 << max(0, number - 1).bit_length() for number in sizes)
+        self.size = filled, longest, max(longest, steps)
         numbers = call.steps
         if numbers is None:
             numbers = NUMBERS if self.longest <= len(NUMBERS) else np.arange(self.longest)

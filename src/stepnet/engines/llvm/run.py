@@ -7,11 +7,12 @@ import numpy as np
 
 from stepnet.engines.base import Array, Call, FrozenCall, Results
 from stepnet.engines.llvm.again import Again, Together
-from stepnet.engines.llvm.chain import Chain, Waves
+from stepnet.engines.llvm.chain import Chain
 from stepnet.engines.llvm.form import Form
 from stepnet.engines.llvm.memory import POOL
 from stepnet.engines.llvm.native import Native
 from stepnet.engines.threads import threads
+from stepnet.plan.chains import Waves
 
 
 class Runner:
