@@ -34,10 +34,12 @@ TEXT = """\
 x                         i64[] at a step
 GRU, 16 units             x -> %1 f32[16]  (llvm)
     gather
-GRU, 16 units, backwards  x, %1 -> %2 f32[32], tags f32[5]  (llvm)
-    gather, concatenate, matmul
-mean over steps           %2 -> %3 f32[32]  (numpy)
-operations of a sequence  %3 -> mood f32[1]  (llvm)
+GRU, 16 units, backwards  x -> %2 f32[16]  (llvm)
+    gather
+operations of a step      %1, %2 -> %3 f32[32], tags f32[5]  (llvm)
+    concatenate, matmul
+mean over steps           %3 -> %4 f32[32]  (numpy)
+operations of a sequence  %4 -> mood f32[1]  (llvm)
     matmul, tanh"""
 
 
@@ -88,7 +90,7 @@ def test_pictures_are_whole_and_show_every_box(tmp_path: Path) -> None:
     graph = tagger()
     assert graph.draw(tmp_path / "m.svg") == TEXT
     root = ElementTree.parse(tmp_path / "m.svg").getroot()
-    assert len(root.findall(f"{SVG}rect")) == 5
+    assert len(root.findall(f"{SVG}rect")) == 6
     texts = [text.text for text in root.findall(f"{SVG}text")]
     for wanted in (
         "x",
@@ -101,7 +103,7 @@ def test_pictures_are_whole_and_show_every_box(tmp_path: Path) -> None:
     ):
         assert wanted in texts
     fills = [box.get("fill") for box in root.findall(f"{SVG}rect")]
-    assert len(set(fills)) == 5
+    assert len(set(fills)) == 6
     graph.draw(tmp_path / "m.html")
     page = (tmp_path / "m.html").read_text(encoding="utf-8")
     assert (tmp_path / "m.svg").read_text(encoding="utf-8").strip() in page

@@ -22,7 +22,7 @@ from stepnet.ragged.offsets import ends_of, offsets_of
 from stepnet.values.once import computed_once
 
 Array = np.ndarray
-PIECE, PIECES = 32, 128
+PIECE, PIECES = 64, 128
 """How many values at least, and of how many sequences at most, are computed where there is no recurrence."""
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.engines.base import Call, Chain, Results
 from stepnet.engines.kept import Kept, kept_plain, kept_results
-from stepnet.engines.packed import Packed, plain_call
+from stepnet.engines.packed import PIECE, Packed, plain_call
 from stepnet.net.interpret import Segments, by_steps, expand
 from stepnet.net.ir import Net
 from stepnet.net.totals import REDUCTIONS
@@ -48,7 +48,10 @@ class Frame:
     def values(self, extent: Extent) -> Call:
         """A call without arrays of the values at an extent, for nodes without a recurrence."""
         if extent not in self.plain_calls:
-            self.plain_calls[extent] = plain_call((), self.count(extent))
+            count, known = self.count(extent), self.calls.get(extent)
+            # Few values need no sequences of their own, where those that they are of are known.
+            few = known is not None and count == known.total <= PIECE and known.is_full
+            self.plain_calls[extent] = known if few and known else plain_call((), count)
         return self.plain_calls[extent]
 
     def sequences(self, extent: Extent) -> Call:

@@ -98,6 +98,7 @@ class Chain:
 
     def __init__(self, natives: Sequence[Native], waves: Waves) -> None:
         self.natives, self.waves = natives, waves
+        self.defers = all(native.defers for native in natives)
         self.spare: list[Prepared] = []
         self.orders: dict[tuple[int, ...], tuple[int, ...] | None] = {}
         self.loads = [Load(n.compiled.weights, n.compiled.other_weights) for n in natives]
@@ -106,12 +107,12 @@ class Chain:
         """What takes the calls of all kernels, and then runs them."""
         return Started(self)
 
-    def arranged(self, calls: Sequence[Call]) -> tuple[Waves, list[Share]]:
+    def arranged(self, laid: Sequence[Laid]) -> tuple[Waves, list[Share]]:
         """The waves in which calls run, and how each call is split between threads."""
         most, waves = threads(), list[tuple[int, ...]]()
-        shares = [native.share(call, most) for native, call in zip(self.natives, calls, strict=True)]
+        shares = [native.share(own, most) for native, own in zip(self.natives, laid, strict=True)]
         for wave in self.waves:
-            order = self.side_by_side(wave, calls, shares, most) if len(wave) > 1 and most > 1 else None
+            order = self.side_by_side(wave, laid, shares, most) if len(wave) > 1 and most > 1 else None
             if order is None:
                 waves += [(place,) for place in wave]
                 continue
@@ -121,19 +122,19 @@ class Chain:
         return tuple(waves), shares
 
     def side_by_side(
-        self, wave: tuple[int, ...], calls: Sequence[Call], shares: Sequence[Share], most: int
+        self, wave: tuple[int, ...], laid: Sequence[Laid], shares: Sequence[Share], most: int
     ) -> tuple[int, ...] | None:
         """The kernels of a wave in the order in which threads take them, the longest first; None where they
         run one after the other.
         """
         key: list[int] = [most, *wave]
         for place in wave:
-            key += (*Laid.of(calls[place]).size, shares[place].together)
+            key += (*laid[place].size, shares[place].together)
         decided = tuple(key)
         if decided not in self.orders:
             if len(self.orders) >= DECIDED:
                 self.orders.clear()
-            sizes = [Laid.of(calls[place]).size for place in wave]
+            sizes = [laid[place].size for place in wave]
             shared = [shares[place].together > 1 for place in wave]
             order = side_by_side([self.loads[place] for place in wave], sizes, shared, most)
             self.orders[decided] = None if order is None else tuple(wave[place] for place in order)
@@ -147,14 +148,22 @@ class Chain:
         pauses: bool = True,
     ) -> Prepared:
         """Memory for calls, with all words written."""
-        waves, shares = self.arranged(calls)
-        sets = [Laid.of(call).sets(share.sets) for call, share in zip(calls, shares, strict=True)]
+        laid = list(map(Laid.of, calls))
+        waves, shares = self.arranged(laid)
+        sets = [own.sets(share.sets) for own, share in zip(laid, shares, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         shape = Shape(waves, lanes, tuple(share.together for share in shares))
         known = self.taken(shape) if kind is Again and pauses else None
         prepared = known or Prepared(self.natives, shape, kind, pauses)
         prepared.write(calls, arrays, sets)
         return prepared
+
+    def end(self, forms: Sequence[Form], arrays: Sequence[Arrays]) -> None:
+        """Does the work behind the machine code, where there is some."""
+        if not self.defers:
+            for native, form, own in zip(self.natives, forms, arrays, strict=True):
+                native.end(form, own)
+                own.give_back()
 
     def taken(self, shape: Shape) -> Prepared | None:
         """What an earlier call left for calls of a shape."""
@@ -210,9 +219,8 @@ class Started:
             native.begin(call, own)
         prepared = chain.prepared(self.calls, self.arrays)
         prepared.run()
-        for native, form, own in zip(chain.natives, self.forms, self.arrays, strict=True):
-            native.end(form, own)
-            own.give_back()
+        chain.end(self.forms, self.arrays)
+        for form in self.forms:
             form.release()
         chain.give_back(prepared)
 
@@ -271,6 +279,4 @@ class StartedFrozen:
         frozen = self.frozen
         frozen.prepared.point(self.arrays)
         frozen.prepared.run()
-        for native, form, own in zip(frozen.chain.natives, frozen.forms, self.arrays, strict=True):
-            native.end(form, own)
-            own.give_back()
+        frozen.chain.end(frozen.forms, self.arrays)

@@ -75,9 +75,9 @@ class Native:
 
     # ---- what describes a call
 
-    def share(self, call: Call, most: int) -> Share:
+    def share(self, laid: Laid, most: int) -> Share:
         """How a call is split between at most so many threads."""
-        laid, compiled = Laid.of(call), self.compiled
+        compiled = self.compiled
         return shared_out(laid.filled, laid.longest, compiled.weights, compiled.other_weights, most)
 
     @property

@@ -9,6 +9,7 @@ from stepnet.engines.base import Array, Call, FrozenCall, Results
 from stepnet.engines.llvm.again import Again, Together
 from stepnet.engines.llvm.chain import Chain
 from stepnet.engines.llvm.form import Form
+from stepnet.engines.llvm.laid import Laid
 from stepnet.engines.llvm.memory import POOL
 from stepnet.engines.llvm.native import Native
 from stepnet.engines.threads import threads
@@ -42,7 +43,7 @@ class Runner:
         native = self.native
         form = Form(native.kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, results)
-        steps = call.lengths.max(initial=0) <= 1 and native.share(call, threads()).together > 1
+        steps = call.lengths.max(initial=0) <= 1 and native.share(Laid.of(call), threads()).together > 1
         native.begin(call, arrays)
         prepared = self.alone.prepared((call,), (arrays,), Together if steps else Again, pauses=not whole)
         (run,) = prepared.runs
