@@ -1,4 +1,4 @@
-"""Kernels that run in one go: other lengths at every call, and both directions of a layer at the same time."""
+"""Kernels that run in one go: calls of any length, and both directions of a layer at the same time."""
 
 import threading
 from collections.abc import Generator
@@ -84,7 +84,9 @@ def test_parts_in_one_go_give_the_bits_of_parts_one_by_one(
 ):
     model = MODELS[name]()
     inputs = [sequences(lengths, seed) for seed, lengths in enumerate(LENGTHS)]
-    inputs += [np.random.default_rng(rows).normal(size=(rows, 9, 8)).astype("f4") for rows in (1, 1, 1, 6, 6, 6)]
+    inputs += [
+        np.random.default_rng(rows).normal(size=(rows, 9, 8)).astype("f4") for rows in (1, 1, 1, 6, 6, 6)
+    ]
     expected = one_by_one(monkeypatch, model, inputs)
     sn.set_threads(count)
     for _ in range(2):
@@ -206,7 +208,9 @@ def test_an_index_outside_a_table_in_one_of_the_directions(wrong: int):
 def test_other_parameters_reach_what_runs_in_one_go():
     def model(x: Any, params: Any) -> Any:
         h = sn.RNN(lambda x, h, p: (np.tanh(x + h @ p), np.tanh(x + h @ p)), params["R"], memory=4)
-        back = sn.RNN(lambda x, h, p: (np.tanh(x + h @ p), np.tanh(x + h @ p)), params["S"], memory=4, reverse=True)
+        back = sn.RNN(
+            lambda x, h, p: (np.tanh(x + h @ p), np.tanh(x + h @ p)), params["S"], memory=4, reverse=True
+        )
         return h(x)[0] + back(x)[0]
 
     x = np.random.default_rng(0).normal(size=(1, 6, 4)).astype("f4")

@@ -16,11 +16,11 @@ from llvmlite import ir
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines.llvm import chain, driver, engine, waiting, workers, workspace
+from stepnet.engines.llvm.again import Together
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.compiled import Kept
 from stepnet.engines.llvm.handover import NOTHING, ORDERS, THERE, signals
-from stepnet.engines.llvm.again import Together
 from stepnet.engines.llvm.target import host_target
 from stepnet.engines.llvm.workers import CREW, Crew, Lateness, Orders, Worker, current_processor
 from stepnet.engines.threads import threads

@@ -39,9 +39,7 @@ def never(bounds: Sequence[Any], waves: Waves) -> Chain | None:
     return None
 
 
-def in_parts(
-    schedule: Schedule, compile_plan: Compile, total: Total, chained: Chained = never
-) -> Kernel:
+def in_parts(schedule: Schedule, compile_plan: Compile, total: Total, chained: Chained = never) -> Kernel:
     """A kernel of a schedule out of those of its plans: the plan's own where one plan is all there is."""
     if schedule.whole is not None:
         return compile_plan(schedule.whole)
@@ -58,9 +56,7 @@ class PartsKernel:
     chained: Chained
 
     @classmethod
-    def of(
-        cls, schedule: Schedule, compile_plan: Compile, total: Total, chained: Chained
-    ) -> "PartsKernel":
+    def of(cls, schedule: Schedule, compile_plan: Compile, total: Total, chained: Chained) -> "PartsKernel":
         """The kernel of a schedule, its parts compiled one by one."""
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":

@@ -1,15 +1,14 @@
 """Parts of a schedule by what they wait for: waves of parts that do not depend on each other.
 
-    part 1  recurrence   x         -> a         wave 0   parts 1 and 2
-    part 2  recurrence   x         -> b
-    part 3  plain        a b       -> y         wave 1   part 3
+part 1  recurrence   x         -> a         wave 0   parts 1 and 2
+part 2  recurrence   x         -> b
+part 3  plain        a b       -> y         wave 1   part 3
 """
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from stepnet.plan.schedule import Part
-
 
 Waves = tuple[tuple[int, ...], ...]
 """Parts by their places, those of a wave together."""

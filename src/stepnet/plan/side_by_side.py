@@ -1,21 +1,26 @@
 """Whether recurrences that do not depend on each other run at the same time, or one after the other.
 
-    one after the other, each on all threads        forward |====|          at the same time     forward |=======|
-                                                            |====|                               reverse |=======|
-                                                    reverse      |====|
-                                                                 |====|
+    one after the other, each on both threads          at the same time
+        forward |====|                                     forward |=======|
+                |====|                                     reverse |=======|
+        reverse      |====|
+                     |====|
 
-Both directions of a layer are the case. A step takes a time for reading the parameters, however few sequences there
-are, and a time for each sequence. On all threads the first of these is spent by each of them, in each recurrence.
-At the same time a thread spends it in its own recurrence alone, and waits for the others once. So that wins at small
-batches, and hardly differs at large ones. It loses where threads that share the steps of one recurrence have its
-parameters in their caches, and a single one would not; and where threads would have nothing to do.
+Both directions of a layer are the case. A step takes a time for reading the parameters, however few sequences
+there are, and a time for each sequence. One after the other, every thread reads the parameters of every
+recurrence. At the same time, it reads those of its own alone, and the threads wait for one another once. So
+that wins at small batches, and hardly differs at large ones. It loses where threads that share the steps of
+one recurrence have its parameters in their caches, and a single thread would not; and where threads would
+have nothing to do.
 
 The estimate decides how a call runs, never what it gives.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from stepnet.net.ir import Net
+from stepnet.plan.plan import Plan
 
 CACHE_BYTES = 1024 * 1024
 """What a thread has parameters in near by."""
@@ -32,10 +37,15 @@ Size = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Load:
-    """The bytes of parameters that a recurrence reads: at each step of its loop, and for all steps besides."""
+    """The bytes of parameters that a recurrence reads at each step of its loop, and at each step besides."""
 
     weights: int
     other_weights: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Load":
+        """That of a plan."""
+        return cls(read_by(plan.body), read_by(plan.net))
 
     def seconds(self, size: Size, threads: int, shared: bool) -> float:
         """An estimate for a call on so many threads.
@@ -48,6 +58,12 @@ class Load:
         reading = longest * near / (NEAR if near <= CACHE_BYTES else FAR)
         computing = steps * (self.weights + self.other_weights) / RATE / count
         return reading + computing + shared * longest * BARRIER + (count > 1) * HANDOVER
+
+
+def read_by(net: Net) -> int:
+    """Bytes of parameters that products read each time a net is run."""
+    rights = [right for node in net.nodes if node.kind == "matmul" for right in node.sides[1]]
+    return sum(net.type_of(right).size * net.type_of(right).itemsize for right in rights)
 
 
 def side_by_side(

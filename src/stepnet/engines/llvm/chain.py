@@ -4,12 +4,12 @@
     add        arrays of each call, the results of one being inputs of the next
     run        words of all calls, wave after wave on the threads
 
-What does not depend on lengths is prepared once (`Prepared`): workspaces, a row of words for each thread, and
-orders. A call of other lengths makes its tables (`Laid`), once for all kernels over the same sequences, and writes
-its words. No Python runs between two kernels, for which it would have to come back into the cache.
+What does not depend on lengths is prepared once (`Prepared`): workspaces, a row of words for each thread,
+and orders. A call of other lengths makes its tables (`Laid`), once for all kernels over the same sequences,
+and writes its words. No Python runs between two kernels, for which it would have to come back into the cache.
 
-The kernels of a wave do not depend on each other, as both directions of a layer. They run at the same time, each on
-threads of its own, where that is estimated to take less time (`plan/side_by_side.py`).
+The kernels of a wave do not depend on each other, as both directions of a layer. They run at the same time,
+each on threads of its own, where that is estimated to take less time (`plan/side_by_side.py`).
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ FROZEN_BYTES = 2 * 2**20
 
 @dataclass(frozen=True)
 class Shape:
-    """What memory is prepared for: the waves of kernels, and of each kernel the lanes of each set, and how many threads
-    share its steps.
+    """What memory is prepared for: the waves of kernels, and of each kernel the lanes of each set, and how
+    many threads share its steps.
     """
 
     waves: Waves

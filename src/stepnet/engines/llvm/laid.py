@@ -1,6 +1,6 @@
 """Where the sequences of a call lie, as tables and pointers for machine code.
 
-    lengths 5 3 2    two sets of lanes    ->    words of each set: 5 steps, order, first, lane_steps, starts, ...
+    lengths 5 3 2   two sets of lanes   ->   words of each set: 5 steps, order, first, lane_steps, ...
 
 It depends on lengths and places alone. So all parts of a schedule that run over the same sequences share it.
 """

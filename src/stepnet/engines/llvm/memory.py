@@ -13,7 +13,7 @@ The memory is private to the process: after a fork, parent and child each have t
 import ctypes
 import mmap
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 from typing import Any, cast

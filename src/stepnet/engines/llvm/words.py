@@ -60,8 +60,8 @@ TABLES = (
     "lengths",
     "step_offsets",
 )
-"""The words that are pointers to tables of numbers: those of the machine code by lane, by row of a block and by
-step of a block; and those of the call.
+"""The words that are pointers to tables of numbers: those of the machine code by lane, by row of a block and
+by step of a block; and those of the call.
 """
 PROGRESS = ("threads", "pause", "begin", "swapped")
 """The words that say how far a call is, the same for all its threads: how many there are (0 until that is
