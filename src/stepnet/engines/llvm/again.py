@@ -33,7 +33,7 @@ class Again:
     ) -> None:
         for space in spaces:
             space.begin()
-        self.pausing = spaces if pauses else []
+        self.pausing: Sequence[Workspace] = spaces if pauses else ()
         self.statuses = [view(space.status) for space in spaces]
         self.only = tasks[0] if len(tasks) == 1 else None
         self.held: list[object] = []  # what the machine code reads

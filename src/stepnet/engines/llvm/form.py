@@ -72,9 +72,9 @@ class Form:
         if call.apart is not None and call.apart < len(kind.outputs):
             self.apart, others = kind.outputs[: call.apart], kind.outputs[call.apart :]
             self.others = Together([((self.count, *rows.shape), rows.dtype) for rows in others])
-        self.filled = kind.filled and {
-            place: np.zeros((call.rows, *rows.shape), rows.dtype) for place, rows in kind.filled.items()
-        }
+        self.filled: dict[int, Array] = {}
+        for place, rows in kind.filled.items():
+            self.filled[place] = np.zeros((call.rows, *rows.shape), rows.dtype)
         self.record = (call.rows + SLACK) * kind.record
         self.finish = None if kind.finish is None else FinishCall(kind.finish, call)
 

@@ -49,14 +49,14 @@ class Native:
         """What makes the arrays of all calls."""
         types = [plan.net.type_of(result) for result in plan.net.results]
         places = plan.ends.steps, plan.ends.rows, plan.ends.totals
-        results = [[types[place] for place in kind] for kind in places]
+        outputs, rows, totals = ([types[place] for place in kind] for kind in places)
         wanted = [
             self.finish is not None or word in self.compiled.wanted for word in self.compiled.words["initial"]
         ]
         memories = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
         filled = {place: memories[place] for place, want in enumerate(wanted) if want}
         record = self.compiled.strides["sequence"] if self.by_sequence else 0
-        return Kind(*results, filled, self.finish, record)
+        return Kind(outputs, rows, totals, filled, self.finish, record)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Takes other parameters in place of its own; False where they do not lie as C-contiguous arrays."""
