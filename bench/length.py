@@ -97,7 +97,7 @@ def code_bytes(rnn: sn.RNN) -> int:
     """The bytes of a recurrence's machine code."""
     runner = rnn.program.bound("llvm")
     assert isinstance(runner, Runner)
-    return runner.compiled.code.bytes
+    return runner.native.compiled.code.bytes
 
 
 def in_torch() -> tuple[Callable[[Array], Array], Callable[[], int]]:

@@ -281,7 +281,7 @@ def test_a_frozen_call_keeps_its_constants():
     right = rnn(x)
     bound = rnn.program.kernels["auto"].bind(leaves(rnn.params))
     call = Call([x.reshape(6, 5)], np.zeros(1, np.int64), np.full(1, 6), 6, [None])
-    frozen, constants = bound.frozen(call), weakref.ref(bound.constants)  # type: ignore[attr-defined]
+    frozen, constants = bound.frozen(call), weakref.ref(bound.native.constants)  # type: ignore[attr-defined]
     del bound
     gc.collect()
     assert constants() is not None

@@ -1,6 +1,6 @@
 """Memory for machine code: zeroed where it is promised, apart, and used again."""
 
-from stepnet.engines.llvm.memory import MOSTLY_FULL, Pool, Together, aligned, maker
+from stepnet.engines.llvm.memory import MOSTLY_FULL, Pool, Rows, Together, aligned
 
 
 def test_what_is_given_back_is_taken_again_and_zeroed() -> None:
@@ -50,7 +50,7 @@ def test_arrays_together_have_their_shapes_and_share_no_numbers() -> None:
 
 def test_large_and_small_arrays_can_be_written() -> None:
     for count in (3, MOSTLY_FULL):
-        array = maker(((count, 1), "float32"))()
+        array = Rows((1,), "float32").new(count)
         array[...] = 1
         assert (array.sum(), array.flags.c_contiguous) == (count, True)
 

@@ -15,13 +15,12 @@ from llvmlite import ir
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm import driver, engine, waiting, workers, workspace
-from stepnet.engines.llvm import run as llvm_run
+from stepnet.engines.llvm import chain, driver, engine, waiting, workers, workspace
+from stepnet.engines.llvm.again import Together
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.compiled import Kept
 from stepnet.engines.llvm.handover import NOTHING, ORDERS, THERE, signals
-from stepnet.engines.llvm.run import Together
 from stepnet.engines.llvm.target import host_target
 from stepnet.engines.llvm.workers import CREW, Crew, Lateness, Orders, Worker, current_processor
 from stepnet.engines.threads import threads
@@ -74,7 +73,7 @@ def all_asleep(crew: Crew) -> None:
 
 def orders(crew: Crew, words: Words, **options: Any) -> Orders:
     """Orders for tasks that are done at most once."""
-    return Orders(crew, LOOK, words.addresses, **options)
+    return Orders(crew, [(LOOK, address) for address in words.addresses], **options)
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])
@@ -279,7 +278,8 @@ def waits() -> NativeFunction:
 
 def test_a_worker_that_is_late_with_a_task_of_its_own_is_left_out_for_a_while():
     crew, pauses = crew_of(1), np.array([100_000, 3_000_000])
-    order = Orders(crew, waits(), [pauses.ctypes.data, pauses.ctypes.data + 8])
+    function = waits()
+    order = Orders(crew, [(function, pauses.ctypes.data), (function, pauses.ctypes.data + 8)])
 
     def is_left_out() -> bool:
         order.lead()
@@ -352,10 +352,10 @@ def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkey
 def test_what_one_thread_does_is_shared_with_none():
     """Neither where one alone is asked for, nor where there is no step to take."""
     large = workspace.CACHE_BYTES
-    for lengths, most in (([9, 3], 1), ([0, 0], 4), ([], 4)):
-        share = workspace.shared_out(np.array(lengths, np.int64), large, large, most)
-        assert (len(share.lanes), share.together) == (1, 1)
-    assert workspace.shared_out(np.array([9, 3]), large, large, 4).together == 4
+    for filled, longest, most in ((2, 9, 1), (0, 0, 4)):
+        share = workspace.shared_out(filled, longest, large, large, most)
+        assert share == workspace.Share(1, 1)
+    assert workspace.shared_out(2, 9, large, large, 4).together == 4
 
 
 def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(
@@ -371,7 +371,7 @@ def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(
         return more
 
     monkeypatch.setattr(Orders, "lead", counted)
-    monkeypatch.setattr(llvm_run, "SLICE", 1e-9)
+    monkeypatch.setattr(chain, "SLICE", 1e-9)
     for x, (outputs, final) in zip(batches, expected, strict=True):
         pauses.clear()
         found, last = shared(x)

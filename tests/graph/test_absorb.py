@@ -9,6 +9,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.net.ir import Net
+from stepnet.plan.chains import waves_of
 from stepnet.plan.passes.absorb import absorb
 from stepnet.plan.schedule import schedule
 from stepnet.rnn.nets import run_net
@@ -104,15 +105,25 @@ def test_what_a_caller_sees_stays() -> None:
     assert outside(absorb(net_of(model, W))) == ["matmul", "tanh"]
 
 
-def test_merges_and_classifiers_move_into_the_last_recurrence() -> None:
+def test_merges_of_both_directions_stay_behind_both_so_that_neither_waits() -> None:
     both = sn.Bidirectional(layer(3), layer(3, reverse=True))
 
     def model(x: Any, params: Any) -> Any:
         return sn.softmax(both(x)[0] @ params)
 
-    net = absorb(net_of(model, np.ones((4, 5), "float32")))
+    parts = schedule(absorb(net_of(model, np.ones((4, 5), "float32")))).parts
+    assert [part.kind for part in parts] == ["recurrence", "recurrence", "plain"]
+    assert waves_of(parts) == ((0, 1), (2,))
+
+
+def test_classifiers_move_into_the_last_of_layers() -> None:
+    def model(x: Any, params: Any) -> Any:
+        below = layer(3)(x)[0]
+        return sn.softmax((layer(2)(below)[0] + below) @ params)
+
+    net = absorb(net_of(model, np.ones((2, 5), "float32")))
     assert outside(net) == []
-    assert [part.kind for part in schedule(net).parts] == ["recurrence", "recurrence"]
+    assert waves_of(schedule(net).parts) == ((0,), (1,))
 
 
 def test_what_needs_all_steps_stays_outside() -> None:

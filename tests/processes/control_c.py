@@ -28,14 +28,18 @@ def press() -> None:
 wide = cells.rnn("gru", cells.CELLS["gru"].parameters(8, 512))
 long = [np.zeros((1, 600_000, 8), "f4"), np.zeros((300, 4000, 8), "f4")]
 wide(long[0][:, :2])
+both = sn.Bidirectional(
+    wide, cells.rnn("gru", cells.CELLS["gru"].parameters(8, 512, seed=1), reverse=True), merge=None
+)
+both(long[0][:, :2])
 took: list[float] = []
 for count in (1, 2):
     sn.set_threads(count)
-    for x in long:
+    for run, x in [(wide, long[0]), (wide, long[1]), (both, long[0][:, :60_000])]:
         for _ in range(COUNT):
             threading.Thread(target=press).start()
             try:
-                wide(x, last_only=True)
+                run(x, last_only=True)
             except KeyboardInterrupt:
                 took.append(time.perf_counter() - sent[0])
             else:

@@ -21,6 +21,8 @@ check(COUNT)
 assert CREW.workers == []
 assert threads() == alone
 
+CREW.grow(2)  # refused now, or within the last second
+
 # With room again, threads are started: not at once, but soon.
 threading.stack_size(0)
 resource.setrlimit(resource.RLIMIT_AS, before)

@@ -20,11 +20,14 @@ COUNT = int(sys.argv[1])
 PARAMS = cells.CELLS["gru"].parameters(24, 48, seed=3)
 RNN = cells.rnn("gru", PARAMS)
 RANDOM = np.random.default_rng(0)
+# Both directions of which run at the same time.
+BOTH = sn.Bidirectional(RNN, cells.rnn("gru", cells.CELLS["gru"].parameters(24, 48, seed=4), reverse=True))
 BATCHES = [
     RANDOM.normal(size=(rows, steps, 24)).astype("f4") for rows, steps in ((1, 200), (3, 50), (40, 30))
 ]
 sn.set_threads(1)
 EXPECTED = [RNN(x) for x in BATCHES]
+MERGED = [BOTH(x)[0] for x in BATCHES]
 sn.set_threads(2)
 STREAM = RNN.stream()
 STREAM.step(BATCHES[0][:, 0])
@@ -38,6 +41,9 @@ def check(calls: int) -> None:
         right, last = EXPECTED[place]
         if not (np.array_equal(outputs, right) and np.array_equal(final, last)):
             print(f"call {call} gave other bits", file=sys.stderr, flush=True)
+            os._exit(1)
+        if not np.array_equal(BOTH(BATCHES[place])[0], MERGED[place]):
+            print(f"call {call} of both directions gave other bits", file=sys.stderr, flush=True)
             os._exit(1)
     STREAM.reset()
     for step in range(min(calls, 200)):

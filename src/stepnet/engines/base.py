@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -30,7 +30,8 @@ class Call:
     last_only: whether outputs are the last of each sequence, [batch, features...], or of every step, [total,
     features...]. begun: the number of steps of each sequence that were run before this call, int64; None for
     zeros. apart: how many of the outputs, the first ones, have memory of their own; the others live equally
-    long, and may lie in one piece. None for all.
+    long, and may lie in one piece. None for all. known: what engines have worked out of where the sequences
+    lie.
     """
 
     sequences: Sequence[Array]
@@ -45,6 +46,27 @@ class Call:
     inner: tuple[Array, ...] = ()
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
     apart: int | None = None
+    known: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
+
+    def with_arrays(
+        self,
+        sequences: Sequence[Array],
+        initial: Sequence[Array | None],
+        statics: Sequence[Array] = (),
+        last_only: bool = False,
+        apart: int | None = None,
+    ) -> "Call":
+        """A call of sequences that lie as these do, which shares what is known of that."""
+        made = object.__new__(Call)
+        made.__dict__.update(
+            self.__dict__,
+            sequences=sequences,
+            initial=initial,
+            statics=statics,
+            last_only=last_only,
+            apart=apart,
+        )
+        return made
 
     @property
     def rows(self) -> int:
@@ -52,12 +74,26 @@ class Call:
         return len(self.lengths)
 
     @property
+    def is_full(self) -> bool:
+        """Whether every sequence has steps."""
+        if "full" not in self.known:
+            self.known["full"] = bool(self.lengths.all())
+        return self.known["full"]
+
+    @property
+    def offsets(self) -> Array:
+        """The offsets of the sequences if they were laid end to end."""
+        if "offsets" not in self.known:
+            self.known["offsets"] = offsets_of(self.lengths)
+        return self.known["offsets"]
+
+    @property
     def is_packed(self) -> bool:
         """Whether the sequences lie end to end, in order and without gaps."""
-        if self.steps is not None:
-            return False
-        offsets = offsets_of(self.lengths)
-        return int(offsets[-1]) == self.total and np.array_equal(self.starts, offsets[:-1])
+        if "packed" not in self.known:
+            dense = self.steps is None and int(self.offsets[-1]) == self.total
+            self.known["packed"] = dense and np.array_equal(self.starts, self.offsets[:-1])
+        return self.known["packed"]
 
     def places(self, rows: Array, first: Array, lengths: Array) -> Array:
         """Where steps lie, one after the other: of each of these rows so many from its step `first` on.
@@ -116,6 +152,60 @@ class FrozenCall(Protocol):
         /,
     ) -> Results:
         """The results for these sequences, initial memories and statics."""
+        ...
+
+
+class Begun(Protocol):
+    """Calls of several kernels, added in the order of the kernels, which run in one go."""
+
+    def add(self, call: Call, /) -> Results:
+        """The arrays of the results of the next call, which `run` fills."""
+        ...
+
+    def run(self) -> None:
+        """Computes the results of all calls."""
+        ...
+
+    def frozen(self) -> "FrozenChain | None":
+        """What runs calls like these with other arrays; None where it would not be faster."""
+        ...
+
+
+class BegunFrozen(Protocol):
+    """Arrays for frozen calls of several kernels, added in the order of the kernels."""
+
+    def add(
+        self,
+        sequences: Sequence[Array],
+        initial: Sequence[Array | None],
+        statics: Sequence[Array] = (),
+        /,
+    ) -> Results:
+        """The arrays of the results of the next call, which `run` fills."""
+        ...
+
+    def run(self) -> None:
+        """Computes the results of all calls."""
+        ...
+
+
+class FrozenChain(Protocol):
+    """Several calls that are laid out, for other arrays of the same shapes, one thread at a time."""
+
+    def started(self) -> BegunFrozen:
+        """What takes the arrays and then runs."""
+        ...
+
+
+class Chain(Protocol):
+    """Several kernels with their parameters, which run in one go, in any number of threads."""
+
+    def started(self) -> Begun:
+        """What takes the calls and then runs them."""
+        ...
+
+    def release(self) -> None:
+        """Gives back its memory: it is not called any more."""
         ...
 
 

@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 
 from stepnet.engines.base import Call, FrozenCall, Results
-from stepnet.engines.packed import plain_call
 from stepnet.engines.part import (
     ENDS,
     SEQUENCED,
     Frame,
+    Run,
     Values,
+    call_of,
     lent_places,
     memories_of,
+    named_results,
     own_results,
-    sequence_call,
     takes_gaps,
 )
 from stepnet.net.ends import Ends
@@ -76,7 +77,12 @@ def call_values(net: Net, ends: Ends, arrays: tuple[Sequence[Array | None], ...]
 
 
 def frozen_parts(
-    schedule: Schedule, constants: Values, bound: Sequence[Any], run_part: RunPart, call: Call
+    schedule: Schedule,
+    constants: Values,
+    bound: Sequence[Any],
+    runs: Sequence[Run],
+    run_part: RunPart,
+    call: Call,
 ) -> FrozenCall | None:
     """The frozen schedule for calls like this one; None where that would not be faster.
 
@@ -90,12 +96,16 @@ def frozen_parts(
     net, ends = schedule.net, Ends.of(schedule.net)
     values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
     steps = list[Step]()
-    for place, (part, bound_part) in enumerate(zip(schedule.parts, bound, strict=True)):
-        if part.kind == "loop" or any(values[number] is None for number in filled(part)):
-            return None
-        step = frozen_part(part, bound_part, values, frame) or as_ever(place, run_part, frame)
-        steps.append(step)
-        step(values)
+    for run in runs:
+        step = frozen_run(run, values, frame)
+        made = [] if step is None else [step]
+        for place in run.places if step is None else ():
+            part = schedule.parts[place]
+            if part.kind == "loop" or any(values[number] is None for number in filled(part)):
+                return None
+            made.append(frozen_part(part, bound[place], values, frame) or as_ever(place, run_part, frame))
+            made[-1](values)
+        steps += made
     return FrozenParts(net, ends, constants, lent_places(net, constants), tuple(steps))
 
 
@@ -126,26 +136,59 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | 
         return frozen_end(part, frame)
     if part.kind not in FROZEN or part.late or part.extent not in (ROWS, STEPS):
         return None
-    if part.kind in SEQUENCED:
-        first, last = memories_of(part)
-        call = sequence_call(part, values, frame)
-    else:
-        first = last = len(part.reads)
-        call = plain_call([values[number] for number in part.reads], frame.count(part.extent))
-    sequences, memories, statics = part.reads[:first], part.reads[first:last], part.reads[last:]
-    run = bound.frozen(call)
-    if run is None:
+    frozen = bound.frozen(call_of(part, values, frame))
+    if frozen is None:
         return None
-    none = [None] * (len(call.initial) - len(memories))
+    reads = Reads(part)
 
     def step(values: Values) -> None:
-        initial = [None if number < 0 else values[number] for number in memories]
-        arrays = [[values[number] for number in numbers] for numbers in (sequences, statics)]
-        results = run(arrays[0], [*initial, *none], arrays[1])
-        made = results.outputs if part.kind == "plain" else results.arrays
-        values.update(zip(part.results, made, strict=True))
+        values.update(reads.named(frozen(*reads.of(values))))
 
     return step
+
+
+def frozen_run(run: Run, values: Values, frame: Frame) -> Step | None:
+    """A function that runs several parts in one go, and has done so; None where they do not."""
+    missing = any(values.get(number, 0) is None for part in run.parts for number in filled(part))
+    if run.chain is None or missing or not run.fits(frame):
+        return None
+    started, ahead = run.chain.started(), dict(values)
+    for part in run.parts:
+        ahead.update(named_results(part, started.add(call_of(part, ahead, frame))))
+    frozen = started.frozen()
+    if frozen is None:
+        return None
+    parts = [Reads(part) for part in run.parts]
+
+    def step(values: Values) -> None:
+        again = frozen.started()
+        for reads in parts:
+            values.update(reads.named(again.add(*reads.of(values))))
+        again.run()
+
+    step(values)
+    return step
+
+
+class Reads:
+    """What a part reads of the values so far, and what it adds to them."""
+
+    def __init__(self, part: Part) -> None:
+        first, last = (len(part.reads),) * 2 if part.kind == "plain" else memories_of(part)
+        self.sequences, self.memories = part.reads[:first], part.reads[first:last]
+        self.statics, self.part = part.reads[last:], part
+
+    def of(self, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
+        """The sequences, the initial memories and the statics."""
+        initial = [None if number < 0 else values[number] for number in self.memories]
+        sequences, statics = (
+            [values[number] for number in numbers] for numbers in (self.sequences, self.statics)
+        )
+        return sequences, initial if self.part.kind in SEQUENCED else [None], statics
+
+    def named(self, results: Results) -> Values:
+        """The results by their numbers."""
+        return named_results(self.part, results)
 
 
 def frozen_end(part: Part, frame: Frame) -> Step:

@@ -22,6 +22,8 @@ from stepnet.ragged.offsets import ends_of, offsets_of
 from stepnet.values.once import computed_once
 
 Array = np.ndarray
+PIECE, PIECES = 64, 128
+"""How many values at least, and of how many sequences at most, are computed where there is no recurrence."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,7 @@ class Packed:
     @classmethod
     def of(cls, call: Call, pack: bool = True) -> "Packed":
         """The packed form of a call; the same arrays where they are packed already, or are used in place."""
-        offsets = offsets_of(call.lengths)
-        segments = Segments(call.rows, (offsets, *call.inner), call.begun, call.beside)
+        segments = Segments(call.rows, (call.offsets, *call.inner), call.begun, call.beside)
         if call.is_packed:
             return cls(call, segments)
         # Only arrays of one level have gaps: the values of Raggeds always lie end to end.
@@ -131,8 +132,12 @@ def varying_of(net: Net) -> list[int]:
 
 
 def plain_call(arrays: Sequence[Array], count: int) -> Call:
-    """The call of nodes without a recurrence: each value is a sequence of one step."""
-    return Call(arrays, np.arange(count, dtype=np.int64), np.ones(count, np.int64), count, [None])
+    """The call of nodes without a recurrence: values as the steps of a few sequences, for several threads."""
+    pieces = max(1, min(count // PIECE, PIECES)) if count else 0
+    if pieces <= 1:
+        return Call(arrays, np.zeros(pieces, np.int64), np.full(pieces, count), count, [None])
+    lengths = count // pieces + (np.arange(pieces) < count % pieces)
+    return Call(arrays, offsets_of(lengths)[:-1], lengths, count, [None])
 
 
 def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], None]:

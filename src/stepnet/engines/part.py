@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines.base import Call
+from stepnet.engines.base import Call, Chain, Results
 from stepnet.engines.kept import Kept, kept_plain, kept_results
-from stepnet.engines.packed import plain_call
+from stepnet.engines.packed import PIECE, Packed, plain_call
 from stepnet.net.interpret import Segments, by_steps, expand
 from stepnet.net.ir import Net
 from stepnet.net.totals import REDUCTIONS
@@ -37,6 +37,24 @@ class Frame:
     gaps: Call | None = None
     kept: Kept | None = None
     calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
+    plain_calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
+
+    @classmethod
+    def of(cls, packed: Packed) -> "Frame":
+        """The frame of a call's values."""
+        call, frame = packed.call, cls(packed.segments, packed.gaps)
+        if packed.places is None and not call.inner and not call.beside:
+            frame.calls[STEPS] = call.with_arrays((), ())
+        return frame
+
+    def values(self, extent: Extent) -> Call:
+        """A call without arrays of the values at an extent, for nodes without a recurrence."""
+        if extent not in self.plain_calls:
+            count, known = self.count(extent), self.calls.get(extent)
+            # Few values need no sequences of their own, where those that they are of are known.
+            few = known is not None and count == known.total <= PIECE and known.is_full
+            self.plain_calls[extent] = known if few and known else plain_call((), count)
+        return self.plain_calls[extent]
 
     def sequences(self, extent: Extent) -> Call:
         """A call without arrays of the sequences along the innermost axis of an extent."""
@@ -102,21 +120,50 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
     """The call of a recurrence over the sequences at its extent."""
     arrays = [None if n < 0 or values[n] is None else np.ascontiguousarray(values[n]) for n in part.reads]
     first, last = memories_of(part)
-    like = frame.sequences(part.extent)
-    return Call(
-        [array for array in arrays[:first] if array is not None],
-        like.starts,
-        like.lengths,
-        like.total,
-        arrays[first:last],
-        [array for array in arrays[last:] if array is not None],
-        part.last_only,
-        like.begun,
-        like.steps,
-        like.inner,
-        like.beside,
-        like.apart,
-    )
+    sequences, statics = ([a for a in some if a is not None] for some in (arrays[:first], arrays[last:]))
+    return frame.sequences(part.extent).with_arrays(sequences, arrays[first:last], statics, part.last_only)
+
+
+def value_call(part: Part, values: Values, frame: Frame) -> Call:
+    """The call of nodes without a recurrence over all values at their extent."""
+    arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
+    return frame.values(part.extent).with_arrays(arrays, [None])
+
+
+def call_of(part: Part, values: Values, frame: Frame) -> Call:
+    """The call of a part that an engine has a kernel for."""
+    return (value_call if part.kind == "plain" else sequence_call)(part, values, frame)
+
+
+def named_results(part: Part, results: Results) -> Values:
+    """The results of such a part by their numbers."""
+    made = results.outputs if part.kind == "plain" else results.arrays
+    return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Parts of a schedule that run after one another, by their places; and what runs them in one go, if
+    anything does.
+    """
+
+    places: tuple[int, ...]
+    parts: Sequence[Part]
+    chain: Chain | None
+
+    def fits(self, frame: Frame) -> bool:
+        """Whether a call may run in one go: what a part begins with is then not looked at ahead of it."""
+        if frame.kept is not None:
+            return False
+        return all(p.kind == "plain" or frame.sequences(p.extent).is_full for p in self.parts)
+
+
+def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame) -> None:
+    """Adds the results of parts to the values: all arrays are made first, and then all parts run."""
+    started = chain.started()
+    for part in parts:
+        values.update(named_results(part, started.add(call_of(part, values, frame))))
+    started.run()
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
@@ -132,12 +179,10 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Fram
 
 def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """Nodes without a recurrence."""
-    count = frame.count(part.extent)
-    arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
-    if frame.kept is None or not count:
-        outputs = bound(plain_call(arrays, count)).outputs
-    else:
-        outputs = kept_plain(net, part, bound, arrays, count, frame.kept)
+    call = value_call(part, values, frame)
+    if frame.kept is None or not call.total:
+        return named_results(part, bound(call))
+    outputs = kept_plain(net, part, bound, call.sequences, call.total, frame.kept)
     return dict(zip(part.results, outputs, strict=True))
 
 

@@ -11,13 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines.base import Bound, Call, FrozenCall, Kernel, Results
+from stepnet.engines.base import Bound, Call, Chain, FrozenCall, Kernel, Results
 from stepnet.engines.frozen_parts import frozen_parts
 from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
-from stepnet.engines.part import KINDS, SEQUENCED, Frame, Values, lent_places, own_results, takes_gaps
+from stepnet.engines.part import (
+    KINDS,
+    SEQUENCED,
+    Frame,
+    Run,
+    Values,
+    lent_places,
+    own_results,
+    run_chain,
+    takes_gaps,
+)
 from stepnet.net.interpret import evaluated
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST
+from stepnet.plan.chains import Waves, runs_of, waves_of
 from stepnet.plan.passes.when import known_once
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
@@ -28,16 +39,36 @@ Compile = Callable[[Plan], Kernel]
 Join = Callable[[Part], Kernel]
 Total = Callable[[Node, Sequence[Array]], Array]
 """What an engine makes one value for all rows with, of a node and its operands."""
+Chained = Callable[[Sequence[Any], Waves], Chain | None]
+"""What runs bound kernels in one go, by waves of those that do not depend on each other; None where an engine
+runs them one by one.
+"""
 
 
-def in_parts(schedule: Schedule, compile_plan: Compile, total: Total, join: Join | None = None) -> Kernel:
-    """A kernel of a schedule out of those of its plans: the plan's own where one plan is all there is.
+def never(bounds: Sequence[Any], waves: Waves) -> Chain | None:
+    """Parts run one by one."""
+    return None
 
-    join: compiles a joined part; None where the schedule has none.
+
+@dataclass(frozen=True)
+class Means:
+    """The means by which an engine runs the parts of a schedule.
+
+    compile: of a plan. total: of values over all rows. join: compiles a joined part; None for an engine that
+    joins none. chained: runs several parts in one go.
     """
+
+    compile: Compile
+    total: Total
+    join: Join | None = None
+    chained: Chained = never
+
+
+def in_parts(schedule: Schedule, means: Means) -> Kernel:
+    """A kernel of a schedule out of those of its plans: the plan's own where one plan is all there is."""
     if schedule.whole is not None:
-        return compile_plan(schedule.whole)
-    return PartsKernel.of(schedule, compile_plan, total, join)
+        return means.compile(schedule.whole)
+    return PartsKernel.of(schedule, means)
 
 
 @dataclass(frozen=True)
@@ -46,23 +77,21 @@ class PartsKernel:
 
     schedule: Schedule
     kernels: "tuple[Kernel | PartsKernel | None, ...]"
-    total: Total
+    means: Means
 
     @classmethod
-    def of(
-        cls, schedule: Schedule, compile_plan: Compile, total: Total, join: Join | None = None
-    ) -> "PartsKernel":
+    def of(cls, schedule: Schedule, means: Means) -> "PartsKernel":
         """The kernel of a schedule, its parts compiled one by one."""
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":
             if part.members:
-                assert join is not None
-                return join(part)
+                assert means.join is not None
+                return means.join(part)
             if part.plan is not None:
-                return compile_plan(part.plan)
-            return None if part.inner is None else cls.of(part.inner, compile_plan, total)
+                return means.compile(part.plan)
+            return None if part.inner is None else cls.of(part.inner, means)
 
-        return cls(schedule, tuple(map(kernel, schedule.parts)), total)
+        return cls(schedule, tuple(map(kernel, schedule.parts)), means)
 
     def bind(self, parameters: Sequence[Array]) -> "BoundParts":
         """What runs a call with these parameters."""
@@ -152,7 +181,7 @@ class BoundParts:
         """The results of a call, in new arrays."""
         packed = Packed.of(call, pack=not self.takes_gaps)
         values = dict(zip(self.varying, packed.arrays(self.form), strict=True))
-        values = self.values(values, Frame(packed.segments, packed.gaps))
+        values = self.values(values, Frame.of(packed))
         made = own_results(self.net, values, self.lent)
         return packed.results(self.traced_form, made, self.clean)
 
@@ -168,9 +197,9 @@ class BoundParts:
 
     def release(self) -> None:
         """Gives back the memory of all parts."""
-        for bound in self.bound:
-            if bound is not None:
-                bound.release()
+        for run in (*self.bound, *(run.chain for run in self.runs)):
+            if run is not None:
+                run.release()
 
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """What runs this call whenever it is called."""
@@ -178,7 +207,7 @@ class BoundParts:
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """What runs calls like this one, parts frozen where they can be; None where it is not faster."""
-        return frozen_parts(self.schedule, self.constants, self.bound, self.part_results, call)
+        return frozen_parts(self.schedule, self.constants, self.bound, self.runs, self.part_results, call)
 
     def results(self, inputs: Values, frame: Frame) -> list[Array]:
         """The results of the net, for the values of all inputs that are no parameters.
@@ -191,9 +220,29 @@ class BoundParts:
     def values(self, inputs: Values, frame: Frame) -> Values:
         """The values of the net that parts read and give, for those of all inputs that are no parameters."""
         values = {**self.constants, **inputs}
-        for place in range(len(self.bound)):
-            values.update(self.part_results(place, values, frame))
+        for run in self.runs:
+            if run.chain is not None and run.fits(frame):
+                run_chain(run.chain, run.parts, values, frame)
+            else:
+                for place in run.places:
+                    values.update(self.part_results(place, values, frame))
         return values
+
+    @computed_once
+    def runs(self) -> tuple[Run, ...]:
+        """The parts next to each other that run in one go, and the others."""
+        parts, chained = self.schedule.parts, self.kernel.means.chained
+
+        def fits(place: int) -> bool:
+            engines = parts[place].kind in ("recurrence", "plain") and not parts[place].late
+            return engines and chained([self.bound[place]], ((0,),)) is not None
+
+        def run(places: tuple[int, ...]) -> Run:
+            own = [parts[place] for place in places]
+            bound = [self.bound[place] for place in places]
+            return Run(places, own, chained(bound, waves_of(own)) if len(places) > 1 else None)
+
+        return tuple(map(run, runs_of(parts, fits)))
 
     @computed_once
     def lent(self) -> tuple[int, ...]:
@@ -205,7 +254,7 @@ class BoundParts:
         part = self.schedule.parts[place]
         runs: Any = bound_part(part, self.kernel.kernels[place], values) if part.late else self.bound[place]
         results = KINDS[part.kind](
-            self.net, part, self.kernel.total if part.kind == "total" else runs, values, frame
+            self.net, part, self.kernel.means.total if part.kind == "total" else runs, values, frame
         )
         if part.late and runs is not None:
             runs.release()

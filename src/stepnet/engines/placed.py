@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stepnet.engines.base import Engine, Kernel
-from stepnet.engines.parts import in_parts
+from stepnet.engines.parts import Means, in_parts
 from stepnet.net.digest import digest
 from stepnet.net.ir import Net, Node
 from stepnet.net.totals import total_of
@@ -76,7 +76,7 @@ class Placed:
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part on its engine, to be run one after the other."""
-        return in_parts(schedule, self.compile_plan, self.total, self.compile_joined)
+        return in_parts(schedule, Means(self.compile_plan, self.total, self.compile_joined))
 
     def compile_plan(self, plan: Plan) -> Kernel:
         """A plan on the first engine that does not refuse it."""

@@ -31,7 +31,8 @@ Model = Callable[..., Any]
 SMALL = 16
 """How many numbers a captured array has at most that stays a constant of the net: it is part of the code.
 
-Parameters of recurrences are captured by name, and none of them stays.
+Parameters of recurrences are captured by name, and none of them stays. Zeros that memories begin with stay,
+however many they are: a recurrence needs no array for them.
 """
 
 
@@ -93,10 +94,14 @@ def with_captured(net: Net) -> tuple[Net, tuple[Array, ...]]:
     builder, places = Builder(is_model=True), dict[int, int]()
     for number in net.inputs:
         places[number] = builder.input(net.type_of(number), net.nodes[number].name)
-    captured = list[Array]()
+    captured, users = list[Array](), net.users()
     for number, node in enumerate(net.nodes):
         literal: Literal | None = node.attributes.get("value") if node.operation == "constant" else None
-        if literal is not None and (node.name or literal.value.size > SMALL):
+        if literal is None:
+            continue
+        spread = all(net.nodes[user].operation == "expand" for user in users[number])
+        small = literal.value.size <= SMALL or (spread and not literal.value.any())
+        if node.name or not small:
             places[number] = builder.input(node.type, node.name or f"captured{len(captured)}")
             captured.append(literal.value)
     for number, node in enumerate(net.nodes):

@@ -95,7 +95,7 @@ class Batch:
             arrays,
             [ragged.levels for _, ragged in named],
             offsets[:-1],
-            np.diff(offsets),
+            offsets[1:] - offsets[:-1],
             int(offsets[-1]),
             deepest,
             inner=tuple(inner),

@@ -1,7 +1,7 @@
 """A net run on arrays in the order of its inputs, with results in the order of its own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -62,12 +62,12 @@ def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
 def call_on(program: NetProgram, arrays: Arrays, call: Call, apart: int | None) -> Call:
     """The call on the arrays of a net's inputs."""
     ends = program.ends
-    return replace(
-        call,
-        sequences=[filled(program, arrays, place, call) for place in ends.sequences],
-        initial=[arrays[place] for place in ends.memories],
-        statics=[filled(program, arrays, place, call) for place in ends.statics],
-        apart=apart,
+    return call.with_arrays(
+        [filled(program, arrays, place, call) for place in ends.sequences],
+        [arrays[place] for place in ends.memories],
+        [filled(program, arrays, place, call) for place in ends.statics],
+        call.last_only,
+        apart,
     )
 
 

@@ -76,7 +76,7 @@ def call_of(
     begun: Any,
 ) -> Call:
     """The call of a batch from these memories. statics: those of each recurrence, in the order they run."""
-    return Call(
+    call = Call(
         batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.steps_like)],
         batch.starts,
         batch.lengths,
@@ -89,3 +89,6 @@ def call_of(
         batch.inner,
         {axis: offsets for still in statics for axis, offsets in still.beside.items()},
     )
+    if isinstance(batch.like, Ragged):
+        call.known.update(offsets=batch.like.offsets[0], packed=True)
+    return call

@@ -12,7 +12,7 @@ from stepnet.engines.llvm.records import Field, Outside
 from stepnet.engines.llvm.stage import Rows, RowsOutside
 from stepnet.engines.llvm.system import write_ticks
 from stepnet.engines.llvm.waiting import barrier, wait_while
-from stepnet.engines.llvm.words import PROGRESS, WORDS
+from stepnet.engines.llvm.words import PROGRESS, TABLES, WORDS
 from stepnet.net.ir import Net
 
 
@@ -74,8 +74,7 @@ class CallCode:
         pointers = ("progress", "barrier", "status", "constants", "now", "next", "lane", "block", "sequence")
         pointers += ("nowhere",)
         self.pointer = {name: code.inttoptr(self.word[name], POINTER) for name in pointers}
-        tables = WORDS[WORDS.index("order") : WORDS.index("last_only")]
-        self.table = {name: code.inttoptr(self.word[name], POINTER) for name in tables}
+        self.table = {name: code.inttoptr(self.word[name], POINTER) for name in TABLES}
         self.arrays: dict[int, ir.Value] = {}
         program_words = [word for word, _ in (*program.inputs, *program.outputs, *program.kept)]
         program_words += [source.word for source, _ in (*program.statics, *program.expanded)]

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from stepnet.engines.base import Array, Kernel
 from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept, compiled
 from stepnet.engines.llvm.finish import Finish, Rows, total
+from stepnet.engines.llvm.native import Native
 from stepnet.engines.llvm.pointwise import POINTWISE
 from stepnet.engines.llvm.program import constant_values
-from stepnet.engines.llvm.run import Runner
+from stepnet.engines.llvm.run import Runner, chained
 from stepnet.engines.llvm.target import Target, host_target
-from stepnet.engines.parts import in_parts
+from stepnet.engines.parts import Means, in_parts
 from stepnet.net.digest import digest
 from stepnet.net.ir import Node
 from stepnet.plan.plan import Plan
@@ -37,8 +38,8 @@ class LlvmEngine:
         return plan_refusal(plan)
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Every part as machine code, to be run one after the other."""
-        return in_parts(schedule, self.compile_plan, self.total)
+        """Every part as machine code; those with nothing in between run in one go."""
+        return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
 
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
         """One plan as machine code; plans that are equal but for their direction are compiled once."""
@@ -89,4 +90,4 @@ class LlvmKernel:
         values = constant_values(self.plan, parameters)
         constants = self.compiled.constants.filled(values, self.target)
         finish = Finish.of(self.plan, self.compiled.needs, values, self.target)
-        return Runner(self.plan, self.compiled, constants, finish, self.target)
+        return Runner(Native(self.plan, self.compiled, constants, finish, self.target))

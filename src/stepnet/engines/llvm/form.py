@@ -7,10 +7,13 @@ import numpy as np
 
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.finish import Finish, FinishCall, Kinds
-from stepnet.engines.llvm.memory import POOL, Shape, Together, maker
+from stepnet.engines.llvm.laid import Laid
+from stepnet.engines.llvm.memory import POOL, Rows, Together
+from stepnet.engines.llvm.workspace import SLACK
 from stepnet.net.types import Type
 
 OptionalArrays = Sequence[Array | None]
+NOTHING = Together([])
 
 
 class Arrays(NamedTuple):
@@ -34,16 +37,16 @@ class Arrays(NamedTuple):
         POOL.give_back(*(memory for memory in (self.record, self.kept) if memory is not None))
 
 
-class Form:
-    """What makes the arrays of calls like one.
+class Kind:
+    """What makes the arrays of all calls of a kernel.
 
     outputs, rows, totals: the types of the results. filled: for the places of initial memories that must be
-    arrays the type of each. record: bytes of what is computed once per sequence; 0 for none.
+    arrays the type of each. record: bytes for each sequence of what is computed once per sequence; 0 for
+    none.
     """
 
     def __init__(
         self,
-        call: Call,
         outputs: Sequence[Type],
         rows: Sequence[Type],
         totals: Sequence[Type],
@@ -51,19 +54,29 @@ class Form:
         finish: Finish | None,
         record: int,
     ) -> None:
-        count, whole = call.total, int(call.lengths.sum()) == call.total
-        if call.last_only:
-            count, whole = call.rows, bool(np.all(call.lengths))
-        shapes: list[Shape] = [((count, *type_.shape), type_.dtype) for type_ in outputs]
-        apart = len(shapes) if call.apart is None else call.apart
-        self.batch, self.whole, self.record = call.rows, whole, record
-        self.outputs, self.others = [maker(shape) for shape in shapes[:apart]], Together(shapes[apart:])
-        self.rows = [maker(((call.rows, *type_.shape), type_.dtype)) for type_ in rows]
+        self.outputs, self.rows = ([Rows(t.shape, t.dtype) for t in types] for types in (outputs, rows))
         self.totals = Together([(type_.shape, type_.dtype) for type_ in totals])
-        self.filled = {
-            place: np.zeros((call.rows, *type_.shape), type_.dtype) for place, type_ in filled.items()
-        }
-        self.finish = None if finish is None else FinishCall(finish, call)
+        self.filled = {place: Rows(type_.shape, type_.dtype) for place, type_ in filled.items()}
+        self.finish, self.record = finish, record
+
+
+class Form:
+    """What makes the arrays of calls like one: of as many sequences and steps."""
+
+    def __init__(self, kind: Kind, call: Call) -> None:
+        laid = Laid.of(call)
+        self.kind, self.batch = kind, call.rows
+        self.count = call.rows if call.last_only else call.total
+        self.whole = laid.filled == call.rows if call.last_only else laid.steps == call.total
+        self.apart, self.others = kind.outputs, NOTHING
+        if call.apart is not None and call.apart < len(kind.outputs):
+            self.apart, others = kind.outputs[: call.apart], kind.outputs[call.apart :]
+            self.others = Together([((self.count, *rows.shape), rows.dtype) for rows in others])
+        self.filled: dict[int, Array] = {}
+        for place, rows in kind.filled.items():
+            self.filled[place] = np.zeros((call.rows, *rows.shape), rows.dtype)
+        self.record = (call.rows + SLACK) * kind.record
+        self.finish = None if kind.finish is None else FinishCall(kind.finish, call)
 
     def release(self) -> None:
         """Gives back its memory: no more calls are made of this form."""
@@ -72,11 +85,14 @@ class Form:
 
     def results(self) -> Results:
         """New arrays for the results; outputs are zeroed where there are places that no step writes."""
-        outputs = [*(make() for make in self.outputs), *self.others.new()]
+        outputs = [rows.new(self.count) for rows in self.apart]
+        if self.others is not NOTHING:
+            outputs += self.others.new()
         if not self.whole:
             for output in outputs:
                 output[...] = 0
-        return Results(outputs, [make() for make in self.rows], self.totals.new())
+        totals = self.kind.totals.new() if self.kind.totals.parts else []
+        return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
 
     def arrays(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results

@@ -41,7 +41,6 @@ HANDLE = 8
 BYTES = SEMAPHORES + 2 * SEMAPHORE
 
 ORDERS = (
-    "function",
     "crew",
     "gate",
     "patience",
@@ -53,9 +52,11 @@ ORDERS = (
     "worked",
     "waited",
 )
-"""The words of orders. After them comes for each task its pointer, and the address of the worker that has it.
+TASK_WORDS = ("function", "task", "worker")
+"""The words of orders, and of each task behind them.
 
-function: what each task is run by, and gives whether there is more to do. crew: where the address of the
+function: runs the task, and gives whether there is more to do. task: its pointer. worker: the address of the
+worker that has it. crew: where the address of the
 first worker is. gate: 0 if the tasks have nothing to do with one another; else they share their work, and it
 is where those that have taken theirs wait for the number of threads. patience: how often a shared task is
 looked at before it is taken back. wake: whether sleeping workers are woken. count: how many tasks there are.
@@ -258,22 +259,30 @@ class Orders:
         """Sets a word."""
         self.code.write(value, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
-    def of_task(self, place: ir.Value, which: int) -> ir.Value:
-        """Where a task's pointer is (0), or the address of its worker (1)."""
-        offset = self.code.mul(place, self.code.number(16))
-        return self.code.at(self.code.at(self.pointer, offset), 8 * (len(ORDERS) + which))
+    def of_task(self, place: ir.Value, name: str) -> ir.Value:
+        """Where a word of a task is."""
+        offset = self.code.mul(place, self.code.number(8 * len(TASK_WORDS)))
+        return self.code.at(self.code.at(self.pointer, offset), 8 * (len(ORDERS) + TASK_WORDS.index(name)))
+
+    def function(self, place: ir.Value) -> ir.Value:
+        """The function of a task."""
+        return self.code.read(I64, self.of_task(place, "function"), 8)
 
     def task(self, place: ir.Value) -> ir.Value:
         """The pointer of a task."""
-        return self.code.read(I64, self.of_task(place, 0), 8)
+        return self.code.read(I64, self.of_task(place, "task"), 8)
+
+    def run(self, place: ir.Value) -> ir.Value:
+        """Does a task; gives whether there is more to do."""
+        return run_task(self.code, self.function(place), self.task(place))
 
     def worker(self, place: ir.Value) -> ir.Value:
         """The address of the worker that has a task; 0 for none."""
-        return self.code.read(I64, self.of_task(place, 1), 8)
+        return self.code.read(I64, self.of_task(place, "worker"), 8)
 
     def set_worker(self, place: ir.Value, address: ir.Value) -> None:
         """Sets which worker has a task."""
-        self.code.write(address, self.of_task(place, 1), 8)
+        self.code.write(address, self.of_task(place, "worker"), 8)
 
     def dismiss(self, place: ir.Value) -> None:
         """The worker of a task is free for others."""
@@ -303,7 +312,7 @@ def write_lead(module: ir.Module, look: ir.Function, say: ir.Function) -> None:
 
     with code.when(code.not_(shared)):
         note_time(0)
-    code.store(run_task(code, orders.word("function"), orders.task(code.number(0))), cell)
+    code.store(orders.run(code.number(0)), cell)
     with code.when(code.not_(shared)):
         code.store(code.or_(code.load(cell), code.call(relieve, [pointer])), cell)
         note_time(1)
@@ -339,7 +348,7 @@ def write_recruit(module: ir.Module, say: ir.Function) -> ir.Function:
             code.when(code.or_(awake, code.icmp_signed("!=", orders.word("wake"), code.number(0)))),
             code.when(exchange(code, code.at(worker, CLAIMED), 0, 1)),
         ):
-            code.write(orders.word("function"), code.at(worker, FUNCTION), 8)
+            code.write(orders.function(place), code.at(worker, FUNCTION), 8)
             code.write(orders.task(place), code.at(worker, TASK), 8)
             orders.set_worker(place, address)
             code.call(say, [code.at(worker, BEGIN)])
@@ -408,8 +417,7 @@ def write_relieve(module: ir.Module) -> ir.Function:
             orders.dismiss(place)
 
     def do(place: ir.Value, _: ir.Value) -> None:
-        more = run_task(code, orders.word("function"), orders.task(place))
-        code.store(code.or_(code.load(cell), more), cell)
+        code.store(code.or_(code.load(cell), orders.run(place)), cell)
 
     tasks = Tasks(code, orders)
     tasks.each(take_back, with_worker=True)

@@ -13,8 +13,7 @@ The memory is private to the process: after a fork, parent and child each have t
 import ctypes
 import mmap
 import weakref
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 from typing import Any, cast
@@ -85,12 +84,19 @@ class Together:
         return self.arrays(np.asarray(held))
 
 
-def maker(shape: Shape) -> Callable[[], Array]:
-    """What makes new arrays of a shape and dtype, with any numbers: in huge pages where they are large."""
-    if bytes_of(shape) < MOSTLY_FULL:
-        return partial(np.empty, shape[0], np.dtype(shape[1]))
-    together = Together([shape])
-    return lambda: together.new()[0]
+class Rows:
+    """What makes arrays of so many rows of one shape and dtype."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.bytes = bytes_of((shape, dtype))
+
+    def new(self, count: int) -> Array:
+        """A new array of so many rows with any numbers: in huge pages where it is large."""
+        shape = (count, *self.shape)
+        if count * self.bytes < MOSTLY_FULL:
+            return np.empty(shape, self.dtype)
+        return Together([(shape, self.dtype)]).new()[0]
 
 
 def bytes_of(shape: Shape) -> int:

@@ -20,6 +20,7 @@ from stepnet.net.types import CONST, ROWS, STEPS
 from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.passes.when import When, when
 from stepnet.plan.plan import Plan, picks
+from stepnet.plan.side_by_side import read_by
 
 
 @dataclass(frozen=True)
@@ -379,12 +380,6 @@ def is_zeros(net: Net, number: int) -> bool:
     node = net.nodes[number]
     constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
     return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
-
-
-def read_by(net: Net) -> int:
-    """Bytes of parameters that products read each time a net is run."""
-    rights = [right for node in net.nodes if node.kind == "matmul" for right in node.sides[1]]
-    return sum(net.type_of(right).size * net.type_of(right).itemsize for right in rights)
 
 
 def constant_values(plan: Plan, parameters: Sequence[np.ndarray]) -> Values:

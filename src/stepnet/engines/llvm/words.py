@@ -1,30 +1,34 @@
 """How a call is described to machine code: a row of 64-bit words for each thread, and what all share."""
 
-# The 64-bit words that a call is described by, in order; the pointers of the user's arrays follow.
-WORDS = (
-    "thread",
-    "progress",
-    "barrier",
-    "rest",
-    "clock",
+CALL_WORDS = (
     "slice",
-    "status",
-    "constants",
-    "now",
-    "next",
-    "lane",
-    "block",
+    "last_only",
     "sequence",
-    "nowhere",
-    "lanes",
+    "begun",
     "steps",
-    "block_steps",
     "order",
     "first",
     "lane_steps",
     "starts",
     "lengths",
     "step_offsets",
+)
+"""The words that each call writes anew, together with the pointers behind them."""
+WORDS = (
+    "thread",
+    "progress",
+    "barrier",
+    "rest",
+    "clock",
+    "status",
+    "constants",
+    "now",
+    "next",
+    "lane",
+    "block",
+    "nowhere",
+    "lanes",
+    "block_steps",
     "cursor",
     "left",
     "current",
@@ -37,10 +41,28 @@ WORDS = (
     "step_base",
     "step_rows",
     "step_fresh",
-    "begun",
-    "last_only",
     "reverse",
+    *CALL_WORDS,
 )
+"""The 64-bit words that a call is described by, in order; the pointers of the user's arrays follow."""
+ROW_TABLES = ("where", "owner", "fresh", "done", "put")
+LANE_TABLES = ("cursor", "left", "current", "count")
+STEP_TABLES = ("step_base", "step_rows", "step_fresh")
+TABLES = (
+    *LANE_TABLES,
+    *ROW_TABLES,
+    *STEP_TABLES,
+    "begun",
+    "order",
+    "first",
+    "lane_steps",
+    "starts",
+    "lengths",
+    "step_offsets",
+)
+"""The words that are pointers to tables of numbers: those of the machine code by lane, by row of a block and
+by step of a block; and those of the call.
+"""
 PROGRESS = ("threads", "pause", "begin", "swapped")
 """The words that say how far a call is, the same for all its threads: how many there are (0 until that is
 known), whether they pause, the step to begin at, and whether the memories `now` and `next` are exchanged.

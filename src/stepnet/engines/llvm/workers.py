@@ -22,6 +22,7 @@ from stepnet.engines.llvm.handover import (
     NEXT,
     ORDERS,
     SEMAPHORES,
+    TASK_WORDS,
     signals,
 )
 from stepnet.engines.llvm.memory import aligned, view
@@ -106,28 +107,35 @@ class Worker:
         self._signals.rouse.call(self.address + BEGIN)
 
 
-class Orders:
-    """Tasks for a function of machine code, to be done at the same time, as often as is wanted.
+Task = tuple[NativeFunction, int]
+"""A function of machine code and the pointer that it is called with."""
 
-    tasks: a pointer for each. progress: the words that shared tasks have in common (see `driver`); None for
-    tasks that have nothing to do with one another. wake: whether threads that sleep are woken for it.
+
+class Orders:
+    """Tasks for machine code, to be done at the same time, as often as is wanted.
+
+    progress: the words that shared tasks have in common (see `driver`); None for tasks that have nothing to
+    do with one another. wake: whether threads that sleep are woken for it. most: how many threads there may
+    be; None for one for each task.
     """
 
     def __init__(
         self,
         crew: "Crew",
-        function: NativeFunction,
-        tasks: Sequence[int],
+        tasks: Sequence[Task],
         progress: Array | None = None,
         wake: bool = True,
+        most: int | None = None,
     ) -> None:
-        self.crew, self.function, self.progress, self.wake = crew, function, progress, wake
+        self.crew, self.tasks, self.progress, self.wake = crew, tasks, progress, wake
         self.count = len(tasks)
-        self.words = np.zeros(len(ORDERS) + 2 * self.count, np.int64)
-        self.words[len(ORDERS) :: 2] = tasks
+        self.most = self.count if most is None else min(most, self.count)
+        self.words = np.zeros(len(ORDERS) + len(TASK_WORDS) * self.count, np.int64)
+        by_task = self.words[len(ORDERS) :].reshape(self.count, len(TASK_WORDS))
+        by_task[:, :2] = [(function.address, pointer) for function, pointer in tasks]
         gate = 0 if progress is None else progress.ctypes.data
         patience = PATIENCE if wake else STEP_PATIENCE
-        known = function.address, crew.first.ctypes.data, gate, patience, wake, self.count, self.count
+        known = crew.first.ctypes.data, gate, patience, wake, self.count, self.most
         self.words[: len(known)] = known
         self.address: int = self.words.ctypes.data
         # To read a word of NumPy's takes twice as long, and a step is some microseconds.
@@ -139,7 +147,7 @@ class Orders:
     def lead(self) -> bool:
         """Does every task, by as many threads as there are; gives whether there is more to do."""
         lateness, words = self.crew.lateness, self._view
-        words[MOST] = lateness.allowed(self.count) if lateness.noted else self.count
+        words[MOST] = lateness.allowed(self.most) if lateness.noted else self.most
         more = bool(self._lead.call(self.address))
         if self._stayed is None:
             if words[WAITED] > max(self._late, LATE_TIMES * words[WORKED]):
@@ -212,7 +220,7 @@ class Crew:
 
     def run(self, orders: Orders) -> None:
         """Does every task until nothing is left to do; in between Python may raise, and nothing runs then."""
-        wanted = orders.count - 1
+        wanted = orders.most - 1
         if len(self.workers) < wanted:
             self.grow(wanted)
         for worker in self.workers[-wanted:]:
@@ -260,7 +268,8 @@ class Work:
         self.function, self.words = function, words
         rows = range(len(words)) if firsts is None else firsts
         self.tasks = [words[row:].ctypes.data for row in rows]
-        self.orders = Orders(CREW, function, self.tasks) if len(self.tasks) > 1 else None
+        pairs = [(function, task) for task in self.tasks]
+        self.orders = Orders(CREW, pairs) if len(pairs) > 1 else None
 
     def __call__(self) -> None:
         """Does all of it."""

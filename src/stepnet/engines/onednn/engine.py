@@ -15,7 +15,7 @@ from stepnet.engines.onednn.bound import OneDnnKernel
 from stepnet.engines.onednn.joined import OneDnnJoins
 from stepnet.engines.onednn.known import Known, known_plan
 from stepnet.engines.onednn.library import library
-from stepnet.engines.parts import in_parts
+from stepnet.engines.parts import Means, in_parts
 from stepnet.errors import LibraryError
 from stepnet.net.ir import Node
 from stepnet.plan.plan import Plan
@@ -63,7 +63,7 @@ class OneDnnEngine:
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part on oneDNN or llvm, to be run one after the other."""
-        return in_parts(schedule, self.compile_plan, self.total, self.joins.compile)
+        return in_parts(schedule, Means(self.compile_plan, self.total, self.joins.compile))
 
     def compile_plan(self, plan: Plan) -> Kernel:
         """One plan: a recurrence on oneDNN, anything else on llvm."""

@@ -14,7 +14,8 @@ the recurrence, whatever its cell is, and a bias stays where it is shared.
 
 What moves is a node at rows/steps that works on single steps. Ahead of recurrences it moves if nothing else
 reads it, and into several of them if it costs next to nothing. Behind, it moves into the last recurrence that
-it reads, with whatever else it reads.
+it reads, with whatever else it reads. It stays where that would make a recurrence wait for another one: both
+directions of a layer run at the same time, and what merges them comes after both.
 
 Which engine is to run a recurrence may depend on what is inside. So whoever places recurrences accepts each
 move, or a part of it, or none.
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 
-from stepnet.net.ir import Builder, Net, Node, Recur
+from stepnet.net.ir import Builder, Net, Node, Recur, ancestors
 from stepnet.net.types import CONST, ROWS, STEPS
 from stepnet.plan.groups import flat_recurrences, is_plain, results_of
 
@@ -101,15 +102,26 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
     own = {number for number in results_of(net, recurrence) if number >= 0}
     outputs = {number for number in own if net.type_of(number).extent == STEPS}
     reached, taken = {recurrence, *own}, set[int]()
+    waits = behind(net, flat - {recurrence} - ancestors(net.nodes, net.nodes[recurrence].inputs))
     for number in range(recurrence + 1, len(net.nodes)):
         node = net.nodes[number]
         if not reached.intersection(node.inputs) or number in own:
             continue
         reached.add(number)
         inside = [operand for operand in node.inputs if operand in reached]
-        if moves_in(node) and all(operand in outputs or operand in taken for operand in inside):
+        known = all(operand in outputs or operand in taken for operand in inside)
+        if moves_in(node) and known and number not in waits:
             taken.add(number)
     return sorted(taken)
+
+
+def behind(net: Net, numbers: set[int]) -> set[int]:
+    """Nodes, and all that is computed from them."""
+    reached = set(numbers)
+    for number, node in enumerate(net.nodes):
+        if reached.intersection(node.inputs):
+            reached.add(number)
+    return reached
 
 
 def unique(numbers: Iterable[int]) -> list[int]:
