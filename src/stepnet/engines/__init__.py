@@ -3,7 +3,7 @@
 A schedule of several parts runs each of them on the first engine that does not refuse that part.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -38,30 +38,47 @@ __all__ = [
 ]
 
 
+def llvm() -> Engine:
+    """The CPU engine."""
+    from stepnet.engines.llvm.engine import LlvmEngine
+
+    return LlvmEngine()
+
+
+def onednn() -> Engine:
+    """oneDNN's cells."""
+    from stepnet.engines.onednn.engine import OneDnnEngine
+
+    return OneDnnEngine()
+
+
+def interpreter() -> Engine:
+    """NumPy, node by node."""
+    from stepnet.engines.interpreter import Interpreter
+
+    return Interpreter()
+
+
+ENGINES: Mapping[str, Callable[[], Engine]] = {"llvm": llvm, "onednn": onednn, "interpret": interpreter}
+"""What imports each engine, when it is first asked for."""
+
+
 @cache
-def engines() -> dict[str, Engine]:
-    """Every engine by name. llvmlite, which is slow to import, is imported when this is first called."""
-
-    def imported() -> dict[str, Engine]:
-        from stepnet.engines.interpreter import Interpreter
-        from stepnet.engines.llvm.engine import LlvmEngine
-        from stepnet.engines.onednn.engine import OneDnnEngine
-
-        return {engine.name: engine for engine in (LlvmEngine(), OneDnnEngine(), Interpreter())}
-
-    return undivided(imported)
+def engine(name: str) -> Engine:
+    """The engine of a name of the table."""
+    return undivided(ENGINES[name])
 
 
 def engine_names() -> tuple[str, ...]:
     """The names that `engine=` takes, besides "auto"."""
-    return tuple(engines())
+    return tuple(ENGINES)
 
 
 def engine_named(name: str) -> Engine:
     """The engine called `name`; raises `InputError` for any other name."""
-    if name not in engines():
-        raise InputError(f"no engine is called {name!r}; there are {', '.join(engines())}, and 'auto'")
-    return engines()[name]
+    if name not in ENGINES:
+        raise InputError(f"no engine is called {name!r}; there are {', '.join(ENGINES)}, and 'auto'")
+    return engine(name)
 
 
 def checked_engine(asked: Any) -> Order:
@@ -73,7 +90,7 @@ def checked_engine(asked: Any) -> Order:
     names = tuple(cast("Sequence[Any]", asked)) if isinstance(asked, list | tuple) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(
-            f"engine is a name, or several in the order in which to try them, of {', '.join(engines())} and "
+            f"engine is a name, or several in the order in which to try them, of {', '.join(ENGINES)} and "
             f"'auto', not {shown(asked)}"
         )
     for name in names:

@@ -19,12 +19,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepnet.errors import NetError
+from stepnet.net.digest import digest
 from stepnet.net.ends import Ends
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.plan.passes import optimised
 from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.passes.when import When, when
+from stepnet.values.once import computed_once
 
 STAGES: dict[Extent, tuple[tuple[When, str], ...]] = {
     CONST: ((When.ONCE, "once"), (When.TOTAL, "total")),
@@ -77,6 +79,12 @@ class Plan:
         forward = replace(self.recurrence, pairs=pairs)
         nodes = (*self.net.nodes[: self.recur], forward, *self.net.nodes[self.recur + 1 :])
         return replace(self.net, nodes=nodes)
+
+    @computed_once
+    def key(self) -> str:
+        """A digest of what is computed; plans that are equal but for their direction have the same."""
+        stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
+        return digest(self.forward_net, self.ends, self.recur, *stages)
 
     @property
     def unroll(self) -> int:

@@ -76,13 +76,9 @@ class Schedule:
     moved: Net | None = None
 
     @computed_once
-    def cut(self) -> tuple[Net, tuple[Part, ...]]:
+    def cut(self) -> "Cut":
         """The net of which there are parts, and the parts."""
-        single = plan_of_all(self.traced) if self.moved is None else None
-        if single is not None:
-            return self.traced, (whole_part(single),)
-        net = unloop(lift(self.traced)) if self.moved is None else self.moved
-        return net, parts_of(net)
+        return cut_of(self.traced, self.moved)
 
     @property
     def net(self) -> Net:
@@ -108,6 +104,18 @@ class Schedule:
                 yield part.plan
             if part.inner is not None:
                 yield from part.inner.plans
+
+
+Cut = tuple[Net, tuple[Part, ...]]
+
+
+def cut_of(traced: Net, moved: Net | None) -> Cut:
+    """The net of which there are parts, and the parts; `traced` and `moved` as in `Schedule`."""
+    single = plan_of_all(traced) if moved is None else None
+    if single is not None:
+        return traced, (whole_part(single),)
+    net = unloop(lift(traced)) if moved is None else moved
+    return net, parts_of(net)
 
 
 def schedule(net: Net) -> Schedule:

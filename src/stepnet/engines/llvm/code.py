@@ -112,6 +112,13 @@ class Code(ir.IRBuilder):
         assert isinstance(function, ir.NamedValue)
         return self.call(function, arguments)
 
+    def address(self, name: str) -> ir.Value:
+        """The address of a function by name, as a number."""
+        function = self.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.module, ir.FunctionType(I64, []), name)
+        return self.ptrtoint(function, I64)
+
     def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """a * b + c, rounded once where the target can; rounded twice elsewhere."""
         if not self.target.has_fused:
