@@ -14,11 +14,15 @@ from stepnet.values.version import __version__
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
-@cache
 def sources(*folders: str) -> str:
     """The digest of the modules in these folders of the package, and of its version."""
-    facts = [fact for folder in folders for fact in facts_of(PACKAGE / folder)]
-    return digest(__version__, tuple(sorted(facts)))
+    return digest(__version__, *map(folder_digest, folders))
+
+
+@cache
+def folder_digest(folder: str) -> str:
+    """The digest of the modules in one folder."""
+    return digest(folder, tuple(sorted(facts_of(PACKAGE / folder))))
 
 
 def facts_of(folder: Path) -> list[tuple[str, int, int]]:

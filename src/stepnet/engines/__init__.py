@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from stepnet.engines.apart import undivided
 from stepnet.engines.base import Bound, Call, Engine, FrozenCall, Kernel, Results
+from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.placed import together
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan.schedule import Schedule
@@ -38,13 +39,6 @@ __all__ = [
 ]
 
 
-def llvm() -> Engine:
-    """The CPU engine."""
-    from stepnet.engines.llvm.engine import LlvmEngine
-
-    return LlvmEngine()
-
-
 def onednn() -> Engine:
     """oneDNN's cells."""
     from stepnet.engines.onednn.engine import OneDnnEngine
@@ -59,8 +53,8 @@ def interpreter() -> Engine:
     return Interpreter()
 
 
-ENGINES: Mapping[str, Callable[[], Engine]] = {"llvm": llvm, "onednn": onednn, "interpret": interpreter}
-"""What imports each engine, when it is first asked for."""
+ENGINES: Mapping[str, Callable[[], Engine]] = {"llvm": LlvmEngine, "onednn": onednn, "interpret": interpreter}
+"""What makes each engine. That of LLVM imports its library when it first compiles."""
 
 
 @cache
