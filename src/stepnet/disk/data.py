@@ -3,9 +3,9 @@
     JSON     rows, a table of objects: [class, fields...], each after those that it refers to; and the value
     blobs    the bytes of arrays and of `bytes`, one after the other
 
-A number, a text, a truth value and None stand for themselves, and a tuple is a list. All else is written as an
-object of one key: {"r": row} {"l": list} {"d": pairs of a dict} {"s": members of a frozenset} {"b": bytes}
-{"a": array}. Equal objects are written once, and are one object when they are read.
+A number, a text, a truth value and None stand for themselves, and a tuple is a list. All else is written as
+an object of one key: {"r": row} {"l": list} {"d": pairs of a dict} {"s": members of a frozenset}
+{"b": bytes} {"a": array}. Equal objects are written once, and are one object when they are read.
 """
 
 import json
@@ -32,7 +32,7 @@ class Form:
     >>> from stepnet.net.types import Literal, Type
     >>> form = Form(Type, Literal)
     >>> value = {"types": (Type(("rows",), (2,), "float32"),) * 2, "data": b"abc", "numbers": [1, 2.5, None]}
-    >>> form.value(form.bytes(value)) == value
+    >>> form.unpacked(form.packed(value)) == value
     True
     """
 
@@ -41,13 +41,15 @@ class Form:
         self.names = [[field.name for field in fields(each)] for each in classes]
         self.makers = [(shortcuts or {}).get(each, each) for each in classes]
 
-    def bytes(self, value: Any) -> bytes:
+    def packed(self, value: Any) -> bytes:
         """The bytes of a value; raises `NotDataError` for what is no data."""
         writer = Writer(self)
-        text = json.dumps({"value": writer.written(value), "rows": writer.rows}, separators=(",", ":")).encode()
+        text = json.dumps(
+            {"value": writer.written(value), "rows": writer.rows}, separators=(",", ":")
+        ).encode()
         return b"".join([len(text).to_bytes(HEAD, "little"), text, *writer.blobs])
 
-    def value(self, data: bytes) -> Any:
+    def unpacked(self, data: bytes) -> Any:
         """The value that bytes stand for."""
         end = HEAD + int.from_bytes(data[:HEAD], "little")
         document = json.loads(data[HEAD:end])
@@ -70,7 +72,7 @@ class Writer:
 
     def written(self, value: Any) -> Any:
         """A value as JSON."""
-        kind = type(value)
+        kind = cast("type[Any]", type(value))
         if kind in PLAIN:
             return value
         if kind is tuple:
@@ -93,7 +95,7 @@ class Writer:
         """The number of an object's row."""
         if id(value) in self.seen:
             return self.seen[id(value)][1]
-        place = self.form.classes[cast("type", type(value))]
+        place = self.form.classes[type(value)]
         row = [place, *(self.written(getattr(value, name)) for name in self.form.names[place])]
         number = self.known.setdefault(json.dumps(row), len(self.rows))
         if number == len(self.rows):
@@ -123,7 +125,7 @@ class Reader:
 
     def read(self, value: Any) -> Any:
         """The value that JSON stands for."""
-        kind = type(value)
+        kind = cast("type[Any]", type(value))
         if kind is list:
             return tuple([self.read(each) for each in value])
         if kind is not dict:

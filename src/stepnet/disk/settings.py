@@ -1,8 +1,8 @@
 """Where the cache lies, how large it is, and whether it is used: by environment variables.
 
-    STEPNET_CACHE       0: no cache
-    STEPNET_CACHE_DIR   its folder; by default that which the system has for caches
-    STEPNET_CACHE_MB    how large it becomes, in megabytes
+STEPNET_CACHE       0: no cache
+STEPNET_CACHE_DIR   its folder; by default that which the system has for caches
+STEPNET_CACHE_MB    how large it becomes, in megabytes
 """
 
 import os

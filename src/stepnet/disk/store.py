@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from stepnet.disk import entry
 from stepnet.disk.folder import NotUsableError, not_private, opened
@@ -30,21 +29,6 @@ ROOM = 0.9
 
 COUNTS = Counter[str]()
 """What happened in this process: hits, misses, rejected (of the misses), stored, failed (to be stored)."""
-
-
-@dataclass(frozen=True)
-class Kept:
-    """One entry: its name, its bytes on disk, when it was last used (seconds since 1970), and how often."""
-
-    name: str
-    bytes: int
-    used: float
-    hits: int
-
-    @property
-    def kind(self) -> str:
-        """What it holds."""
-        return self.name.rpartition(".")[2]
 
 
 def is_used() -> bool:
@@ -89,7 +73,7 @@ def read(folder: int, name: str, chosen: Settings) -> bytes | None:
 
 
 def open_entry(folder: int, name: str) -> int:
-    """A file to read and, where that is allowed, to write; never what a link points to, nor a pipe waited for."""
+    """A file to read and, where that is allowed, to write; never what a link points to."""
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         return os.open(name, os.O_RDWR | flags, dir_fd=folder)

@@ -40,10 +40,10 @@ class KeptSchedule(Schedule):
             return cut_of(self.traced, self.moved)
         data = store.get("schedule", key)
         if data is not None:
-            return cut_from(FORM.value(data), self.traced)
+            return cut_from(FORM.unpacked(data), self.traced)
         cut = cut_of(self.traced, self.moved)
         try:
-            store.put("schedule", key, FORM.bytes(entry_of(cut, self.traced)))
+            store.put("schedule", key, FORM.packed(entry_of(cut, self.traced)))
         except NotDataError:  # the net holds what is no data
             store.COUNTS["failed"] += 1
         return cut

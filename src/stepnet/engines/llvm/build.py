@@ -5,19 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stepnet.engines.llvm.image import Image, libc
+from stepnet.engines.llvm.image import Image, ObjectCode, libc
+from stepnet.engines.llvm.late import late
 from stepnet.engines.llvm.system import symbols
-
-
-@dataclass(frozen=True)
-class ObjectCode:
-    """What LLVM made of a module: the bytes of an object file, and the names of what is called in it.
-
-    No address of this process is in it, so another one can load it.
-    """
-
-    data: bytes
-    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -38,9 +28,7 @@ class MachineCode:
     def __init__(self, code: ObjectCode) -> None:
         image = Image.of(code.data)
         if image is None:
-            from stepnet.engines.llvm.object_code import loaded_by_llvm
-
-            self.held, self.addresses, self.bytes = loaded_by_llvm(code)
+            self.held, self.addresses, self.bytes = late("object_code").loaded_by_llvm(code)
         else:
             self.held, self.addresses = image.put(address)
             self.bytes = image.instructions

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stepnet.engines.llvm.build import MachineCode, NativeFunction, ObjectCode
+from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.constants import Constants
+from stepnet.engines.llvm.image import ObjectCode
 from stepnet.engines.llvm.needs import Needs
 from stepnet.engines.llvm.records import Field, Source
 from stepnet.engines.llvm.words import WORDS
@@ -47,7 +48,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Generated:
-    """What is generated for a plan: object code, and its layout. It is data, which other processes can read."""
+    """What is generated for a plan: object code, and its layout; data that other processes can read."""
 
     code: ObjectCode
     layout: Layout
@@ -70,7 +71,12 @@ class Compiled(Layout):
         """What was generated, loaded."""
         code, names = MachineCode(generated.code), generated.code.names
         sequences, ended = (code.function(name) if name in names else None for name in ("sequences", "ended"))
-        return cls(**vars(generated.layout), run=code.function("run", ctypes.c_int64), sequences=sequences, ended=ended)
+        return cls(
+            **vars(generated.layout),
+            run=code.function("run", ctypes.c_int64),
+            sequences=sequences,
+            ended=ended,
+        )
 
     @property
     def code(self) -> MachineCode:

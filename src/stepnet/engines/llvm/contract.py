@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.memory import POOL, pointer
 from stepnet.engines.llvm.records import LINE

@@ -7,6 +7,7 @@ from stepnet.engines.base import Array, Kernel
 from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept
 from stepnet.engines.llvm.constants import constant_values
 from stepnet.engines.llvm.finish import Finish, Rows, total
+from stepnet.engines.llvm.late import late
 from stepnet.engines.llvm.run import Runner
 from stepnet.engines.llvm.stored_plan import compiled, stored_plan
 from stepnet.engines.llvm.target import Target, host_target
@@ -15,6 +16,7 @@ from stepnet.net.digest import digest
 from stepnet.net.ir import Node
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
+
 
 @dataclass(frozen=True)
 class LlvmEngine:
@@ -33,9 +35,8 @@ class LlvmEngine:
         """
         if KEPT.get(self.key(plan), lambda: stored_plan(self.key(plan))) is not None:
             return None
-        from stepnet.engines.llvm.refusals import plan_refusal
-
-        return plan_refusal(plan)
+        reason: str | None = late("refusals").plan_refusal(plan)
+        return reason
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part as machine code, to be run one after the other."""

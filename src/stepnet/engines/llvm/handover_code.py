@@ -221,7 +221,10 @@ class Orders:
 
 def write_lead(module: ir.Module, target: Target, look: ir.Function, say: ir.Function) -> None:
     """lead: recruits workers, does the first task and what nobody took, and waits for the others."""
-    recruit, settle = write_recruit(module, target, say), write_settle(module, target, write_taken(module, target))
+    recruit, settle = (
+        write_recruit(module, target, say),
+        write_settle(module, target, write_taken(module, target)),
+    )
     relieve, finish = write_relieve(module, target), write_finish(module, target, look)
     function, code = entered(module, target, "lead")
     pointer, orders = function.args[0], Orders(code, function.args[0])

@@ -31,6 +31,17 @@ UNDEFINED = 0
 LINE = 64
 
 
+@dataclass(frozen=True)
+class ObjectCode:
+    """What LLVM made of a module: the bytes of an object file, and the names of what is called in it.
+
+    No address of this process is in it, so another one can load it.
+    """
+
+    data: bytes
+    names: tuple[str, ...]
+
+
 class Section(NamedTuple):
     """A row of an object's table of sections."""
 
@@ -150,9 +161,7 @@ def symbols_of(data: bytes, sections: Sequence[Section]) -> list[Symbol]:
     return symbols
 
 
-def patches_of(
-    data: bytes, table: Section, begin: int, symbols: Sequence[Symbol]
-) -> list[Patch] | None:
+def patches_of(data: bytes, table: Section, begin: int, symbols: Sequence[Symbol]) -> list[Patch] | None:
     """The patches of a section that begins at a place; None where one is of another kind."""
     patches = list[Patch]()
     for place in range(table.offset, table.offset + table.size, RELOCATION.size):

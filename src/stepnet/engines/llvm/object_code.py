@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from stepnet.engines.apart import apart
-from stepnet.engines.llvm.build import ObjectCode
+from stepnet.engines.llvm.image import ObjectCode
 from stepnet.engines.llvm.system import symbols
 from stepnet.engines.llvm.target import Target
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.memory import pointer
 from stepnet.engines.llvm.stored_code import machine_code

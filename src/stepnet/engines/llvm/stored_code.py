@@ -7,7 +7,6 @@ sources of the modules that generate it.
 import os
 import sys
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import llvmlite
@@ -15,7 +14,9 @@ import llvmlite
 from stepnet.disk import store
 from stepnet.disk.data import Form
 from stepnet.disk.sources import sources
-from stepnet.engines.llvm.build import MachineCode, ObjectCode
+from stepnet.engines.llvm.build import MachineCode
+from stepnet.engines.llvm.image import ObjectCode
+from stepnet.engines.llvm.late import late
 from stepnet.engines.llvm.system import clock
 from stepnet.engines.llvm.target import Target
 from stepnet.net.digest import digest
@@ -29,7 +30,9 @@ GENERATING = ("values", "net", "plan", "engines")
 def generator() -> str:
     """A digest of what generates code here, apart from what it is generated for."""
     folder = os.path.join(os.path.dirname(llvmlite.__file__), "binding")
-    library = sorted((each.name, each.stat().st_size) for each in os.scandir(folder) if "llvmlite." in each.name)
+    library = sorted(
+        (each.name, each.stat().st_size) for each in os.scandir(folder) if "llvmlite." in each.name
+    )
     ticks = clock().number, clock().per_second
     return digest(sources(*GENERATING), llvmlite.__version__, tuple(library), sys.platform, ticks)
 
@@ -37,13 +40,13 @@ def generator() -> str:
 def read(kind: str, form: Form, key: tuple[Any, ...]) -> Any:
     """The value of a kind with a key, read from disk; None where there is none."""
     data = store.get(kind, digest(generator(), kind, *key)) if store.is_used() else None
-    return None if data is None else form.value(data)
+    return None if data is None else form.unpacked(data)
 
 
 def keep(kind: str, form: Form, key: tuple[Any, ...], value: Any) -> None:
     """Stores a value of a kind under a key."""
     if store.is_used():
-        store.put(kind, digest(generator(), kind, *key), form.bytes(value))
+        store.put(kind, digest(generator(), kind, *key), form.packed(value))
 
 
 def machine_code(kernel: str, target: Target, *options: Any) -> MachineCode:
@@ -61,8 +64,6 @@ def machine_code(kernel: str, target: Target, *options: Any) -> MachineCode:
 
 def written(kernel: str, target: Target, *options: Any) -> ObjectCode:
     """The object code of a kernel."""
-    from stepnet.engines.llvm.object_code import object_code
-
-    # By name: the modules that write kernels import LLVM's library, and the constants of those that run them.
-    module = import_module(f"stepnet.engines.llvm.{kernel}_code")
-    return object_code(getattr(module, f"write_{kernel}")(target, *options), target)
+    module = getattr(late(f"{kernel}_code"), f"write_{kernel}")(target, *options)
+    made: ObjectCode = late("object_code").object_code(module, target)
+    return made

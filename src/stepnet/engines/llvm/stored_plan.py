@@ -1,9 +1,10 @@
 """The code of plans on disk, with what a call has to know of it."""
 
 from stepnet.disk.data import Form
-from stepnet.engines.llvm.build import ObjectCode
 from stepnet.engines.llvm.compiled import Compiled, Generated, Layout
 from stepnet.engines.llvm.constants import Constant, Constants, Packed, Places
+from stepnet.engines.llvm.image import ObjectCode
+from stepnet.engines.llvm.late import late
 from stepnet.engines.llvm.needs import Needs, Slot
 from stepnet.engines.llvm.records import Field, Source
 from stepnet.engines.llvm.stored_code import keep, read
@@ -23,12 +24,9 @@ def stored_plan(key: str) -> Compiled | None:
 
 
 def compiled(plan: Plan, key: str, target: Target) -> Compiled:
-    """The machine code of a plan, read from disk, or made and stored there. key: of the plan and the target."""
+    """The machine code of a plan, read from disk, or made and stored there; key: of it and the target."""
     if (known := stored_plan(key)) is not None:
         return known
-    # Imported where it is needed: it imports LLVM's library.
-    from stepnet.engines.llvm.generate import generated
-
-    made = generated(plan, target)
+    made: Generated = late("generate").generated(plan, target)
     keep("plan", PLAN, (key,), made)
     return Compiled.of(made)

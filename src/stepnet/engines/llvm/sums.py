@@ -11,6 +11,7 @@ import ctypes
 from functools import cache
 
 import numpy as np
+
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.contract import ranges
 from stepnet.engines.llvm.memory import pointer

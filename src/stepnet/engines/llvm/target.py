@@ -60,14 +60,14 @@ def available_targets() -> tuple[Target, ...]:
     key = digest(here, llvmlite.__version__)
     data = store.get("targets", key)
     if data is not None:
-        return TARGETS.value(data)
+        return TARGETS.unpacked(data)
     made = apart(targets)
-    store.put("targets", key, TARGETS.bytes(made))
+    store.put("targets", key, TARGETS.packed(made))
     return made
 
 
 def processor() -> str | None:
-    """A text that stays the same as long as this computer runs with this processor; None where nothing says."""
+    """A text that is the same as long as this computer runs on this processor; None where none is known."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             booted = file.read()

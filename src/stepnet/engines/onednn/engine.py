@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from stepnet.engines.base import Bound, Call, Cell, FrozenCall, Kernel, Results
-from stepnet.engines.llvm.engine import LlvmEngine, plan_refusal
+from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.onednn.arranged import arranged, recurrence_of, refusal
 from stepnet.engines.onednn.library import Library, library
 from stepnet.engines.onednn.padding import Padding, padding
@@ -51,7 +51,7 @@ class OneDnnEngine:
             known += isinstance(made, Known)
             if isinstance(made, str) and (part.node is not None or schedule.whole is not None):
                 return made
-            if isinstance(made, str) and (reason := plan_refusal(part.plan)) is not None:
+            if isinstance(made, str) and (reason := LLVM.refuse_plan(part.plan)) is not None:
                 return reason
         return None if known else "there is no recurrence that oneDNN has"
 
