@@ -230,7 +230,9 @@ def test_a_full_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert overview.why_not(settings()) == f"{cache} cannot be written to: No space left on device"
 
 
-def test_an_interrupt_while_it_is_written_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_it_is_written_leaves_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored(cache)
 
     def interrupted(*_: Any, **__: Any) -> None:

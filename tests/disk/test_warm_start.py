@@ -285,7 +285,9 @@ def test_llvm_loads_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\x7fELF", b"MZ" + bytes(200), b"\x7fELF\x01\x01" + bytes(200)], ids=lambda data: str(len(data))
+    "data",
+    [b"", b"\x7fELF", b"MZ" + bytes(200), b"\x7fELF\x01\x01" + bytes(200)],
+    ids=lambda data: str(len(data)),
 )
 def test_objects_of_other_kinds_are_left_to_llvm(data: bytes) -> None:
     assert image.Image.of(data) is None
@@ -361,7 +363,9 @@ def same(one: Schedule, other: Schedule) -> bool:
 
 def described(schedule: Schedule) -> Any:
     """The parts of a schedule as text."""
-    parts = [(repr({**vars(part), "inner": None}), part.inner and described(part.inner)) for part in schedule.parts]
+    parts = [
+        (repr({**vars(part), "inner": None}), part.inner and described(part.inner)) for part in schedule.parts
+    ]
     return repr(schedule.net), parts
 
 
