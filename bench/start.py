@@ -1,10 +1,11 @@
-"""How long the first result of a process takes: without a cache on disk, with an empty one, and with a full one.
+"""How long the first result of a process takes: without a cache, with an empty one, and with a full one.
 
     python bench/start.py
     python bench/start.py --rounds 20 --json
 
-A GRU of 64, and two layers of LSTMs of 64 in both directions, on two sequences of 20 steps, float32. Each sample
-is a process of its own; the ways take turns, and a figure is the median. `import stepnet` is timed apart.
+A GRU of 64, and two layers of LSTMs of 64 in both directions, on two sequences of 20 steps, float32. Each
+sample is a process of its own; the ways take turns, and a figure is the median. `import stepnet` is timed
+apart.
 """
 
 import json

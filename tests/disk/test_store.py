@@ -314,7 +314,7 @@ def test_clearing_removes_entries_alone(cache: Path) -> None:
 def test_a_folder_that_is_not_private_is_not_cleared(cache: Path) -> None:
     file = stored(cache)
     cache.chmod(0o755)
-    with pytest.raises(FileError, match="the cache cannot be cleared: .* is open to others, with mode 755"):
+    with pytest.raises(FileError, match=r"the cache cannot be cleared: .* is open to others, with mode 755"):
         overview.clear(settings())
     assert file.exists()
 

@@ -1,4 +1,4 @@
-"""Processes that load what another one compiled: the same bits, without LLVM; and what is spoilt is made again.
+"""Processes that load what another one compiled: the same bits, without LLVM. What is spoilt is made again.
 
 What a process runs and prints is tests/processes/cached.py.
 """

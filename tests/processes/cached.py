@@ -1,4 +1,4 @@
-"""Runs models, and prints what they gave as a digest, with what the cache on disk did and whether LLVM was loaded.
+"""Runs models, and prints digests of what they gave, what the cache did, and whether LLVM was loaded.
 
 Arguments: names of models. With `fork` behind them it forks after the first one, and a child runs the rest.
 """

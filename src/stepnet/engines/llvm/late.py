@@ -1,7 +1,7 @@
 """The modules that generate code, imported when code is generated.
 
-They import LLVM's library, which takes longer than to load all the code of a model. A fork waits for an import
-to end.
+They import LLVM's library, which takes longer than to load all the code of a model. A fork waits for an
+import to end.
 """
 
 from importlib import import_module
