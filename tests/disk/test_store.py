@@ -285,7 +285,8 @@ def test_what_a_killed_process_left_is_removed_after_a_while(cache: Path) -> Non
     old, new = (cache / f"{OTHER}.plan.new-{place * 16}" for place in "01")
     for file in (old, new, cache / "notes.txt"):
         file.write_text("unfinished")
-    os.utime(old, (time.time() - 2 * store.STALE,) * 2)
+    moment = time.time() - 2 * store.STALE
+    os.utime(old, (moment, moment))
     store.put("plan", OTHER, PAYLOAD)
     names = {file.name for file in cache.iterdir()}
     assert names == {f"{KEY}.plan", f"{OTHER}.plan", new.name, "notes.txt"}

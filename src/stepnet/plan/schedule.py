@@ -23,7 +23,7 @@ from stepnet.plan.groups import Groups, has_inner, is_plain, results_of, waves
 from stepnet.plan.passes.lift import lift
 from stepnet.plan.passes.unloop import unloop
 from stepnet.plan.passes.when import is_constant, known_once
-from stepnet.plan.plan import Plan, plan
+from stepnet.plan.plan import Plan, Plans, plan
 from stepnet.values.once import computed_once
 
 Array = np.ndarray
@@ -154,7 +154,8 @@ def parts_of(net: Net) -> tuple[Part, ...]:
         alone = 0 if joins else number + 1
         extent = node.types[0].extent if joins else CONST
         together.setdefault((levels[number], alone, extent), []).append(number)
-    parts = [part_of(net, numbers, groups) for _, numbers in sorted(together.items())]
+    plans = Plans()
+    parts = [part_of(net, numbers, groups, plans) for _, numbers in sorted(together.items())]
     return tuple(replace(part, late=bool(late_reads(net, part) - groups.once)) for part in parts)
 
 
@@ -167,7 +168,7 @@ def late_reads(net: Net, part: Part) -> set[int]:
     }
 
 
-def part_of(net: Net, numbers: list[int], groups: Groups) -> Part:
+def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
     """The part for these nodes."""
     node = net.nodes[numbers[0]]
     if is_constant(node):
@@ -179,7 +180,7 @@ def part_of(net: Net, numbers: list[int], groups: Groups) -> Part:
     body: Net = node.attributes["body"]
     if has_inner(body):
         return loop(net, numbers[0])
-    return recurrence(net, numbers[0], groups)
+    return recurrence(net, numbers[0], groups, plans)
 
 
 # ---- the nets of parts -------------------------------------------------------------------------------------
@@ -286,7 +287,7 @@ def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
     return builder.net([*outputs, *final])
 
 
-def recurrence(net: Net, number: int, groups: Groups) -> Part:
+def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
     """A recurrence over flat sequences, with the outputs that are read, and totals of its results."""
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
@@ -325,7 +326,7 @@ def recurrence(net: Net, number: int, groups: Groups) -> Part:
         (*reads[:sequences], *more, *reads[sequences:]),
         tuple(ends.get(number, number) for number in numbers),
         extent,
-        plan(outer.builder.net(there)),
+        plans.of(outer.builder.net(there)),
         recur.memory_count,
         len(reads) - recur.sequence_count - recur.memory_count,
         tuple(outer.parameters),

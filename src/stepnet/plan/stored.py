@@ -6,7 +6,6 @@ To read one takes a twentieth of the time that planning takes. Names and the use
 as they are part of what is read.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from stepnet.disk.data import Form, NotDataError
 from stepnet.disk.sources import sources
 from stepnet.net.digest import digest
 from stepnet.net.ends import Ends
-from stepnet.net.ir import Net, Node, unchecked
+from stepnet.net.ir import Net, Node, all_nodes, unchecked
 from stepnet.net.precision import Precision
 from stepnet.net.types import Literal, Type
 from stepnet.plan.plan import Plan
@@ -55,15 +54,6 @@ def key_of(traced: Net) -> str | None:
         return None
     named = tuple((node.name, node.source) for node in all_nodes(traced))
     return digest(sources(*PLANNING), traced, named)
-
-
-def all_nodes(net: Net) -> Iterator[Node]:
-    """The nodes of a net and of the bodies in it."""
-    for node in net.nodes:
-        yield node
-        for _, value in node.pairs:
-            if isinstance(value, Net):
-                yield from all_nodes(value)
 
 
 def bytes_of(net: Net) -> int:
