@@ -8,6 +8,7 @@ in a process of its own, in which a small layer of another kind ran before: impo
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -50,8 +51,14 @@ def passes(layer: Any, inputs: int) -> float:
 
 def alone(name: str) -> float:
     """`first` in a process of its own."""
+    variables = {**os.environ, "STEPNET_CACHE": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", FIRST, name], check=True, capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-c", FIRST, name],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=variables,
     )
     return float(done.stdout)
 

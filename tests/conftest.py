@@ -13,6 +13,8 @@ from typing import Any
 
 os.environ["KERAS_BACKEND"] = "torch"  # read when keras is first imported
 os.environ["OMP_NUM_THREADS"] = "1"  # of torch and NumPy, whose threads wait for those of the other workers
+# Tests see the code that is generated now, by them. Those of the cache have folders of their own.
+os.environ["STEPNET_CACHE"] = "0"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles all of stepnet
 
 import pytest

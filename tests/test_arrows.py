@@ -18,6 +18,7 @@ STAGES = {
     "values": "errors values",
     "ragged": "ragged",
     "net": "net",
+    "disk": "disk",
     "trace": "trace",
     "meaning": "layout.options layout.semantics layout.equations",
     "plan": "plan",

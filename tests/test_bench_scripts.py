@@ -32,6 +32,7 @@ from bench import (
     length,
     nested,
     onednn_calls,
+    start,
     stolen,
     stream,
     tagger,
@@ -499,6 +500,15 @@ def test_compilation_is_timed_in_processes_of_their_own(monkeypatch: pytest.Monk
     figures = json.loads(ran(compiling, "--rounds", "1", "--json"))
     assert list(figures) == ["gru"]
     assert 0.01 < figures["gru"] < 60
+
+
+def test_starts_are_timed_with_caches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "MODELS", {"gru": start.MODELS["gru"]})
+    figures = json.loads(ran(start, "--rounds", "1", "--json"))
+    assert list(figures) == ["gru"]
+    assert list(figures["gru"]) == ["none", "cold", "warm", "import"]
+    assert figures["gru"]["warm"] < figures["gru"]["cold"] / 3
+    assert figures["gru"]["warm"] < figures["gru"]["none"] / 3
 
 
 def test_training_stops_where_losses_differ(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 import stepnet as sn
 from stepnet.cli.commands import app
 from stepnet.cli.report import progress
+from stepnet.disk import store
 from stepnet.files import parquet as over_parquet
 
 DATA = Path(sn.__file__).parent / "cli" / "data"
@@ -288,6 +289,40 @@ def test_doctor_says_what_there_is():
     assert code == 0
     assert f"  numpy       {np.__version__}\n" in stdout
     assert f"code for      {found['targets'][0]}\n" in stdout
+
+
+def test_cache_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+    for number in range(21):
+        store.put("plan", f"{number:032x}", bytes(2**10))
+    store.put("kernel", "f" * 32, bytes(100))
+    store.get("kernel", "f" * 32)
+    code, stdout, _ = stepnet("cache", "--json")
+    found = json.loads(stdout)
+    assert code == 0
+    assert (found["folder"], found["reason"], found["most"]) == (str(tmp_path / "cache"), None, 2**28)
+    assert found["bytes"] == 21 * (2**10 + 48) + 148
+    assert [each["hits"] for each in found["entries"] if each["name"] == f"{'f' * 32}.kernel"] == [1]
+    lines = stepnet("cache")[1].splitlines()
+    assert lines[0] == f"{tmp_path / 'cache'}, 22.1 KB of 256.0 MB"
+    assert lines[1].split()[:7] == ["plan", "21", "entries", "22.0", "KB", "read", "0"]
+    assert lines[-1] == "  and 2 more, which --json lists"
+    code, stdout, _ = stepnet("cache", "--clear")
+    assert (code, stdout.splitlines()[0]) == (0, "22 entries removed")
+    assert json.loads(stepnet("cache", "--json")[1])["entries"] == []
+    assert f"cache         {tmp_path / 'cache'}, " in stepnet("doctor")[1]
+
+
+def test_cache_says_why_it_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    assert stepnet("cache")[1] == "not used: STEPNET_CACHE is 0\n"
+    assert "cache         not used: STEPNET_CACHE is 0\n" in stepnet("doctor")[1]
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o755)
+    reason = f"{tmp_path} is open to others, with mode 755; chmod 700 makes it private"
+    assert stepnet("cache")[1] == f"not used: {reason}\n"
+    assert refusal("cache", "--clear") == f"the cache cannot be cleared: {reason}"
 
 
 def test_doctor_without_a_package(monkeypatch: pytest.MonkeyPatch):

@@ -632,8 +632,8 @@ def test_every_reason_is_told_and_the_interpreter_is_never_taken_unasked(
 ) -> None:
     import stepnet.engines as engines
 
-    everyone = {**engines.engines(), "llvm": Unwilling()}
-    monkeypatch.setattr(engines, "engines", lambda: everyone)
+    everyone = {name: engines.engine_named(name) for name in engines.engine_names()} | {"llvm": Unwilling()}
+    monkeypatch.setattr(engines, "engine_named", everyone.__getitem__)
     schedule = sn.RNN(identity, memory=4, inputs=4).schedule
     with pytest.raises(
         RefusedError, match=r"no engine runs this net; .*'interpret'\) would, slowly\n  llvm: it is tired"

@@ -38,7 +38,7 @@ def is_frozen(rnn: sn.RNN) -> bool:
     return any(rnn._frozen.idle.values())
 
 
-def called_twice(rnn: Any, x: Array) -> Any:
+def called_twice(rnn: Any, x: Any) -> Any:
     rnn(x)
     return rnn(x)
 
@@ -113,7 +113,7 @@ def test_the_engines_of_a_frozen_call_may_be_several():
         assert_same_bits(rnn(x, engine=("llvm", "interpret")), general(rnn, x))
     assert is_frozen(rnn)
     with pytest.raises(InputError, match="engine is a name, or several"):
-        rnn(x, engine=("llvm", 3))
+        rnn(x, engine=("llvm", 3))  # pyright: ignore[reportArgumentType]
 
 
 def test_the_first_call_of_a_shape_freezes_nothing():

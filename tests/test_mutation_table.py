@@ -4,7 +4,7 @@ import hunt_changes
 import pytest
 
 
-@pytest.mark.parametrize("folder", ["engines/llvm", "plan", "plan/passes", "grad"])
+@pytest.mark.parametrize("folder", ["disk", "engines/llvm", "plan", "plan/passes", "grad"])
 def test_every_file_has_tests(folder: str):
     files = [
         path for path in sorted((hunt_changes.SOURCE / folder).glob("*.py")) if path.name != "__init__.py"

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from random_steps import RandomStep, random_steps
 
 import stepnet as sn
+from stepnet import cells
 from stepnet.errors import NetError
-from stepnet.net.ir import Builder, Net
+from stepnet.net.ir import Builder, Net, all_nodes
 from stepnet.net.types import CONST, ROWS, STEPS, Type
-from stepnet.plan.plan import Plan, plan
+from stepnet.plan.plan import Plan, Plans, plan
+from stepnet.trace.lines import written_at
 
 H = 3
 PARAMS = {
@@ -172,3 +174,27 @@ def test_every_node_is_done_at_one_time_after_what_it_reads(step: RandomStep, re
             assert number in inside
         if node.types[0].extent == CONST:
             assert node.kind == "source", "what is known before any step is not left in the loop"
+
+
+@pytest.mark.parametrize("name", cells.CELLS)
+def test_both_directions_have_the_plan_that_each_would_have(name: str):
+    plans, made = Plans(), list[Plan]()
+    for reverse in (False, True, False):
+        traced = cells.rnn(name, cells.CELLS[name].parameters(5, 4, seed=0), reverse=reverse).schedule.traced
+        made.append(plans.of(traced))
+        assert made[-1] == plan(traced)
+        assert made[-1].reverse is reverse
+        assert made[-1].traced is traced
+    assert len(plans.known) == 1
+    assert made[0].key == made[1].key == plan(made[1].traced).key
+
+
+def test_equal_nets_of_other_lines_have_plans_of_their_own():
+    def lines(line: str) -> Net:
+        with written_at(line):
+            return sn.RNN(lambda x, h, p: (h + x, h + x), memory=4, inputs=4).schedule.traced
+
+    plans = Plans()
+    made = [plans.of(lines(line)) for line in ("a.py:1", "a.py:2", "a.py:1")]
+    sources = [{node.source for node in all_nodes(plan.net)} - {""} for plan in made]
+    assert sources == [{"a.py:1"}, {"a.py:2"}, {"a.py:1"}]

@@ -5,9 +5,9 @@ import pytest
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.plan.chains import runs_of, waves_of
 from stepnet.plan.schedule import Part
 from stepnet.plan.side_by_side import CACHE_BYTES, Load, side_by_side
+from stepnet.plan.waves import runs_of, waves_of
 
 
 def gru(hidden: int) -> Load:

@@ -109,7 +109,7 @@ def facts(engine: str, rounds: int) -> dict[str, float]:
 def seconds(program: str, arguments: Sequence[str]) -> float:
     """What a program prints, run with a cache folder that is empty."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "XDG_CACHE_HOME": folder}
+        environment = {**os.environ, "XDG_CACHE_HOME": folder, "STEPNET_CACHE": "0"}
         done = subprocess.run(
             [sys.executable, "-c", program, *arguments],
             env=environment,

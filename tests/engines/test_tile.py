@@ -3,7 +3,7 @@
 import pytest
 
 from stepnet.engines.llvm.target import Target, available_targets
-from stepnet.engines.llvm.tile import cover, tiles
+from stepnet.engines.llvm.tiles import cover, tiles
 from stepnet.engines.llvm.workspace import SLACK
 
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)

@@ -21,6 +21,7 @@ from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.compiled import Kept
 from stepnet.engines.llvm.handover import NOTHING, ORDERS, THERE, signals
+from stepnet.engines.llvm.object_code import object_code
 from stepnet.engines.llvm.target import host_target
 from stepnet.engines.llvm.workers import CREW, Crew, Lateness, Orders, Worker, current_processor
 from stepnet.engines.threads import threads
@@ -273,7 +274,7 @@ def waits() -> NativeFunction:
     with code.loop(code.number(0), code.read(I64, function.args[0], 8)):
         code.pause()
     code.ret(code.number(0))
-    return MachineCode(module, host_target()).function("waits", ctypes.c_int64)
+    return MachineCode(object_code(module, host_target())).function("waits", ctypes.c_int64)
 
 
 def test_a_worker_that_is_late_with_a_task_of_its_own_is_left_out_for_a_while():

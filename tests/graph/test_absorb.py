@@ -9,9 +9,9 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.net.ir import Net
-from stepnet.plan.chains import waves_of
 from stepnet.plan.passes.absorb import absorb
 from stepnet.plan.schedule import schedule
+from stepnet.plan.waves import waves_of
 from stepnet.rnn.nets import run_net
 from stepnet.rnn.program import NetProgram
 

@@ -12,9 +12,10 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet.net.interpret import Segments, interpret
 from stepnet.net.ir import Net, without_unused
+from stepnet.plan.joined import layers_in
 from stepnet.plan.passes.pair import Pair, candidates, pairs
 from stepnet.plan.passes.pieces import Cells
-from stepnet.plan.passes.stack import Stack, described, layers_of, stacks, steps_up
+from stepnet.plan.passes.stack import Stack, layers_of, stacks, steps_up
 from stepnet.plan.recognise import recognise
 
 Model = Callable[[Any], Any]
@@ -280,5 +281,5 @@ def test_explain_recognises_each_recurrence_once(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("stepnet.plan.passes.pieces.recognise", counted)
     net = net_of(lambda x: both(8, 2)(both(3, 0)(x)[0])[0])
-    assert len(described(net)) == 3
+    assert len(layers_in(net)) == 3
     assert len(asked) == 4

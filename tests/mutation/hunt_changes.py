@@ -60,8 +60,9 @@ TESTS: dict[str, Sequence[str]] = {
     **{
         f"engines/llvm/{name}.py": GENERATED
         for name in (
-            *("build", "code", "emit", "engine", "loops", "lowering", "pointwise", "program", "records"),
-            *("stage", "target", "tile", "units", "words"),
+            *("build", "code", "emit", "engine", "generate", "loops", "lowering", "object_code"),
+            *("pointwise", "program", "records", "refusals", "stage", "target", "tile", "tiles", "units"),
+            *("words",),
         )
     },
     **{
@@ -83,7 +84,10 @@ TESTS: dict[str, Sequence[str]] = {
     },
     **{
         f"engines/llvm/{name}.py": ("tests/engines/test_workers.py", "tests/test_frozen.py", *GENERATED)
-        for name in ("call_code", "compiled", "handover", "system", "waiting", "workers", "workspace")
+        for name in (
+            *("call_code", "compiled", "handover", "handover_code", "system", "system_code", "waiting"),
+            *("workers", "workspace"),
+        )
     },
     "engines/llvm/run.py": (
         *("tests/engines/test_workers.py", "tests/test_frozen.py", "tests/test_totals.py"),
@@ -94,8 +98,17 @@ TESTS: dict[str, Sequence[str]] = {
             *("tests/engines/test_contract.py", "tests/engines/test_pack.py"),
             *("tests/test_with_params.py", "tests/test_totals.py"),
         )
-        for name in ("contract", "memory", "pack")
+        for name in ("contract", "contract_code", "memory", "pack", "pack_code")
     },
+    **{
+        f"{name}.py": ("tests/disk/test_store.py", "tests/disk/test_warm_start.py")
+        for name in (
+            *("disk/data", "disk/entry", "disk/folder", "disk/overview", "disk/settings", "disk/sources"),
+            *("disk/store", "plan/stored"),
+            *(f"engines/llvm/{name}" for name in ("image", "late", "stored_code", "stored_plan")),
+        )
+    },
+    "engines/llvm/sums_code.py": ("tests/engines/test_sums.py",),
     "engines/llvm/scans.py": ("tests/engines/test_scans.py",),
     "engines/llvm/stored.py": ("tests/engines/test_stored_code.py",),
     "engines/llvm/reductions.py": ("tests/engines/test_scans.py", *GENERATED),

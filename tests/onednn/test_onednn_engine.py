@@ -9,7 +9,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines import engines
+from stepnet.engines import engine_names
 from stepnet.engines.onednn import engine as module
 from stepnet.engines.onednn.library import MISSING, Library
 from stepnet.errors import LibraryError, RefusedError
@@ -212,7 +212,7 @@ def test_explain_says_so():
     text = named("gru").explain("onednn")
     assert "engine: onednn\n" in text
     assert "onednn" not in named("gru").explain()
-    assert list(engines()) == ["llvm", "onednn", "interpret"]
+    assert list(engine_names()) == ["llvm", "onednn", "interpret"]
 
 
 def test_streams():

@@ -1,4 +1,4 @@
-"""The command line: `stepnet demo`, `show`, `convert`, `verify`, `layouts`, `explain`, `run` ...
+"""The command line: `stepnet demo`, `show`, `convert`, `verify`, `layouts`, `explain`, `run`, `cache` ...
 
 Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage. With --json a command
 writes one JSON object to stdout, and nothing else.
@@ -375,6 +375,21 @@ def doctor(as_json: Json = False) -> None:
         write_json(asdict(health))
     else:
         typer.echo(health_text(health))
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print what compiled code is kept on disk: where, how much, how often it was read, or why none is."""
+    from stepnet.cli.report.cache import cache_text, examine
+
+    found = examine(clear)
+    if as_json:
+        write_json(asdict(found))
+    else:
+        typer.echo(cache_text(found))
 
 
 def tell(title: str, verdict: Any) -> None:

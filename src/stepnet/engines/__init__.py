@@ -4,13 +4,13 @@ A schedule of several parts runs each of them on the first engine that does not 
 that their engine runs in one piece are one part.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from stepnet.engines.apart import undivided
 from stepnet.engines.base import Bound, Call, Engine, FrozenCall, Kernel, Pairs, Results
+from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.placed import together
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan.schedule import Schedule
@@ -47,18 +47,28 @@ __all__ = [
 ]
 
 
+def onednn() -> Engine:
+    """oneDNN's cells."""
+    from stepnet.engines.onednn.engine import OneDnnEngine
+
+    return OneDnnEngine()
+
+
+def interpreter() -> Engine:
+    """NumPy, node by node."""
+    from stepnet.engines.interpreter import Interpreter
+
+    return Interpreter()
+
+
+ENGINES: Mapping[str, Callable[[], Engine]] = {"llvm": LlvmEngine, "onednn": onednn, "interpret": interpreter}
+"""What makes each engine. That of LLVM imports its library when it first compiles."""
+
+
 @cache
-def engines() -> dict[str, Engine]:
-    """Every engine by name. llvmlite, which is slow to import, is imported when this is first called."""
-
-    def imported() -> dict[str, Engine]:
-        from stepnet.engines.interpreter import Interpreter
-        from stepnet.engines.llvm.engine import LlvmEngine
-        from stepnet.engines.onednn.engine import OneDnnEngine
-
-        return {engine.name: engine for engine in (LlvmEngine(), OneDnnEngine(), Interpreter())}
-
-    return undivided(imported)
+def engine(name: str) -> Engine:
+    """The engine of a name of the table."""
+    return undivided(ENGINES[name])
 
 
 @cache
@@ -75,14 +85,14 @@ def pairs() -> dict[str, Pairs]:
 
 def engine_names() -> tuple[str, ...]:
     """The names that `engine=` takes, besides "auto"."""
-    return tuple(engines())
+    return tuple(ENGINES)
 
 
 def engine_named(name: str) -> Engine:
     """The engine called `name`; raises `InputError` for any other name."""
-    if name not in engines():
-        raise InputError(f"no engine is called {name!r}; there are {', '.join(engines())}, and 'auto'")
-    return engines()[name]
+    if name not in ENGINES:
+        raise InputError(f"no engine is called {name!r}; there are {', '.join(ENGINES)}, and 'auto'")
+    return engine(name)
 
 
 def checked_engine(asked: Any) -> Order:
@@ -94,7 +104,7 @@ def checked_engine(asked: Any) -> Order:
     names = tuple(cast("Sequence[Any]", asked)) if isinstance(asked, list | tuple) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(
-            f"engine is a name, or several in the order in which to try them, of {', '.join(engines())} and "
+            f"engine is a name, or several in the order in which to try them, of {', '.join(ENGINES)} and "
             f"'auto', not {shown(asked)}"
         )
     for name in names:
@@ -135,7 +145,7 @@ def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Eng
 def joined(schedule: Schedule, asked: str | Sequence[str]) -> Schedule:
     """The schedule in which recurrences are joined that their engine takes in one piece."""
     parts = tuple(each.part for each in joinings(schedule, asked) if each.part is not None)
-    return replace(schedule, moved=schedule.net, joined=parts) if parts else schedule
+    return Schedule(schedule.traced, schedule.net, parts) if parts else schedule
 
 
 def joinings(schedule: Schedule, asked: str | Sequence[str]) -> "list[Joining]":

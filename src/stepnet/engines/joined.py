@@ -17,6 +17,7 @@ from stepnet.net.ir import Net
 from stepnet.plan.groups import Groups, flat_recurrences
 from stepnet.plan.joined import chains, described, hindrance, joined_part
 from stepnet.plan.passes.stack import members
+from stepnet.plan.plan import Plans
 from stepnet.plan.schedule import Part, recurrence
 
 
@@ -42,10 +43,10 @@ def joinings(net: Net, engines: Sequence[Engine]) -> Iterator[Joining]:
     """What becomes of the layers of a net that might run in one piece."""
     if len(flat_recurrences(net)) < 2:
         return
-    groups, done = Groups.of(net), list[Part]()
+    groups, plans, done = Groups.of(net), Plans(), list[Part]()
     for chain in chains(net):
         numbers = [number for layer in chain for number in members(layer)]
-        parts = {number: recurrence(net, number, groups) for number in numbers}
+        parts = {number: recurrence(net, number, groups, plans) for number in numbers}
         begin = 0
         while begin < len(chain):
             length = 1

@@ -28,10 +28,10 @@ from stepnet.engines.part import (
 from stepnet.net.interpret import evaluated
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST
-from stepnet.plan.chains import Waves, runs_of, waves_of
 from stepnet.plan.passes.when import known_once
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
+from stepnet.plan.waves import Waves, runs_of, waves_of
 from stepnet.values.once import computed_once
 
 Array = np.ndarray

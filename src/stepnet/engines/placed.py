@@ -28,7 +28,7 @@ from stepnet.plan.groups import Groups, flat_recurrences, results_of
 from stepnet.plan.passes.absorb import Absorbed, absorb
 from stepnet.plan.passes.lift import lift
 from stepnet.plan.passes.unloop import unloop
-from stepnet.plan.plan import Plan
+from stepnet.plan.plan import Plan, Plans
 from stepnet.plan.schedule import Part, Schedule, recurrence, schedule
 
 Array = np.ndarray
@@ -115,7 +115,7 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
     if all(engines[0].refuse_plan(plan) is None for plan in whole.plans):
         return whole
 
-    known: dict[str, int] = {}
+    known, plans = dict[str, int](), Plans()
     able = [place for place, engine in enumerate(engines) if engine.joins is not None]
 
     def rank(net: Net, number: int) -> int:
@@ -125,7 +125,7 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
         types = tuple(net.type_of(operand) for operand in node.inputs)
         key = digest(node.pairs, types, read, number in groups.ends)
         if key not in known:
-            plan = recurrence(net, number, groups).plan
+            plan = recurrence(net, number, groups, plans).plan
             assert plan is not None
             engine = choice(plan, engines).engine
             known[key] = len(engines) if engine is None else [*engines].index(engine)

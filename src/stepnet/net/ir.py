@@ -5,7 +5,7 @@ results. A recurrence is a node that holds a net, its body (the step-net), whose
 step.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -94,6 +94,13 @@ class Net:
             for operand in node.inputs:
                 users[operand].append(number)
         return users
+
+
+def unchecked(nodes: tuple[Node, ...], inputs: tuple[int, ...], results: tuple[int, ...]) -> Net:
+    """A net that was checked when it was first made, made again without that."""
+    net = object.__new__(Net)
+    vars(net).update(nodes=nodes, inputs=inputs, results=results)
+    return net
 
 
 def check(net: Net) -> None:
@@ -210,6 +217,15 @@ def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) 
             raise NetError(f"%{number} = input {node.name} is read, and is none of the inputs of the net")
         place[number] = made.copy(node, [place[operand] for operand in node.inputs])
     return made.net(place[number] for number in wanted)
+
+
+def all_nodes(net: Net) -> Iterator[Node]:
+    """The nodes of a net and of the bodies in it."""
+    for node in net.nodes:
+        yield node
+        for _, value in node.pairs:
+            if isinstance(value, Net):
+                yield from all_nodes(value)
 
 
 def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:

@@ -16,24 +16,31 @@ from stepnet.net.ir import Net
 from stepnet.net.types import STEPS
 from stepnet.plan.groups import Groups
 from stepnet.plan.passes.pair import Pair, pairs
-from stepnet.plan.passes.pieces import with_results
-from stepnet.plan.passes.stack import Layer, members, stacks
+from stepnet.plan.passes.pieces import Cells, with_results
+from stepnet.plan.passes.stack import Layer, layers_of, members, stacks_of
 from stepnet.plan.schedule import Part
 
 Layers = tuple[Layer, ...]
 
 
+def pairs_and_stacks(net: Net) -> tuple[list[Pair], list[Layers]]:
+    """The layers of both directions, and the stacks. Each recurrence is recognised once for both."""
+    cells = Cells(net)
+    both = pairs(net, cells)
+    return [*both], [stack.layers for stack in stacks_of(net, layers_of(net, both), cells)]
+
+
 def chains(net: Net) -> tuple[Layers, ...]:
     """What may be in one piece: layers, each on the one before, and layers of both directions alone."""
-    piled = [stack.layers for stack in stacks(net)]
+    both, piled = pairs_and_stacks(net)
     within = {layer for layers in piled for layer in layers}
-    return (*piled, *((pair,) for pair in pairs(net) if pair not in within))
+    return (*piled, *((pair,) for pair in both if pair not in within))
 
 
 def layers_in(net: Net) -> list[str]:
     """The layers of both directions, and the stacks of a net, in words."""
-    alone: list[Layers] = [(pair,) for pair in pairs(net)]
-    return [described(net, layers) for layers in (*alone, *(stack.layers for stack in stacks(net)))]
+    both, piled = pairs_and_stacks(net)
+    return [described(net, layers) for layers in (*((pair,) for pair in both), *piled)]
 
 
 def joined_part(layers: Layers, parts: Mapping[int, Part], net: Net) -> Part:

@@ -19,12 +19,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepnet.errors import NetError
+from stepnet.net.digest import digest
 from stepnet.net.ends import Ends
-from stepnet.net.ir import Net, Node
+from stepnet.net.ir import Net, Node, all_nodes
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.plan.passes import optimised
 from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.passes.when import When, when
+from stepnet.values.once import computed_once
 
 STAGES: dict[Extent, tuple[tuple[When, str], ...]] = {
     CONST: ((When.ONCE, "once"), (When.TOTAL, "total")),
@@ -70,13 +72,16 @@ class Plan:
         """Whether each sequence runs from its own last step."""
         return self.recurrence.recur.reverse
 
-    @property
-    def forward_net(self) -> Net:
-        """The net with its recurrence in the direction of time."""
-        pairs = tuple(pair for pair in self.recurrence.pairs if pair[0] != "reverse")
-        forward = replace(self.recurrence, pairs=pairs)
-        nodes = (*self.net.nodes[: self.recur], forward, *self.net.nodes[self.recur + 1 :])
-        return replace(self.net, nodes=nodes)
+    def turned(self, traced: Net) -> "Plan":
+        """The plan of a net that is as this one's, but may run in the other direction."""
+        (recurrence,) = (node.recur for node in traced.nodes if node.operation == "recur")
+        return replace(self, traced=traced, net=directed(self.net, recurrence.reverse))
+
+    @computed_once
+    def key(self) -> str:
+        """A digest of what is computed; plans that are equal but for their direction have the same."""
+        stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
+        return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages)
 
     @property
     def unroll(self) -> int:
@@ -147,6 +152,31 @@ def plan(traced: Net) -> Plan:
         phases(net, stages["ended"]),
         tuple(stages["total"]),
     )
+
+
+def directed(net: Net, reverse: bool) -> Net:
+    """The net with all of its recurrences in one direction."""
+
+    def node_in_direction(node: Node) -> Node:
+        pairs = tuple((name, reverse if name == "reverse" else value) for name, value in node.pairs)
+        return node if pairs == node.pairs else replace(node, pairs=pairs)
+
+    return replace(net, nodes=tuple(map(node_in_direction, net.nodes)))
+
+
+class Plans:
+    """The plans of nets of one recurrence: those that are equal but for their direction are made once."""
+
+    def __init__(self) -> None:
+        self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
+
+    def of(self, traced: Net) -> Plan:
+        """The plan of a net. No pass and no phase depends on the direction."""
+        forward = directed(traced, reverse=False)
+        key = forward, tuple(node.source for node in all_nodes(forward))
+        if key not in self.known:
+            self.known[key] = plan(forward)
+        return self.known[key].turned(traced)
 
 
 def stage(node: Node, known: When) -> str:

@@ -24,7 +24,7 @@ from stepnet.plan.groups import Groups, has_inner, is_plain, results_of, waves
 from stepnet.plan.passes.lift import lift
 from stepnet.plan.passes.unloop import unloop
 from stepnet.plan.passes.when import is_constant, known_once
-from stepnet.plan.plan import Plan, plan
+from stepnet.plan.plan import Plan, Plans, plan
 from stepnet.values.once import computed_once
 
 Array = np.ndarray
@@ -85,13 +85,9 @@ class Schedule:
     joined: tuple[Part, ...] = ()
 
     @computed_once
-    def cut(self) -> tuple[Net, tuple[Part, ...]]:
+    def cut(self) -> "Cut":
         """The net of which there are parts, and the parts."""
-        single = plan_of_all(self.traced) if self.moved is None else None
-        if single is not None:
-            return self.traced, (whole_part(single),)
-        net = unloop(lift(self.traced)) if self.moved is None else self.moved
-        return net, parts_of(net, self.joined)
+        return cut_of(self.traced, self.moved, self.joined)
 
     @property
     def net(self) -> Net:
@@ -119,6 +115,18 @@ class Schedule:
                 yield from (member.plan for member in layer if member.plan is not None)
             if part.inner is not None:
                 yield from part.inner.plans
+
+
+Cut = tuple[Net, tuple[Part, ...]]
+
+
+def cut_of(traced: Net, moved: Net | None, joined: tuple[Part, ...] = ()) -> Cut:
+    """The net of which there are parts, and the parts; all arguments are as in `Schedule`."""
+    single = plan_of_all(traced) if moved is None else None
+    if single is not None:
+        return traced, (whole_part(single),)
+    net = unloop(lift(traced)) if moved is None else moved
+    return net, parts_of(net, joined)
 
 
 def schedule(net: Net) -> Schedule:
@@ -158,7 +166,8 @@ def parts_of(net: Net, joined: tuple[Part, ...] = ()) -> tuple[Part, ...]:
         alone = 0 if joins else number + 1
         extent = node.types[0].extent if joins else CONST
         together.setdefault((levels[number], alone, extent), []).append(number)
-    parts = {key: part_of(net, numbers, groups) for key, numbers in together.items()}
+    plans = Plans()
+    parts = {key: part_of(net, numbers, groups, plans) for key, numbers in together.items()}
     parts |= {(levels[min(part.inside)], min(part.inside) + 1, CONST): part for part in joined}
     ordered = [parts[key] for key in sorted(parts)]
     return tuple(replace(part, late=bool(late_reads(net, part) - groups.once)) for part in ordered)
@@ -173,7 +182,7 @@ def late_reads(net: Net, part: Part) -> set[int]:
     }
 
 
-def part_of(net: Net, numbers: list[int], groups: Groups) -> Part:
+def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
     """The part for these nodes."""
     node = net.nodes[numbers[0]]
     if is_constant(node):
@@ -185,7 +194,7 @@ def part_of(net: Net, numbers: list[int], groups: Groups) -> Part:
     body: Net = node.attributes["body"]
     if has_inner(body):
         return loop(net, numbers[0])
-    return recurrence(net, numbers[0], groups)
+    return recurrence(net, numbers[0], groups, plans)
 
 
 # ---- the nets of parts -------------------------------------------------------------------------------------
@@ -292,7 +301,7 @@ def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
     return builder.net([*outputs, *final])
 
 
-def recurrence(net: Net, number: int, groups: Groups) -> Part:
+def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
     """A recurrence over flat sequences, with the outputs that are read, and totals of its results."""
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
@@ -331,7 +340,7 @@ def recurrence(net: Net, number: int, groups: Groups) -> Part:
         (*reads[:sequences], *more, *reads[sequences:]),
         tuple(ends.get(number, number) for number in numbers),
         extent,
-        plan(outer.builder.net(there)),
+        plans.of(outer.builder.net(there)),
         recur.memory_count,
         len(reads) - recur.sequence_count - recur.memory_count,
         tuple(outer.parameters),

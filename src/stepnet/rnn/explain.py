@@ -22,10 +22,10 @@ from stepnet.engines.placed import choice as placed_on
 from stepnet.errors import RefusedError
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST, Type
-from stepnet.plan.chains import waves_of
 from stepnet.plan.plan import Plan, picks
 from stepnet.plan.schedule import Schedule
 from stepnet.plan.side_by_side import Load
+from stepnet.plan.waves import waves_of
 from stepnet.rnn.expressions import amount, constant, expression, types_text, view
 from stepnet.rnn.nesting import described, parts_of
 

@@ -16,7 +16,8 @@ from stepnet.errors import InputError
 from stepnet.net.ends import Ends
 from stepnet.net.ir import Net
 from stepnet.plan.plan import Plan
-from stepnet.plan.schedule import Schedule, schedule
+from stepnet.plan.schedule import Schedule
+from stepnet.plan.stored import KeptSchedule
 from stepnet.rnn.runs import Runs
 from stepnet.trace.step import Spec, TracedStep
 from stepnet.values.collector import paused_collector
@@ -39,7 +40,7 @@ class NetProgram:
     @computed_once
     def schedule(self) -> Schedule:
         """What runs, part by part."""
-        return schedule(self.net)
+        return KeptSchedule(self.net)
 
     @computed_once
     def ends(self) -> Ends:

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import llvmlite.binding as llvm
 import numpy as np
 
+from stepnet.cli.report import cache
 from stepnet.engines import AUTO, engine_named, engine_names
 from stepnet.engines.llvm.target import available_targets
 from stepnet.engines.threads import threads
@@ -23,7 +24,8 @@ class Health:
     """The facts of a machine.
 
     targets: the processor's instruction sets, the one in use first. engines: by name, why an engine refuses a
-    plain recurrence; None if it runs it. packages: versions by name, None for a missing package.
+    plain recurrence; None if it runs it. cache: where compiled
+    code is kept on disk, or why it is not. packages: versions by name, None for a missing package.
     """
 
     stepnet: str
@@ -32,6 +34,7 @@ class Health:
     processor: str
     targets: tuple[str, ...]
     threads: int
+    cache: str
     engines: dict[str, str | None]
     packages: dict[str, str | None]
 
@@ -46,6 +49,7 @@ def examine() -> Health:
         llvm.get_host_cpu_name(),
         tuple(map(str, available_targets())),
         threads(),
+        cache.state(cache.examine()),
         {name: engine_named(name).refuse(schedule) for name in engine_names()},
         {name: installed(name) for name in NEEDED + OPTIONAL},
     )
@@ -81,6 +85,7 @@ def health_text(health: Health) -> str:
         ("code for", health.targets[0]),
         *[("", f"also runs {target}") for target in health.targets[1:]],
         ("threads", str(health.threads)),
+        ("cache", health.cache),
     ]
     lines = [f"{name:<14}{value}".rstrip() for name, value in facts]
     lines += ["", "engines"]

@@ -8,28 +8,12 @@ from llvmlite import ir
 
 from stepnet.engines.llvm.code import I64, POINTER, Code
 from stepnet.engines.llvm.loops import Loop
-from stepnet.engines.llvm.records import Field, Outside
+from stepnet.engines.llvm.records import Field, Outside, Source
 from stepnet.engines.llvm.stage import Rows, RowsOutside
-from stepnet.engines.llvm.system import write_ticks
+from stepnet.engines.llvm.system_code import write_ticks
 from stepnet.engines.llvm.waiting import barrier, wait_while
 from stepnet.engines.llvm.words import PROGRESS, TABLES, WORDS
 from stepnet.net.ir import Net
-
-
-@dataclass(frozen=True)
-class Source:
-    """The source of bytes of a sequence: a user's array (its word), or a field of the sequence record; else
-    zeros.
-    """
-
-    word: int
-    field: Field | None
-    bytes: int
-
-    @property
-    def is_zeros(self) -> bool:
-        """Whether it has no source and stands for zeros."""
-        return self.word < 0 and self.field is None
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from stepnet.engines.llvm.native import CALL, POINTERS, Native
 from stepnet.engines.llvm.system import clock
 from stepnet.engines.llvm.workspace import Share
 from stepnet.engines.threads import threads
-from stepnet.plan.chains import Waves
 from stepnet.plan.side_by_side import Load, side_by_side
+from stepnet.plan.waves import Waves
 
 SPARE = 8
 DECIDED = 256  # waves of so many sizes at most, whose order is remembered

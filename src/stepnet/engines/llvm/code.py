@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from llvmlite import ir
+from llvmlite.binding import llvm_version_info
 
 from stepnet.engines.llvm.target import Target
 
@@ -24,7 +25,17 @@ REGISTER_TYPES = {
     "int64": I64,
     "bool": I1,
 }
+HAS_SPLAT = llvm_version_info[0] >= 20
+"""Whether LLVM reads `splat (float 1.0)`. Written in full, such vectors are half of the text of a module."""
 MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
+
+
+class Splat(ir.Constant):
+    """A vector with the same number in every element."""
+
+    def get_reference(self) -> str:
+        """Its text as an operand."""
+        return f"splat ({self.constant[0]})"
 
 
 # Constants that are equal are one object, so that their text, which is long for a vector, is written once.
@@ -39,7 +50,7 @@ def integer(value: int) -> ir.Constant:
 @lru_cache(maxsize=1024)
 def repeated(type_: ir.VectorType, number: ir.Constant) -> ir.Constant:
     """A vector with a number in every element."""
-    return ir.Constant(type_, [number] * type_.count)
+    return (Splat if HAS_SPLAT else ir.Constant)(type_, [number] * type_.count)
 
 
 @lru_cache(maxsize=1024)
@@ -111,6 +122,13 @@ class Code(ir.IRBuilder):
         function = self.inttoptr(address, type_.as_pointer())
         assert isinstance(function, ir.NamedValue)
         return self.call(function, arguments)
+
+    def address(self, name: str) -> ir.Value:
+        """The address of a function by name, as a number."""
+        function = self.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.module, ir.FunctionType(I64, []), name)
+        return self.ptrtoint(function, I64)
 
     def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """a * b + c, rounded once where the target can; rounded twice elsewhere."""

@@ -13,7 +13,10 @@ from stepnet.engines.llvm.memory import POOL, pointer
 from stepnet.engines.llvm.pack import Packing
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.target import Target
-from stepnet.net.types import Type
+from stepnet.engines.packed import parameters_of
+from stepnet.net.interpret import evaluated
+from stepnet.net.types import CONST, Type
+from stepnet.plan.plan import Plan
 
 Array = np.ndarray
 
@@ -154,3 +157,17 @@ def put(memory: Array, numbers: Array) -> None:
     """Puts numbers at the beginning of memory, one after the other."""
     data = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
     memory[: data.size] = data
+
+
+def constant_values(plan: Plan, parameters: Sequence[np.ndarray]) -> Values:
+    """The value of every constant node of the outer net and the body, from the parameters."""
+    net, body = plan.net, plan.body
+    outer = evaluated(net, dict(zip(parameters_of(net), parameters, strict=True)), plan.once)
+    values: Values = {(False, number): value for number, value in outer.items()}
+    for inner, outer in zip(body.inputs, plan.recurrence.inputs, strict=True):
+        if body.type_of(inner).extent == CONST:
+            values[True, inner] = values[False, outer]
+    for number, node in enumerate(body.nodes):
+        if node.operation == "constant":
+            values[True, number] = node.attributes["value"].value
+    return values

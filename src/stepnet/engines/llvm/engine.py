@@ -4,21 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepnet.engines.base import Array, Kernel
-from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept, compiled
+from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept
+from stepnet.engines.llvm.constants import constant_values
 from stepnet.engines.llvm.finish import Finish, Rows, total
+from stepnet.engines.llvm.late import late
 from stepnet.engines.llvm.native import Native
-from stepnet.engines.llvm.pointwise import POINTWISE
-from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.run import Runner, chained
+from stepnet.engines.llvm.stored_plan import compiled, stored_plan
 from stepnet.engines.llvm.target import Target, host_target
 from stepnet.engines.parts import Means, in_parts
 from stepnet.net.digest import digest
 from stepnet.net.ir import Node
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
-
-KINDS = {"view", "reduce", "scan", "matmul", "source", "gather"}
-STRUCTURE = {"result", "expand", "recur"}
 
 
 @dataclass(frozen=True)
@@ -31,11 +29,16 @@ class LlvmEngine:
 
     def refuse(self, schedule: Schedule) -> str | None:
         """The first operation without machine code, as a reason; None if there is none."""
-        return next((reason for plan in schedule.plans if (reason := plan_refusal(plan))), None)
+        return next((reason for plan in schedule.plans if (reason := self.refuse_plan(plan))), None)
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """The first operation without machine code."""
-        return plan_refusal(plan)
+        """The first operation without machine code. What is compiled already is not looked through: that
+        needs all that generates code.
+        """
+        if KEPT.get(self.key(plan), lambda: stored_plan(self.key(plan))) is not None:
+            return None
+        reason: str | None = late("refusals").plan_refusal(plan)
+        return reason
 
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part as machine code; those with nothing in between run in one go."""
@@ -43,10 +46,13 @@ class LlvmEngine:
 
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
         """One plan as machine code; plans that are equal but for their direction are compiled once."""
-        target = self.target or host_target()
-        stages = (plan.once, plan.sequence, plan.before, plan.loop, plan.after, plan.ended, plan.total)
-        key = digest(target, plan.forward_net, plan.ends, plan.recur, *stages)
-        return LlvmKernel(plan, KEPT.get(key, lambda: compiled(plan, target)), target)
+        target, key = self.target or host_target(), self.key(plan)
+        made = KEPT.get(key, lambda: compiled(plan, key, target))
+        return LlvmKernel(plan, made, target)
+
+    def key(self, plan: Plan) -> str:
+        """What stands for a plan and the target among all that is compiled."""
+        return digest(self.target or host_target(), plan.key)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """A value over all rows, computed by NumPy or the contract kernel."""
@@ -54,27 +60,6 @@ class LlvmEngine:
 
 
 KEPT = Kept(MOST_BYTES)
-
-
-def plan_refusal(plan: Plan) -> str | None:
-    """The first operation of a plan without machine code. NumPy does the work after the loop, which needs
-    none.
-    """
-    in_numpy = {*plan.reduced, *plan.total}
-    rest = [node for number, node in enumerate(plan.net.nodes) if number not in in_numpy]
-    return refusal(rest) or refusal(plan.body.nodes, inside=True)
-
-
-def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
-    """The first operation of a net's nodes that has no machine code."""
-    for node in nodes:
-        if node.operation == "recur" and inside:
-            return "a recurrence inside a recurrence is not compiled yet"
-        compiled = node.kind in KINDS or node.operation in STRUCTURE or node.operation in POINTWISE
-        if not compiled:
-            where = f"\n    at {node.source}" if node.source else ""
-            return f"it has no machine code for `{node.operation}`{where}"
-    return None
 
 
 @dataclass(frozen=True)

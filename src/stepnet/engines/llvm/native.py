@@ -9,11 +9,11 @@ from stepnet.engines.base import Array, Call
 from stepnet.engines.llvm.again import OUTSIDE
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.compiled import Compiled
+from stepnet.engines.llvm.constants import constant_values
 from stepnet.engines.llvm.finish import Finish
 from stepnet.engines.llvm.form import Arrays, Form, Kind
 from stepnet.engines.llvm.laid import Laid
 from stepnet.engines.llvm.memory import pointer
-from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.refill import Refill
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.words import ARRAYS, CALL_WORDS, WORDS

@@ -65,6 +65,22 @@ class Field:
 
 
 @dataclass(frozen=True)
+class Source:
+    """The source of bytes of a sequence: a user's array (its word), or a field of the sequence record; else
+    zeros.
+    """
+
+    word: int
+    field: Field | None
+    bytes: int
+
+    @property
+    def is_zeros(self) -> bool:
+        """Whether it has no source and stands for zeros."""
+        return self.word < 0 and self.field is None
+
+
+@dataclass(frozen=True)
 class Outside:
     """An array of the call whose rows are read or written in place: the table of their places, the word of
     the array, and the type of its values.

@@ -13,7 +13,7 @@ from stepnet.engines.llvm.laid import Laid
 from stepnet.engines.llvm.memory import POOL
 from stepnet.engines.llvm.native import Native
 from stepnet.engines.threads import threads
-from stepnet.plan.chains import Waves
+from stepnet.plan.waves import Waves
 
 
 class Runner:

@@ -1,5 +1,8 @@
 """What machine code asks of the system: semaphores to sleep on, a clock, and a short rest.
 
+Machine code that is kept on disk is loaded by other processes, where these functions lie elsewhere. So it
+calls them by name (`symbols`), or at addresses that a call's words hold.
+
 A thread that wakes inside Python first waits for the interpreter's lock, which the thread that woke it holds
 between its calls: up to five milliseconds. One that wakes inside machine code has its work at once.
 """
@@ -10,10 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-
-from llvmlite import ir
-
-from stepnet.engines.llvm.code import I64, Code
 
 BYTES = 64
 """How many bytes of a caller's memory a semaphore may lie in."""
@@ -71,33 +70,10 @@ def clock() -> Clock:
     return Clock(address_of(library, "clock_gettime"), monotonic, 10**9)
 
 
-def write_ticks(code: Code, address: ir.Value, scratch: ir.Value) -> ir.Value:
-    """Code that reads the clock whose function is at an address; scratch: 16 bytes for its answer."""
-    number = clock().number
-    if number is None:
-        code.call_at(address, ir.VoidType(), [scratch])
-        return code.read(I64, scratch, 8)
-    code.call_at(address, ir.VoidType(), [code.number(number), scratch])
-    return code.add(
-        code.mul(code.read(I64, scratch, 8), code.number(10**9)), code.read(I64, code.at(scratch, 8), 8)
-    )
-
-
 @cache
 def rest_address() -> int:
     """The address of the system's function that lets a thread rest."""
     return address_of(system_library(), "Sleep" if sys.platform == "win32" else "usleep")
-
-
-def write_rest(code: Code, address: ir.Value) -> None:
-    """Code that rests by the function at an address."""
-    code.call_at(address, ir.VoidType(), [code.number(0 if sys.platform == "win32" else REST)])
-
-
-def write_yield(code: Code) -> None:
-    """Code that lets other threads have the processor, if any wait for it."""
-    name = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
-    code.call_at(code.number(address_of(system_library(), name)), ir.IntType(32), [])
 
 
 @cache
@@ -134,3 +110,13 @@ def semaphores() -> Semaphores:
 
         names = ("sem_wait", "sem_post")
     return Semaphores(make, *(address_of(library, name) for name in names))
+
+
+@cache
+def symbols() -> dict[str, int]:
+    """The functions that machine code calls by name, and their addresses in this process."""
+    windows = sys.platform == "win32"
+    names = {"system_yield": "SwitchToThread" if windows else "sched_yield"}
+    named = {name: address_of(system_library(), each) for name, each in names.items()}
+    own = {"system_wait": semaphores().wait, "system_post": semaphores().post}
+    return named | own | {"system_clock": clock().address}

@@ -7,10 +7,14 @@ runs too are how AVX2 and plain code are tested on an AVX-512 machine.
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 
-import llvmlite.binding as llvm
+import llvmlite
 
+from stepnet.disk import store
+from stepnet.disk.data import Form
 from stepnet.engines.apart import apart
+from stepnet.net.digest import digest
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,9 @@ class Target:
         return f"{self.name} ({self.cpu}, {self.vector_bytes * 8}-bit vectors)"
 
 
+TARGETS = Form(Target)
 AVX512_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "f16c")
 AVX2_FEATURES = ("avx2", "fma", "f16c")
-
-
-@cache
-def host_features() -> dict[str, bool]:
-    """The features of this processor as LLVM names them."""
-    return dict(llvm.get_host_cpu_features())
 
 
 @cache
@@ -55,13 +54,36 @@ def host_target() -> Target:
 
 @cache
 def available_targets() -> tuple[Target, ...]:
-    """Every target that this processor runs, the widest first."""
-    return apart(targets)
+    """Every target that this processor runs, the widest first: as LLVM said in a process before."""
+    if not store.is_used() or (here := processor()) is None:
+        return apart(targets)
+    key = digest(here, llvmlite.__version__)
+    data = store.get("targets", key)
+    if data is not None:
+        return TARGETS.unpacked(data)
+    made = apart(targets)
+    store.put("targets", key, TARGETS.packed(made))
+    return made
+
+
+def processor() -> str | None:
+    """A text that is the same as long as this computer runs on this processor; None where none is known."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            booted = file.read()
+        with open("/proc/cpuinfo") as file:
+            lines = list(takewhile(str.strip, file))  # of the first processor
+    except OSError:
+        return None
+    return booted + "".join(line for line in lines if "MHz" not in line)
 
 
 def targets() -> tuple[Target, ...]:
     """The same, by asking LLVM."""
-    features = host_features()
+    # Imported where it is needed: what a process loads from disk needs no LLVM.
+    import llvmlite.binding as llvm
+
+    features = dict(llvm.get_host_cpu_features())
     usable: list[Target] = []
     if all(features.get(name) for name in AVX512_FEATURES):
         # LLVM uses half the width on these processors unless it is told not to.

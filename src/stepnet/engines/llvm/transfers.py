@@ -2,8 +2,8 @@
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.call_code import CallCode, Source
-from stepnet.engines.llvm.records import Field
+from stepnet.engines.llvm.call_code import CallCode
+from stepnet.engines.llvm.records import Field, Source
 
 
 def gather(call: CallCode, rows: ir.Value) -> None:

@@ -15,7 +15,8 @@ from stepnet.engines.llvm.loops import Operand, Product, Register, UnitLoop
 from stepnet.engines.llvm.pointwise import pointwise
 from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.stage import StageCode
-from stepnet.engines.llvm.tile import Left, Sums, Tile, accumulate, cover, tiles
+from stepnet.engines.llvm.tile import Left, Sums, accumulate
+from stepnet.engines.llvm.tiles import Tile, cover, tiles
 
 # Cells of a tile whose pointwise work is done at the same time, as one long vector that LLVM takes apart
 # again. A cell's own chain of operations is long, and the processor looks ahead too little to find the next

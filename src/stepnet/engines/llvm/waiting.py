@@ -3,7 +3,7 @@
 from llvmlite import ir
 
 from stepnet.engines.llvm.code import I64, POINTER, Code
-from stepnet.engines.llvm.system import write_rest, write_ticks
+from stepnet.engines.llvm.system_code import write_rest, write_ticks
 
 # Some 400 microseconds. A rest takes up to 150: were it longer than others spin, they would rest in turn.
 SPINS = 10000

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepnet.engines.base import Cell, Joins, Kernel
-from stepnet.engines.llvm.engine import LlvmEngine, plan_refusal
+from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.onednn.bound import OneDnnKernel
 from stepnet.engines.onednn.joined import OneDnnJoins
 from stepnet.engines.onednn.known import Known, known_plan
@@ -45,7 +45,7 @@ class OneDnnEngine:
             known += isinstance(made, Known)
             if isinstance(made, str) and (part.node is not None or schedule.whole is not None):
                 return made
-            if isinstance(made, str) and (reason := plan_refusal(part.plan)) is not None:
+            if isinstance(made, str) and (reason := LLVM.refuse_plan(part.plan)) is not None:
                 return reason
         return None if known else "there is no recurrence that oneDNN has"
 

@@ -1,0 +1,71 @@
+"""Where the cache lies, how large it is, and whether it is used: by environment variables.
+
+STEPNET_CACHE       0: no cache
+STEPNET_CACHE_DIR   its folder; by default that which the system has for caches
+STEPNET_CACHE_MB    how large it becomes, in megabytes
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+OFF = ("0", "off", "no", "false")
+ON = ("", "1", "on", "yes", "true")
+MOST_MB = 256
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The folder, the most bytes in it, and the reason why there is no cache (None where there is one)."""
+
+    folder: Path | None
+    most: int
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, variables: Mapping[str, str]) -> "Settings":
+        """The settings by these environment variables.
+
+        >>> Settings.of({"STEPNET_CACHE": "0"}).reason
+        'STEPNET_CACHE is 0'
+        >>> Settings.of({"STEPNET_CACHE_DIR": "/data/cache", "STEPNET_CACHE_MB": "64"}).most
+        67108864
+        """
+        names = "STEPNET_CACHE", "STEPNET_CACHE_DIR", "STEPNET_CACHE_MB"
+        used, folder, most = (variables.get(name, "").strip() for name in names)
+        megabytes = int(most) if most.isdecimal() else MOST_MB
+        reason = None
+        if used.lower() in OFF:
+            reason = f"STEPNET_CACHE is {used}"
+        elif used.lower() not in ON:
+            reason = f"STEPNET_CACHE is {used!r}; it is 0 or 1"
+        elif folder and not os.path.isabs(folder):
+            reason = f"STEPNET_CACHE_DIR is {folder!r}; it is an absolute path"
+        elif most and not (most.isdecimal() and megabytes):
+            reason = f"STEPNET_CACHE_MB is {most!r}; it is a whole number from 1 on"
+        if reason is not None and used.lower() in OFF:
+            return cls(None, megabytes * 2**20, reason)
+        return cls(Path(folder) if folder else usual_folder(variables), megabytes * 2**20, reason)
+
+
+def usual_folder(variables: Mapping[str, str]) -> Path:
+    """The folder that this system has for the user's caches, and stepnet's in it.
+
+    A library that knows more systems than these takes longer to import than compiled code to read, and there
+    is no cache on others (see `folder`).
+
+    >>> usual_folder({"XDG_CACHE_HOME": "/data/caches"}).name
+    'stepnet'
+    """
+    named = variables.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(named) and sys.platform != "darwin":
+        return Path(named, "stepnet")
+    inside = "Library/Caches" if sys.platform == "darwin" else ".cache"
+    return Path(os.path.expanduser("~"), inside, "stepnet")
+
+
+def settings() -> Settings:
+    """The settings of this process, as its environment is now."""
+    return Settings.of(os.environ)

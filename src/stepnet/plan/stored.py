@@ -1,0 +1,92 @@
+"""Schedules on disk: a process that runs a net again need not plan it again.
+
+    net --key--> file --data--> parts, each with its plan
+
+To read one takes a twentieth of the time that planning takes. Names and the user's lines are part of the key,
+as they are part of what is read.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from stepnet.disk import store
+from stepnet.disk.data import Form, NotDataError
+from stepnet.disk.sources import sources
+from stepnet.net.digest import digest
+from stepnet.net.ends import Ends
+from stepnet.net.ir import Net, Node, all_nodes, unchecked
+from stepnet.net.precision import Precision
+from stepnet.net.types import Literal, Type
+from stepnet.plan.plan import Plan
+from stepnet.plan.schedule import Cut, Part, Schedule, cut_of
+from stepnet.values.once import computed_once
+
+FORM = Form(Part, Plan, Net, Node, Type, Literal, Ends, Precision, shortcuts={Net: unchecked})
+PLANNING = ("values", "net", "plan")
+"""The folders of the modules that decide what a schedule is."""
+MOST_BYTES = 2**20
+"""The most bytes of arrays in a net whose schedule is stored: they are the user's, and lie in each plan."""
+
+
+class KeptSchedule(Schedule):
+    """A schedule of a net as traced, whose parts are read from disk, or made and stored there, when they are
+    first asked for.
+    """
+
+    @computed_once
+    def cut(self) -> Cut:
+        """The net of which there are parts, and the parts."""
+        key = key_of(self.traced)
+        if key is None:
+            return cut_of(self.traced, None)
+        data = store.get("schedule", key)
+        if data is not None:
+            return cut_from(FORM.unpacked(data), self.traced)
+        cut = cut_of(self.traced, None)
+        try:
+            store.put("schedule", key, FORM.packed(entry_of(cut, self.traced)))
+        except NotDataError:  # the net holds what is no data
+            store.COUNTS["failed"] += 1
+        return cut
+
+
+def key_of(traced: Net) -> str | None:
+    """The key of the schedule of a net; None where it is not stored."""
+    if not store.is_used() or bytes_of(traced) > MOST_BYTES:
+        return None
+    named = tuple((node.name, node.source) for node in all_nodes(traced))
+    return digest(sources(*PLANNING), traced, named)
+
+
+def bytes_of(net: Net) -> int:
+    """The bytes of the arrays in a net."""
+    values = (value for node in all_nodes(net) for _, value in node.pairs)
+    return sum(value.value.nbytes for value in values if isinstance(value, Literal))
+
+
+def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
+    """What is stored of the parts of a net."""
+    net, parts = cut
+    inner = [part.inner for part in parts]
+    return {
+        "net": None if net is traced else net,
+        "parts": tuple(replace(part, inner=None) for part in parts),
+        "keys": tuple(part.plan and part.plan.key for part in parts),
+        "inner": tuple(each and (each.traced, each.moved, entry_of(each.cut, each.traced)) for each in inner),
+        "whole": len(parts) == 1 and parts[0].plan is not None and parts[0].plan.traced is traced,
+    }
+
+
+def cut_from(entry: dict[str, Any], traced: Net) -> Cut:
+    """The parts of a net as they were stored."""
+    parts = list[Part]()
+    for part, key, inner in zip(entry["parts"], entry["keys"], entry["inner"], strict=True):
+        plan, own = part.plan, None
+        if plan is not None:
+            plan = replace(plan, traced=traced) if entry["whole"] else plan
+            vars(plan)["key"] = key  # which the plan would compute when it is asked for
+        if inner is not None:
+            own = Schedule(*inner[:2])
+            vars(own)["cut"] = cut_from(inner[2], own.traced)
+        parts.append(replace(part, plan=plan, inner=own))
+    return entry["net"] or traced, tuple(parts)
