@@ -1,11 +1,13 @@
 """A step run over sequences of any length: `RNN`, and `scan`."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from stepnet.engines import checked_engine
 from stepnet.net.ir import Net
+from stepnet.net.precision import Precision
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn import nested
@@ -113,7 +115,7 @@ class RNN(Declared):
             unroll=self.unroll,
             until=self.until,
         )
-        return made, (self.step, self.params)
+        return remade, (made, self.step, self.params, self.precision)
 
     def with_params(self, params: Any) -> "RNN":
         """The same recurrence with other parameters.
@@ -140,14 +142,22 @@ class RNN(Declared):
         >>> rnn(x)[0].sum(), doubled(x)[0].sum()
         (np.float32(2.0), np.float32(4.0))
         """
+        made = same_parameters(params, self.params)
+        return self._changed(lambda program: program.with_params(made), params=made)
+
+    def _in_precision(self, precision: Precision) -> "RNN":
+        """The same recurrence in a precision."""
+        return self._changed(lambda program: program.in_precision(precision), precision=precision)
+
+    def _changed(self, change: Callable[[StepProgram], StepProgram], **attributes: Any) -> "RNN":
+        """The same with other attributes, and a change to each program."""
         made = object.__new__(type(self))
-        made.__dict__.update(vars(self))
-        made.params = same_parameters(params, self.params)
+        made.__dict__.update(vars(self) | attributes)
         latest = [] if self._latest is None else [self._latest]
         programs = {
             id(program): program for program in [*self._programs.values(), *self._seen.values(), *latest]
         }
-        new = {key: program.with_params(made.params) for key, program in programs.items()}
+        new = {key: change(program) for key, program in programs.items()}
         for name in ("_programs", "_seen"):
             pairs = ((key, new[id(program)]) for key, program in getattr(self, name).items())
             setattr(made, name, OrderedDict(pairs))
@@ -323,6 +333,12 @@ class RNN(Declared):
         """
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         return step_scopes(self, sequences, initial, statics, lengths, control)
+
+
+def remade(made: Callable[..., RNN], step: Step, params: Any, precision: Precision | None) -> RNN:
+    """A copy of a recurrence in its precision."""
+    rnn = made(step, params)
+    return rnn if precision is None else rnn._in_precision(precision)
 
 
 def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked = "auto") -> tuple[Any, Any]:

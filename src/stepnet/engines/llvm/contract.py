@@ -19,6 +19,7 @@ from functools import cache
 import numpy as np
 from llvmlite import ir
 
+from stepnet.engines.llvm.arithmetic import plain
 from stepnet.engines.llvm.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.code import I64, POINTER, Code, load_vector, store_vector
 from stepnet.engines.llvm.memory import POOL, pointer
@@ -211,9 +212,9 @@ class ContractCode:
             shape,
             Left((numbers,), itemsize, sizes.group * itemsize),
             code.at(self.pointer("packed_right"), code.mul(unit, code.number(sizes.unit_bytes))),
+            plain(sizes.dtype),
             inner=inner,
             gates=1,
-            dtype=sizes.dtype,
             width=sizes.width,
             unit_bytes=sizes.unit_bytes,
         )

@@ -80,7 +80,7 @@ def vector_width(plan: Plan, target: Target) -> int:
 
 def lowered(plan: Plan, target: Target) -> Lowered:
     """The plan as loops over records, for a target."""
-    return Lowering(plan, vector_width(plan, target)).run()
+    return Lowering(plan, target, vector_width(plan, target)).run()
 
 
 @dataclass
@@ -88,6 +88,7 @@ class Lowering:
     """The lowering of one plan, while fields are assigned."""
 
     plan: Plan
+    target: Target
     width: int
     constants: Constants = field(default_factory=Constants)
 
@@ -271,7 +272,16 @@ class Lowering:
     ) -> list[list[Loop]]:
         """The loops of one stage by phase. Values that only this stage reads are in the record `scratch`."""
         stage = Stage(
-            net, net is self.body, self.records, self.constants, self.width, scratch, sources, wanted, phases
+            net,
+            net is self.body,
+            self.records,
+            self.constants,
+            self.target,
+            self.width,
+            scratch,
+            sources,
+            wanted,
+            phases,
         )
         return stage.loops()
 
@@ -383,8 +393,8 @@ def is_zeros(net: Net, number: int) -> bool:
 
 def read_by(net: Net) -> int:
     """Bytes of parameters that products read each time a net is run."""
-    rights = [right for node in net.nodes if node.kind == "matmul" for right in node.sides[1]]
-    return sum(net.type_of(right).size * net.type_of(right).itemsize for right in rights)
+    products = [node for node in net.nodes if node.kind == "matmul"]
+    return sum(net.type_of(right).size * node.weight_bytes for node in products for right in node.sides[1])
 
 
 def constant_values(plan: Plan, parameters: Sequence[np.ndarray]) -> Values:

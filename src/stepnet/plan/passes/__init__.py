@@ -11,6 +11,7 @@ from stepnet.plan.passes.hoist import hoist
 from stepnet.plan.passes.join import join
 from stepnet.plan.passes.legalise import legalise
 from stepnet.plan.passes.merge import merge
+from stepnet.plan.passes.narrow import narrow
 from stepnet.plan.passes.part import part
 from stepnet.plan.passes.prune import prune
 from stepnet.plan.passes.regroup import regroup
@@ -24,6 +25,7 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
     split,
     regroup,
     legalise,
+    narrow,
     hoist,
     sink,
     fold,
@@ -35,5 +37,12 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
 def optimised(net: Net) -> Net:
     """The net after every pass."""
     for rewrite in PIPELINE:
+        net = rewrite(net)
+    return net
+
+
+def narrowed(net: Net) -> Net:
+    """The net after the passes up to the one that says which products are in fewer bits."""
+    for rewrite in PIPELINE[: PIPELINE.index(narrow) + 1]:
         net = rewrite(net)
     return net
