@@ -55,6 +55,12 @@ class Calibration:
         return np.clip(np.rint(values * self.scale + self.shift), 0, STEPS).astype(np.uint8)
 
 
+def check_keep(keep: float) -> None:
+    """Raises `InputError` unless `keep` is a part of some numbers."""
+    if not 0 < keep <= 1:
+        raise InputError(f"keep is the part of the numbers within the scale, above 0 and up to 1, not {keep}")
+
+
 def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, float]:
     """The scale and the shift of inputs such as the samples, and of a memory within -1 to 1.
 
@@ -66,8 +72,7 @@ def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, floa
     >>> data_scale([np.array([-2.0, 0.5])])
     (63.5, 128.0)
     """
-    if not 0 < keep <= 1:
-        raise InputError(f"keep is the part of the numbers within the scale, above 0 and up to 1, not {keep}")
+    check_keep(keep)
     sizes: list[Array] = []
     for place, sample in enumerate(samples):
         values = np.asarray(sample, np.float64)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stepnet.engines.base import Array, Call, FrozenCall, Kernel, Results
+from stepnet.engines.base import Array, Call, Cell, FrozenCall, Kernel, Results, narrow_cell
 from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
 from stepnet.engines.parts import in_parts
 from stepnet.net.interpret import interpret
@@ -35,6 +35,10 @@ class Interpreter:
     def refuse_plan(self, plan: Plan) -> str | None:
         """None."""
         return None
+
+    def cell(self, plan: Plan) -> Cell | str:
+        """What it has for a recurrence in fewer bits."""
+        return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "InterpreterKernel":
         """The net of one part, which says what of it is in fewer bits."""

@@ -28,8 +28,8 @@ MOST_TERMS = 2**17
 class Encoding:
     """One way to encode weights.
 
-    bytes: of one weight. is_scaled: whether there are scales besides. product: the product [..., k] @ [k, n] of
-    sides that are not encoded yet.
+    bytes: of one weight. is_scaled: whether there are scales besides. product: the product [..., k] @ [k, n]
+    of sides that are not encoded yet.
     """
 
     bytes: int
@@ -63,8 +63,9 @@ def whole_numbers(values: Array, axis: int) -> tuple[Array, Array]:
     dtype = values.dtype.type
     largest = np.maximum(np.abs(values).max(axis=axis, keepdims=True, initial=0), dtype(SMALLEST))
     is_finite = np.isfinite(largest)
-    numbers = np.rint(values * (dtype(LARGEST) / largest))
-    return np.where(is_finite, numbers, 0), np.where(is_finite, largest / dtype(LARGEST), dtype(np.nan))
+    numbers: Array = np.where(is_finite, np.rint(values * (dtype(LARGEST) / largest)), 0)
+    scales: Array = np.where(is_finite, largest, np.nan) / dtype(LARGEST)
+    return numbers, scales
 
 
 def product_of_rounded(left: Array, right: Array) -> Array:

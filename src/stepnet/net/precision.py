@@ -16,16 +16,17 @@ from stepnet.net.encodings import ENCODINGS
 class Precision:
     """What samples have shown to be enough for a recurrence.
 
-    dtype: "float32", "bfloat16" or "int8". scale, shift: of inputs and memory in int8; the weights' scales
-    come from the weights. recurrence: which one of a model's this is, in the order that it was traced.
+    dtype: "float32", "bfloat16" or "int8". recurrence: which one of a model's this is, in the order that it
+    was traced. scale, shift: of inputs and memory in int8 for the engine onednn, None where samples were not
+    measured for it; the weights' scales come from the weights.
 
-    >>> print(Precision("int8", 0, 31.75, 128.0), Precision("bfloat16"))
-    int8/31.75+128 bfloat16
+    >>> print(Precision("int8", 0, 31.75, 128.0), Precision("int8"), Precision("bfloat16"))
+    int8/31.75+128 int8 bfloat16
     """
 
     dtype: str
     recurrence: int = 0
-    scale: float = 1.0
+    scale: float | None = None
     shift: float = 0.0
 
     @property
@@ -34,4 +35,4 @@ class Precision:
         return self.dtype in ENCODINGS
 
     def __str__(self) -> str:
-        return f"{self.dtype}/{self.scale:.4g}+{self.shift:g}" if self.dtype == "int8" else self.dtype
+        return self.dtype if self.scale is None else f"{self.dtype}/{self.scale:.4g}+{self.shift:g}"

@@ -36,10 +36,12 @@ MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 class Declared:
     """A recurrence as it was declared. `RNN` adds the ways to run it, and documents the arguments.
 
-    precision: in how few bits it is computed, where `quantize` says so; else None.
+    precision: in how few bits it is computed, where `quantize` says so; else None. report: what `quantize`
+    chose, where it made this recurrence; else None.
     """
 
     precision: Precision | None = None
+    report: Any = None
 
     def __init__(
         self,

@@ -44,6 +44,9 @@ class RNN(Declared):
             the first step for which it is True, that step included. The outputs are then a shorter `Ragged`,
             whatever the inputs are.
 
+    Attributes:
+        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+
     Raises:
         InputError: For arguments of another form.
         StepError: For a step that cannot be traced; at the first call if `inputs` is not given.
@@ -115,7 +118,7 @@ class RNN(Declared):
             unroll=self.unroll,
             until=self.until,
         )
-        return remade, (made, self.step, self.params, self.precision)
+        return remade, (made, self.step, self.params, self.precision, self.report)
 
     def with_params(self, params: Any) -> "RNN":
         """The same recurrence with other parameters.
@@ -143,13 +146,15 @@ class RNN(Declared):
         (np.float32(2.0), np.float32(4.0))
         """
         made = same_parameters(params, self.params)
-        return self._changed(lambda program: program.with_params(made), params=made)
+        return self.changed(lambda program: program.with_params(made), params=made)
 
-    def _in_precision(self, precision: Precision) -> "RNN":
-        """The same recurrence in a precision."""
-        return self._changed(lambda program: program.in_precision(precision), precision=precision)
+    def in_precision(self, precision: Precision, report: Any = None) -> "RNN":
+        """The same recurrence in a precision, with a report of the choice. `stepnet.quantize` makes both."""
+        return self.changed(
+            lambda program: program.in_precision(precision), precision=precision, report=report
+        )
 
-    def _changed(self, change: Callable[[StepProgram], StepProgram], **attributes: Any) -> "RNN":
+    def changed(self, change: Callable[[StepProgram], StepProgram], **attributes: Any) -> "RNN":
         """The same with other attributes, and a change to each program."""
         made = object.__new__(type(self))
         made.__dict__.update(vars(self) | attributes)
@@ -335,10 +340,12 @@ class RNN(Declared):
         return step_scopes(self, sequences, initial, statics, lengths, control)
 
 
-def remade(made: Callable[..., RNN], step: Step, params: Any, precision: Precision | None) -> RNN:
+def remade(
+    made: Callable[..., RNN], step: Step, params: Any, precision: Precision | None, report: Any
+) -> RNN:
     """A copy of a recurrence in its precision."""
     rnn = made(step, params)
-    return rnn if precision is None else rnn._in_precision(precision)
+    return rnn if precision is None else rnn.in_precision(precision, report)
 
 
 def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked = "auto") -> tuple[Any, Any]:

@@ -119,8 +119,8 @@ class TracedStep:
 
     A value that is stored in one dtype and computed in another is cast where it enters the body, and an
     output where it leaves. Memories stay in their compute dtype from step to step, so that results are the
-    same however a sequence is cut. last: the `Spec`s to which a call rounds the last memories. precision: that
-    of its recurrence; None where nothing says so.
+    same however a sequence is cut. last: the `Spec`s to which a call rounds the last memories. precision:
+    that of its recurrence; None where nothing says so.
     """
 
     body: Net

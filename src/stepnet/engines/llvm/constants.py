@@ -114,8 +114,8 @@ class Packed:
 class Encoded:
     """Float32 parameters [k, n] of one shape in fewer bits, packed for the microkernel, padded with zeros:
 
-        bfloat16   [unit block][word of k][gate][element]
-        int8       [unit block][sums begin with; scales; word of k][gate][element]
+    bfloat16   [unit block][word of k][gate][element]
+    int8       [unit block][sums begin with; scales; word of k][gate][element]
     """
 
     sources: tuple[Constant, ...]
@@ -185,9 +185,7 @@ Entry = Places | Packed | Encoded
 class Constants:
     """The layout of a kernel's constants, as entries are added."""
 
-    entries: list[tuple[int, Entry | Array]] = field(
-        default_factory=list[tuple[int, Entry | Array]]
-    )
+    entries: list[tuple[int, Entry | Array]] = field(default_factory=list[tuple[int, Entry | Array]])
     known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
     size: int = 0
 

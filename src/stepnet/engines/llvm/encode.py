@@ -10,7 +10,7 @@ import numpy as np
 from llvmlite import ir
 
 from stepnet.engines.llvm.arithmetic import Arithmetic, arithmetic, bytes_of, laid_out
-from stepnet.engines.llvm.code import I1, I32, I64, width_of, Code
+from stepnet.engines.llvm.code import I1, I32, I64, Code, width_of
 from stepnet.engines.llvm.loops import EncodeLoop
 from stepnet.engines.llvm.stage import StageCode
 from stepnet.engines.llvm.stored import INFINITY, bits_of, single_of

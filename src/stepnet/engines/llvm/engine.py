@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepnet.engines.base import Array, Kernel
+from stepnet.engines.base import Array, Cell, Kernel, narrow_cell
 from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept, compiled
 from stepnet.engines.llvm.finish import Finish, Rows, total
 from stepnet.engines.llvm.pointwise import POINTWISE
@@ -38,6 +38,10 @@ class LlvmEngine:
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part as machine code, to be run one after the other."""
         return in_parts(schedule, self.compile_plan, self.total)
+
+    def cell(self, plan: Plan) -> Cell | str:
+        """What it has for a recurrence in fewer bits."""
+        return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
         """One plan as machine code; plans that are equal but for their direction are compiled once."""

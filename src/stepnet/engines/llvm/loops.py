@@ -72,8 +72,8 @@ Operand = Immediate | Register | Broadcast | Load | Uniform | Table
 class Side:
     """A left side of products: `inner` numbers in a record from `start` on, and its packed parameters.
 
-    weights: their encoding, None for none. The left side is then encoded as well, and in int8 `scales` has the
-    scale of each row.
+    weights: their encoding, None for none. With one the left side is encoded as well, and in int8 `scales`
+    has the scale of each row.
     """
 
     left: Field

@@ -117,9 +117,9 @@ def accumulate(
 ) -> Sums:
     """The accumulators [row][unit][gate] of a tile; `packed` points to its first unit block.
 
-    kind: how numbers are multiplied. inner: how many words of k there are; a number that the code finds out is
-    a multiple of `UNROLLED`, and not 0. unit_bytes: from one unit block to the next; None where they follow one another. begun: accumulators to
-    go on with; None for zeros.
+    kind: how numbers are multiplied. inner: how many words of k there are; a number that the code finds out
+    is a multiple of `UNROLLED`, and not 0. unit_bytes: from one unit block to the next; None where they
+    follow one another. begun: accumulators to go on with; None for zeros.
     """
     vector, sum_type = vector_of(kind.word, width), vector_of(kind.sums, width)
     zero = code.splat(sum_type, 0)

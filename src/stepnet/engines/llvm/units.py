@@ -187,7 +187,7 @@ class UnitCode:
             own = code.spread(code.read(ir.FloatType(), code.at(pointer, behind), 4), width)
             made.append([])
             for unit, gate_columns in enumerate(columns):
-                values = [code.sitofp(each, own.type) for each in whole[place][unit]]
+                values: list[ir.Value] = [code.sitofp(each, own.type) for each in whole[place][unit]]
                 values = [code.fmul(code.fmul(v, own), c) for v, c in zip(values, gate_columns, strict=True)]
                 if begun is not None:
                     values = [code.fadd(a, b) for a, b in zip(begun[place][unit], values, strict=True)]

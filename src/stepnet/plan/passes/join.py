@@ -36,7 +36,9 @@ def join(net: Net) -> Net:
         if key is not None and len(group) > 1:
             rights = [place[right] for member in group for right in net.nodes[member].sides[1]]
             lefts = [place[left] for left in key[0]]
-            joint = builder.add("products", *lefts, *rights, lefts=len(lefts), source=node.source, **encoding(node))
+            joint = builder.add(
+                "products", *lefts, *rights, lefts=len(lefts), source=node.source, **encoding(node)
+            )
             for port, member in enumerate(group):
                 ports[member] = port
                 of_sums = net.nodes[member].operation == "products"
@@ -50,7 +52,8 @@ def join(net: Net) -> Net:
 
 
 def shared(node: Node, parameters: set[int]) -> Key | None:
-    """The left sides, width and encoding by which products are joined; None for a node that is no such product.
+    """The left sides, width and encoding by which products are joined; None for a node that is no such
+    product.
 
     A right side that is only known late is no parameter, and its product is not joined.
     """

@@ -53,3 +53,12 @@ def can_be_narrow(net: Net, node: Node) -> bool:
         return False
     left, right = (net.type_of(operand) for operand in node.inputs)
     return left.dtype == right.dtype == "float32" and 0 < right.shape[0] <= MOST_TERMS
+
+
+def narrow_weights(net: Net) -> int:
+    """How many weights of the recurrences of a net can be in fewer bits."""
+    places = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
+    bodies = [net.nodes[number].recur.body for number in places]
+    products = [(body, node) for body in bodies for node in body.nodes if can_be_narrow(body, node)]
+    rights = {(id(body), node.inputs[1]): body.type_of(node.inputs[1]).size for body, node in products}
+    return sum(rights.values())
