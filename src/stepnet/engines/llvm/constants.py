@@ -150,7 +150,8 @@ class Encoded:
         shape = self.blocks, self.lines, len(self.sources), self.width
         packed = memory[: self.bytes].view(np.uint32).reshape(shape)
         for gate, value in enumerate(values):
-            lines = self.lines_of(value, kind.shift)
+            with np.errstate(all="ignore"):  # of NaN and infinity
+                lines = self.lines_of(value, kind.shift)
             padded = np.zeros((self.lines, self.blocks * self.width), np.uint32)
             padded[:, : lines.shape[1]] = lines
             packed[:, :, gate] = padded.reshape(self.lines, self.blocks, self.width).swapaxes(0, 1)
