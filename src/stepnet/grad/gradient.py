@@ -52,8 +52,8 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
     """
     if any_low(net):
         raise RefusedError(
-            "a recurrence in fewer bits has no gradient: train the one that `quantize` was given, and quantize"
-            " it again"
+            "a recurrence in fewer bits has no gradient: train the one that `quantize` was given, and "
+            "quantize it again"
         )
     for rewrite in (prune, fold, part, constants_outside):
         net = rewrite(net)
