@@ -58,7 +58,7 @@ def products(inputs: int, units: int, dtype: str) -> RNN:
     return encoded_rnn(product, params, dtype, memory=inputs, inputs=inputs)
 
 
-def run_on(target: Target | None, rnn: RNN, x: np.ndarray, **options: Any) -> Any:
+def run_on(target: Target | None, rnn: RNN, x: Any, **options: Any) -> Any:
     """The outputs on a target: that of this processor where there is none."""
     reading = rnn.read(x, None, None, options.get("lengths"))
     program = reading.running
@@ -69,25 +69,25 @@ def run_on(target: Target | None, rnn: RNN, x: np.ndarray, **options: Any) -> An
 # ---- the bits of products ----------------------------------------------------------------------------------
 
 
-def pairs(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def pairs(left: np.ndarray, right: np.ndarray, begun: float | np.ndarray = 0) -> np.ndarray:
     """The product of sides rounded to bfloat16, by the definition of vdpbf16ps: of each pair the second product
-    is added before the first, and each sum is rounded.
+    is added before the first, and each sum is rounded. begun: what the sums begin with.
     """
     left, right = rounded(left), rounded(right)
     if left.shape[1] % 2:
         left, right = np.pad(left, ((0, 0), (0, 1))), np.pad(right, ((0, 1), (0, 0)))
-    sums = np.zeros((len(left), right.shape[1]), np.float32)
+    sums = np.zeros((len(left), right.shape[1]), np.float32) + begun
     for first in range(0, left.shape[1], 2):
         for k in (first + 1, first):
             sums = sums + left[:, k, None] * right[k]
     return sums
 
 
-def quads(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The product by whole numbers, summed as Python's integers are."""
+def quads(left: np.ndarray, right: np.ndarray, begun: float | np.ndarray = 0) -> np.ndarray:
+    """The product by whole numbers, summed as Python's integers are, added to `begun`."""
     (p, a), (q, b) = whole_numbers(left, 1), whole_numbers(right, 0)
     sums = p.astype(np.int64).astype(object) @ q.astype(np.int64).astype(object)
-    return sums.astype(np.float64).astype(np.float32) * a * b
+    return begun + sums.astype(np.float64).astype(np.float32) * a * b
 
 
 EXACT = {"bfloat16": pairs, "int8": quads}
@@ -103,6 +103,23 @@ def test_products_have_the_bits_of_the_encoding(dtype: str, inputs: int, units: 
         made, h = (output.reshape(rows, 2, units) for output in run_on(target, rnn, x))
         np.testing.assert_array_equal(made[:, 1], EXACT[dtype](x[:, 1], rnn.params["W"]))
         np.testing.assert_array_equal(h[:, 1], EXACT[dtype](x[:, 0], rnn.params["R"]))
+
+
+@DTYPES
+def test_products_of_several_left_sides_are_added(dtype: str) -> None:
+    """One sum goes on with that of the left side before it; in int8 each has a scale of its own."""
+
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        return x["a"] @ p["A"] + x["b"] @ p["B"], h
+
+    params, inputs = {"A": normal(19, 40), "B": normal(6, 40)}, {"a": 19, "b": 6}
+    rnn = encoded_rnn(step, params, dtype, memory=sn.Spec((), "float32"), inputs=inputs)
+    (products,) = [node for node in rnn.plan.net.nodes if node.operation == "products"]
+    assert (products.attributes["lefts"], products.attributes["weights"]) == (2, dtype)
+    x = {"a": normal(7, 1, 19), "b": 100 * normal(7, 1, 6)}
+    right = EXACT[dtype](x["b"][:, 0], params["B"], EXACT[dtype](x["a"][:, 0], params["A"]))
+    for target in TARGETS:
+        np.testing.assert_array_equal(run_on(target, rnn, x)[0], right)
 
 
 def test_sums_of_a_wide_product_in_int8_are_exact() -> None:
@@ -131,6 +148,16 @@ def test_rows_of_zeros_small_numbers_and_nothing_finite(dtype: str) -> None:
         assert not np.isfinite(made[3]).any()
         assert np.isfinite(made[4:6]).all()
         np.testing.assert_array_equal(made, right)
+
+
+@DTYPES
+def test_what_lies_behind_a_row_is_not_read(dtype: str) -> None:
+    """A vector of 1 / x has infinity behind the last number of x, where zeros are."""
+    rnn = encoded_rnn(lambda x, h, p: ((1 / x) @ p, h), normal(19, 21), dtype, memory=(), inputs=19)
+    x = 1 + np.abs(normal(3, 1, 19))
+    for target in TARGETS:
+        made = run_on(target, rnn, x)[0]
+        np.testing.assert_array_equal(made, EXACT[dtype](1 / x[:, 0], rnn.params))
 
 
 @DTYPES

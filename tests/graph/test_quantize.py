@@ -231,7 +231,9 @@ def test_other_wrong_arguments() -> None:
             sn.quantize(model(), SAMPLES, **wrong)
     quantized: Any = sn.quantize(model(), SAMPLES, "int8"), sn.quantize(cell("gru", 6, 4), SAMPLES, "int8")
     for wrong in (*quantized, sn.Stack([quantized[1]]), lambda x: x):
-        with pytest.raises(InputError, match="model is a Graph, an RNN, a Stack or a Bidirectional that is not"):
+        with pytest.raises(
+            InputError, match="model is a Graph, an RNN, a Stack or a Bidirectional that is not"
+        ):
             sn.quantize(wrong, SAMPLES)
     with pytest.raises(InputError, match="no engine is called 'cudnn'"):
         sn.quantize(model(), SAMPLES, engine="cudnn")

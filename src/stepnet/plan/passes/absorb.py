@@ -115,7 +115,9 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
             continue
         reached.add(number)
         inside = [operand for operand in node.inputs if operand in reached]
-        if moves_in(node, net.nodes[recurrence].recur) and all(operand in outputs or operand in taken for operand in inside):
+        if moves_in(node, net.nodes[recurrence].recur) and all(
+            operand in outputs or operand in taken for operand in inside
+        ):
             taken.add(number)
     return sorted(taken)
 
