@@ -1,5 +1,5 @@
-"""Weights in bfloat16 and int8 on llvm: the bits of the encoding, whatever the batch, the threads, the tile and
-the processor; random steps beside the interpreter; NaN and infinity.
+"""Weights in bfloat16 and int8 on llvm: the bits of the encoding, whatever the batch, the threads, the tile
+and the processor; steps beside the interpreter; NaN and infinity.
 """
 
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ SIZES = pytest.mark.parametrize(("inputs", "units"), [(1, 1), (3, 17), (17, 3), 
 
 
 def other_targets() -> Iterator[Target]:
-    """This processor, the narrower ones that it runs, one with AVX-512 and nothing for few bits, and one of no
-    family.
+    """This processor, the narrower ones that it runs, one with AVX-512 and nothing for few bits, and one of
+    no family.
     """
     for target in available_targets():
         yield target
@@ -70,8 +70,8 @@ def run_on(target: Target | None, rnn: RNN, x: Any, **options: Any) -> Any:
 
 
 def pairs(left: np.ndarray, right: np.ndarray, begun: float | np.ndarray = 0) -> np.ndarray:
-    """The product of sides rounded to bfloat16, by the definition of vdpbf16ps: of each pair the second product
-    is added before the first, and each sum is rounded. begun: what the sums begin with.
+    """The product of sides rounded to bfloat16, by the definition of vdpbf16ps: of each pair the second
+    product is added before the first, and each sum is rounded. begun: what the sums begin with.
     """
     left, right = rounded(left), rounded(right)
     if left.shape[1] % 2:
@@ -286,8 +286,8 @@ def test_each_step_is_that_of_the_interpreter(dtype: str, inputs: int, units: in
 @DTYPES
 @pytest.mark.parametrize(("inputs", "units"), [(3, 17), (40, 30), (1, 130)])
 def test_a_cell_of_ones_own(dtype: str, inputs: int, units: int) -> None:
-    """Its second product reads what the first gave: a rounding apart there may be a step of the encoding apart,
-    which is the whole tolerance for it: 2^-8 of the largest number in either encoding, times the weights.
+    """Its last product reads what the others gave: a rounding apart there may be a step of the encoding
+    apart, which is 2^-7 of the largest number in either encoding, times the weights. Most are not.
     """
     params = own_parameters(inputs, units)
     rnn = encoded_rnn(own_cell, params, dtype, memory=units, inputs=inputs)

@@ -170,13 +170,19 @@ SPLIT_QUADS = Arithmetic(4, I32, I32, I16, (0, 2, 1, 3), I32, 2, split_quad, mul
 WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad, multiply_add)
 
 
+NARROW = {bits: f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}" for bits in (256, 512)}
+"""float32 rounded to bfloat16, by the bits of a vector; numbers below 2^-126 become zero."""
+
+
 # ---- left sides --------------------------------------------------------------------------------------------
 
 
 def laid_out(code: Code, row: Arithmetic, values: ir.Value) -> ir.Value:
     """Numbers of a left side, which are encoded, as they are stored: float32 rounded, or int32."""
-    if row.stored == I16 and is_float(values):
-        values = rounded_bfloat16(code, values)
+    if row is PAIRS:
+        name = NARROW.get(32 * width_of(values))
+        half = ir.VectorType(I16, width_of(values))
+        values = code.function_call(name, half, [values]) if name else rounded_bfloat16(code, values)
     elif row.stored == F32:
         values = widened_bfloat16(code, rounded_bfloat16(code, values))
     elif row.stored != I32:

@@ -15,8 +15,11 @@ from stepnet.engines.llvm.memory import POOL, pointer
 from stepnet.engines.llvm.pack import Packing
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.target import Target
+from stepnet.engines.packed import parameters_of
 from stepnet.net.encodings import ENCODINGS, whole_numbers
-from stepnet.net.types import Type
+from stepnet.net.interpret import evaluated
+from stepnet.net.types import CONST, Type
+from stepnet.plan.plan import Plan
 from stepnet.values.dtypes import BFLOAT16
 
 Array = np.ndarray
@@ -222,6 +225,20 @@ class Constants:
                 sources = [values[source.inside, source.number] for source in entry.sources]
                 entry.fill(memory[offset:], sources, target)
         return memory
+
+
+def constant_values(plan: Plan, parameters: Sequence[Array]) -> Values:
+    """The value of every constant node of the outer net and the body, from the parameters."""
+    net, body = plan.net, plan.body
+    outer = evaluated(net, dict(zip(parameters_of(net), parameters, strict=True)), plan.once)
+    values: Values = {(False, number): value for number, value in outer.items()}
+    for inner, outer in zip(body.inputs, plan.recurrence.inputs, strict=True):
+        if body.type_of(inner).extent == CONST:
+            values[True, inner] = values[False, outer]
+    for number, node in enumerate(body.nodes):
+        if node.operation == "constant":
+            values[True, number] = node.attributes["value"].value
+    return values
 
 
 def put(memory: Array, numbers: Array) -> None:

@@ -45,6 +45,15 @@ class EncodeCode:
         """The number of blocks that are full."""
         return self.loop.size // self.stage.width
 
+    @property
+    def unrolled(self) -> int:
+        """The number of blocks that one turn of a loop takes."""
+        return next(size for size in (4, 2, 1) if self.whole % size == 0)
+
+    def blocks(self, first: ir.Value) -> list[ir.Value]:
+        """The blocks of one turn."""
+        return [self.code.add(first, self.code.number(ahead)) for ahead in range(self.unrolled)]
+
     def values(self, row: ir.Value, block: ir.Value, count: int | None = None) -> ir.Value:
         """A vector of the row, zeros behind its first `count` numbers."""
         code, width = self.code, self.stage.width
@@ -81,10 +90,12 @@ class EncodeCode:
         before, body, after = code.block, code.append_basic_block("block"), code.append_basic_block("largest")
         code.branch(body)
         code.position_at_end(body)
-        block, most = code.phi(I64), code.phi(least.type)
-        larger = self.larger(most, self.values(row, block))
-        following = code.add(block, code.number(1))
-        for phi, first, then in ((block, code.number(0), following), (most, least, larger)):
+        place, most = code.phi(I64), code.phi(least.type)
+        larger: ir.Value = most
+        for block in self.blocks(place):
+            larger = self.larger(larger, self.values(row, block))
+        following = code.add(place, code.number(self.unrolled))
+        for phi, first, then in ((place, code.number(0), following), (most, least, larger)):
             phi.add_incoming(first, before)
             phi.add_incoming(then, code.block)
         code.cbranch(code.icmp_signed("<", following, code.number(self.whole)), body, after)
@@ -111,8 +122,9 @@ class EncodeCode:
             there = code.at(base, code.mul(block, code.number(block_bytes)))
             code.write(laid_out(code, self.kind, self.whole_numbers(values, inverse)), there, 4)
 
-        with code.loop(code.number(0), code.number(self.whole)) as block:
-            store(self.values(row, block), block)
+        with code.loop(code.number(0), code.number(self.whole), self.unrolled) as first:
+            for block in self.blocks(first):
+                store(self.values(row, block), block)
         done = self.whole
         if rest := loop.size % width:
             store(self.values(row, code.number(done), rest), code.number(done))

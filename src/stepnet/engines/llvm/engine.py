@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from stepnet.engines.base import Array, Cell, Kernel, narrow_cell
 from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept, compiled
+from stepnet.engines.llvm.constants import constant_values
 from stepnet.engines.llvm.finish import Finish, Rows, total
 from stepnet.engines.llvm.pointwise import POINTWISE
-from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.run import Runner
 from stepnet.engines.llvm.target import Target, host_target
 from stepnet.engines.parts import in_parts

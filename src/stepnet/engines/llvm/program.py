@@ -1,20 +1,15 @@
 """From a plan to the driver's program: a field for every value in memory, and the loops of every stage."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from stepnet.engines.llvm.call_code import Program, Source
-from stepnet.engines.llvm.constants import Constants, Values
+from stepnet.engines.llvm.constants import Constants
 from stepnet.engines.llvm.loops import Loop
 from stepnet.engines.llvm.lowering import Stage
 from stepnet.engines.llvm.needs import Needs
 from stepnet.engines.llvm.records import LINE, Field, Outside, Records
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.llvm.words import ARRAYS, WORDS
-from stepnet.engines.packed import parameters_of
-from stepnet.net.interpret import evaluated
 from stepnet.net.ir import Net, ancestors
 from stepnet.net.types import CONST, ROWS, STEPS
 from stepnet.plan.passes.rewrite import view_chain
@@ -395,17 +390,3 @@ def read_by(net: Net) -> int:
     """Bytes of parameters that products read each time a net is run."""
     products = [node for node in net.nodes if node.kind == "matmul"]
     return sum(net.type_of(right).size * node.weight_bytes for node in products for right in node.sides[1])
-
-
-def constant_values(plan: Plan, parameters: Sequence[np.ndarray]) -> Values:
-    """The value of every constant node of the outer net and the body, from the parameters."""
-    net, body = plan.net, plan.body
-    outer = evaluated(net, dict(zip(parameters_of(net), parameters, strict=True)), plan.once)
-    values: Values = {(False, number): value for number, value in outer.items()}
-    for inner, outer in zip(body.inputs, plan.recurrence.inputs, strict=True):
-        if body.type_of(inner).extent == CONST:
-            values[True, inner] = values[False, outer]
-    for number, node in enumerate(body.nodes):
-        if node.operation == "constant":
-            values[True, number] = node.attributes["value"].value
-    return values

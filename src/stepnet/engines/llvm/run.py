@@ -9,10 +9,10 @@ import numpy as np
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.build import NativeFunction
 from stepnet.engines.llvm.compiled import Compiled
+from stepnet.engines.llvm.constants import constant_values
 from stepnet.engines.llvm.finish import Finish
 from stepnet.engines.llvm.form import Arrays, Form
 from stepnet.engines.llvm.memory import POOL, pointer, view
-from stepnet.engines.llvm.program import constant_values
 from stepnet.engines.llvm.refill import Refill
 from stepnet.engines.llvm.system import clock
 from stepnet.engines.llvm.target import Target

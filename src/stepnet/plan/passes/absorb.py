@@ -16,8 +16,8 @@ What moves is a node at rows/steps that works on single steps. Ahead of recurren
 reads it, and into several of them if it costs next to nothing. Behind, it moves into the last recurrence that
 it reads, with whatever else it reads.
 
-A recurrence with a precision takes in no products and no concatenations: what of a model is in fewer bits does
-not depend on what lies around it.
+A recurrence with a precision takes in no products and no concatenations: what of a model is in fewer bits
+does not depend on what lies around it.
 
 Which engine is to run a recurrence may depend on what is inside. So whoever places recurrences accepts each
 move, or a part of it, or none.
