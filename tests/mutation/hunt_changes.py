@@ -52,6 +52,7 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/groups.py": ("tests/test_nested.py", "tests/test_builder_nested.py", "tests/test_runs.py"),
     "plan/totals.py": ("tests/test_runs.py", "tests/test_gradients.py"),
     "plan/passes/merge.py": ("tests/engines/test_products.py", *PASSES),
+    "plan/passes/narrow.py": ("tests/engines/test_encoded_weights.py", "tests/graph/test_quantize_layers.py"),
     "plan/passes/part.py": ("tests/engines/test_products.py", *PASSES),
     "grad/*.py": ("tests/test_adjoints.py", "tests/test_gradients.py"),
     "grad/handover.py": ("tests/test_handover.py", "tests/test_gradients.py"),
@@ -95,6 +96,10 @@ TESTS: dict[str, Sequence[str]] = {
             *("tests/test_with_params.py", "tests/test_totals.py"),
         )
         for name in ("contract", "memory", "pack")
+    },
+    **{
+        f"engines/llvm/{name}.py": ("tests/engines/test_encoded_weights.py", *GENERATED)
+        for name in ("arithmetic", "encode")
     },
     "engines/llvm/scans.py": ("tests/engines/test_scans.py",),
     "engines/llvm/stored.py": ("tests/engines/test_stored_code.py",),
