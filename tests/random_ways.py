@@ -25,6 +25,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.engines.llvm import workspace
+from stepnet.net.precision import Precision
 from stepnet.rnn import control
 from stepnet.values.structure import leaves, transform
 
@@ -181,6 +182,27 @@ def at_step(ragged: sn.Ragged, at: int) -> Array:
         if len(sequence) > at:
             found[row] = sequence[at]
     return found
+
+
+# ---- fewer bits ------------------------------------------------------------------
+
+
+def encoded(data: st.DataObject) -> None:
+    """With weights in fewer bits a sequence has the same bits alone, in a batch and on two threads."""
+    step, reverse = data.draw(random_steps(sizes=(1, 3, 7, 16, 17, 33))), data.draw(st.booleans())
+    batch = data.draw(sequences_for(step, "float32"))
+    rnn = step.rnn("float32", reverse).in_precision(
+        Precision(data.draw(st.sampled_from(["bfloat16", "int8"])))
+    )
+
+    def run(part: Sequences) -> Any:
+        return rnn(part.inputs, part.initial, part.statics, engine="llvm")
+
+    outputs, final = run(batch)
+    with every_step_shared(data.draw(st.booleans())), threads(data.draw(st.sampled_from([1, 2, 3]))):
+        assert_same_bits(list(run(batch)), [outputs, final])
+        for row in range(len(batch.lengths)):
+            assert_same_bits(list(run(batch[row : row + 1])), [alone(outputs, row), alone(final, row)])
 
 
 # ---- control ------------------------------------------------------------------
@@ -399,6 +421,7 @@ WAYS = {
         flat,
         unrolled,
         streamed,
+        encoded,
         controlled,
         nested,
         generated,

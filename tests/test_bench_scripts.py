@@ -26,6 +26,7 @@ import stepnet as sn
 from bench import (
     adam,
     beams,
+    bits,
     compiling,
     convert,
     keras_layers,
@@ -492,6 +493,42 @@ def test_taggers_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, SMALL_TAGGER)
     assert result.exit_code != 0
     assert "the results of stepnet and torch differ by 1" in str(result.exception or "") + result.output
+
+
+SMALL_BITS = ["--cell", "lstm", "--batch", "2", "--hidden", "16", "--time", "4", "--rounds", "1"]
+
+
+def test_weights_in_fewer_bits_are_timed_beside_runtimes() -> None:
+    rows = json.loads(ran(bits, *SMALL_BITS, "--json"))["rows"]
+    sn.set_threads(None)
+    ways = [row["way"] for row in rows if not row["way"].startswith("oneDNN")]
+    ours = ["stepnet", "stepnet bfloat16", "stepnet int8"]
+    assert ways == [*ours, "torch", "torch bfloat16", "torch int8", "onnxruntime", "onnxruntime int8"]
+    away = {row["way"]: row["away"] for row in rows}
+    assert away["stepnet"] == 0 < away["torch"] < 1e-6 < away["stepnet bfloat16"] < bits.MOST
+    for row in rows:
+        assert row["times"] == pytest.approx(rows[0]["milliseconds"] / row["milliseconds"])
+
+
+def test_weights_that_are_too_coarse_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = bits.ways
+
+    def wrong(*case: Any) -> Any:
+        runs = right(*case)
+        return {**runs, "torch int8": lambda: runs["torch int8"]() + 1}
+
+    monkeypatch.setattr(bits, "ways", wrong)
+    app = typer.Typer()
+    app.command()(bits.main)
+    result = CliRunner().invoke(app, SMALL_BITS)
+    sn.set_threads(None)
+    assert result.exit_code != 0
+    assert "the outputs of torch int8 are" in str(result.exception or "") + result.output
+
+
+def test_sizes_of_bits_are_given_together() -> None:
+    assert "--batch and --hidden" in refused(bits, "--batch", "2")
+    assert "--cell is one of lstm, gru" in refused(bits, "--cell", "elman")
 
 
 @pytest.mark.usefixtures("in_this_process")

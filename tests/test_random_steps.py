@@ -22,6 +22,7 @@ FEW = {
     "flat": 5,
     "unrolled": 2,
     "streamed": 15,
+    "encoded": 15,
     "controlled": 15,
     "nested": 3,
     "generated": 5,

@@ -1,4 +1,6 @@
-"""Models in fewer bits: what is chosen, how far from float32 it is, what is refused; recorded speech."""
+"""Models in fewer bits, on oneDNN and on llvm: what is chosen, how far from float32 it is, what is refused;
+recorded speech.
+"""
 
 import pickle
 from typing import Any
@@ -73,31 +75,47 @@ def samples(*lengths: int, seed: int = 1) -> sn.Ragged:
 
 
 SAMPLES = [samples(5, 0, 9), samples(7, seed=2)]
+BOTH = "onednn", "llvm"
+"""oneDNN for the cells that it has in fewer bits, and llvm for all others."""
 
 
-def test_each_recurrence_gets_the_fewest_bits_that_do() -> None:
+@pytest.mark.parametrize("engine", ["llvm", BOTH], ids=str)
+def test_each_recurrence_gets_the_fewest_bits_that_do(engine: Any) -> None:
     needs("bfloat16")
-    made = sn.quantize(model(), SAMPLES, within=0.2)
-    assert [row.dtype for row in made.report.recurrences] == ["int8", "bfloat16", "float32"]
-    close = sn.quantize(model(), SAMPLES, within=0.004)
-    assert next(row.dtype for row in close.report.recurrences) != "int8"
-    assert max(error.relative for error in close.report.outputs) <= 0.004
-    exact = sn.quantize(model(), SAMPLES, within=1e-6)
+    graph = model()
+    made = sn.quantize(graph, SAMPLES, within=0.2, engine=engine)
+    assert [row.dtype for row in made.report.recurrences] == ["int8"] * 3
+    bound = max(error.relative for error in made.report.outputs) / 2
+    close = sn.quantize(graph, SAMPLES, within=bound, engine=engine)
+    assert [row.dtype for row in close.report.recurrences] != ["int8"] * 3
+    assert max(error.relative for error in close.report.outputs) <= bound
+    exact = sn.quantize(graph, SAMPLES, within=1e-6, engine=engine)
     assert [row.dtype for row in exact.report.recurrences] == ["float32"] * 3
     assert "an output is then more than 0.0001% away" in str(exact.report)
 
 
-def test_one_dtype_is_for_all_that_have_it() -> None:
-    made = sn.quantize(model(), SAMPLES, "int8")
-    assert [row.dtype for row in made.report.recurrences] == ["int8", "float32", "float32"]
-    reasons = [row.reasons["int8"] for row in made.report.recurrences[1:]]
-    assert "lbr_gru" in reasons[0]
-    assert "computes sin" in reasons[1]
+def test_each_engine_runs_what_it_has() -> None:
+    made = sn.quantize(model(), SAMPLES, "int8", engine=BOTH)
+    whats = [row.what for row in made.report.recurrences]
+    assert whats == [
+        "onednn, lstm (6 inputs, 8 units, int8, left2right)",
+        "llvm, 195 weights in its products",
+        "llvm, 15 weights in its products",
+    ]
+    alone = sn.quantize(model(), SAMPLES, "int8")
+    assert [row.what.split(",")[0] for row in alone.report.recurrences] == ["llvm"] * 3
+    assert [row.precision.scale for row in alone.report.recurrences if row.precision] == [None] * 3
+
+
+def test_int8_of_onednn_needs_the_scale_of_its_inputs() -> None:
+    made = sn.quantize(sn.Graph(lambda x, p: cell("lstm", 6, 4)(x)[0], inputs=6), SAMPLES, "int8")
+    with pytest.raises(RefusedError, match="int8 needs a calibration, which samples give where quantize is"):
+        made(SAMPLES[0], engine="onednn")
 
 
 def test_errors_are_those_of_the_samples() -> None:
     graph = model()
-    made = sn.quantize(graph, SAMPLES, "int8")
+    made = sn.quantize(graph, SAMPLES, "int8", engine=BOTH)
     for error in made.report.outputs:
         both = [
             np.concatenate(
@@ -112,15 +130,17 @@ def test_errors_are_those_of_the_samples() -> None:
 
 
 def test_scales_cover_the_inputs_of_each_recurrence() -> None:
-    made = sn.quantize(model(), SAMPLES, "int8")
+    made = sn.quantize(model(), SAMPLES, "int8", engine=BOTH)
     precision = made.report.recurrences[0].precision
     largest = max(np.exp(x.values).max() for x in SAMPLES)
     assert precision is not None
     assert precision.scale == pytest.approx(127 / largest)
     assert precision.shift == 128
     assert f"precision=int8/{precision.scale:.4g}+128" in str(made)
-    finer = sn.quantize(model(), SAMPLES, "int8", keep=0.9).report.recurrences[0].precision
+    finer = sn.quantize(model(), SAMPLES, "int8", keep=0.9, engine=BOTH).report.recurrences[0].precision
     assert finer is not None
+    assert precision.scale is not None
+    assert finer.scale is not None
     assert finer.scale > precision.scale
 
 
@@ -130,23 +150,26 @@ def test_it_is_no_part_of_another_model() -> None:
         sn.Graph(lambda x, params: made(x))(SAMPLES[0])
 
 
-def test_it_is_a_graph_in_all_else() -> None:
+@pytest.mark.parametrize("engine", ["llvm", BOTH], ids=str)
+def test_it_is_a_graph_in_all_else(engine: Any) -> None:
     graph = model()
-    made = sn.quantize(graph, SAMPLES, "int8")
+    made = sn.quantize(graph, SAMPLES, "int8", engine=engine)
     x = samples(4, 2, seed=3)
     right = made(x)
-    np.testing.assert_array_equal(made(x, engine=("onednn", "auto"))["end"], right["end"])
+    np.testing.assert_array_equal(made(x, engine=("onednn", "auto"))["end"], made(x, engine=BOTH)["end"])
+    np.testing.assert_array_equal(made(x, engine=engine)["end"], right["end"])
     assert np.abs(right["end"] - graph(x)["end"]).max() > 1e-4
-    np.testing.assert_array_equal(made(x, engine="llvm")["end"], graph(x)["end"])
     copied = pickle.loads(pickle.dumps(made))
     np.testing.assert_array_equal(copied(x)["end"], right["end"])
     assert str(copied.report) == str(made.report)
     text = made.explain()
-    assert "engine      onednn\n  enough      int8" in text
+    assert ("engine      onednn\n  enough      int8" in text) == (engine == BOTH)
+    assert " in int8 " in text
     assert str(graph).count("precision") == 0
 
 
-def test_other_parameters_have_scales_of_their_own() -> None:
+@pytest.mark.parametrize("engine", ["llvm", BOTH], ids=str)
+def test_other_parameters_have_scales_of_their_own(engine: Any) -> None:
     """A model whose weights are parameters: with weights 50 times as large the old scales would saturate."""
 
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
@@ -161,7 +184,7 @@ def test_other_parameters_have_scales_of_their_own() -> None:
 
     params = {"W": matrix(6, 32) / 50, "R": matrix(8, 32) / 50}
     graph = sn.Graph(net, params, inputs=6)
-    made = sn.quantize(graph, SAMPLES, "int8")
+    made = sn.quantize(graph, SAMPLES, "int8", engine=engine)
     large = {name: 50 * array for name, array in params.items()}
     x = samples(6, seed=5)
     away = made.with_params(large)(x).values - graph.with_params(large)(x).values
@@ -169,10 +192,10 @@ def test_other_parameters_have_scales_of_their_own() -> None:
 
 
 def test_the_report_prints() -> None:
-    made = sn.quantize(model(), SAMPLES, "int8")
+    made = sn.quantize(model(), SAMPLES, "int8", engine=BOTH)
     lines = str(made.report).splitlines()
     assert lines[0] == "2 samples of 21 steps, no bound"
-    assert lines[1] == "recurrence 0 in int8: lstm (6 inputs, 8 units, int8, left2right)"
+    assert lines[1] == "recurrence 0 in int8: onednn, lstm (6 inputs, 8 units, int8, left2right)"
     assert lines[-2].startswith("output steps: at most ")
 
 
@@ -210,14 +233,27 @@ def test_other_wrong_arguments() -> None:
         wrong = options
         with pytest.raises(InputError, match=message):
             sn.quantize(model(), SAMPLES, **wrong)
-    with pytest.raises(InputError, match=r"graph is a Graph that is not quantized, not QuantizedGraph\("):
-        sn.quantize(sn.quantize(model(), SAMPLES, "int8"), SAMPLES)
+    quantized: Any = sn.quantize(model(), SAMPLES, "int8"), sn.quantize(cell("gru", 6, 4), SAMPLES, "int8")
+    for wrong in (*quantized, sn.Stack([quantized[1]]), lambda x: x):
+        with pytest.raises(
+            InputError, match="model is a Graph, an RNN, a Stack or a Bidirectional that is not"
+        ):
+            sn.quantize(wrong, SAMPLES)
+    with pytest.raises(InputError, match="no engine is called 'cudnn'"):
+        sn.quantize(model(), SAMPLES, engine="cudnn")
 
 
 def test_a_model_without_such_recurrences_is_refused_with_all_reasons() -> None:
-    graph = sn.Graph(lambda x, p: unknown(4, 3)(cell("gru", 6, 4)(x)[0])[0], inputs=6)
-    with pytest.raises(RefusedError, match=r"(?s)fewer bits.*lbr_gru.*not in int8.*computes sin"):
-        sn.quantize(graph, SAMPLES, "int8")
+    graph = sn.Graph(lambda x, p: cell("gru", 6, 4)(cell("gru", 6, 6)(x)[0])[0], inputs=6)
+    with pytest.raises(RefusedError, match=r"(?s)fewer bits.*onednn: .*lbr_gru.*not in int8"):
+        sn.quantize(graph, SAMPLES, "int8", engine="onednn")
+    total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=6)
+    with pytest.raises(RefusedError, match="llvm: it has no product of float32 values with parameters"):
+        sn.quantize(total, SAMPLES)
+    double = sn.cells.CELLS["gru"].parameters(6, 4, seed=0)
+    doubles = sn.cells.rnn("gru", {name: array.astype("f8") for name, array in double.items()})
+    with pytest.raises(RefusedError, match="llvm: it has no product of float32 values with parameters"):
+        sn.quantize(doubles, [x.with_values(x.values.astype("f8")) for x in SAMPLES])
     with pytest.raises(RefusedError, match="there is none"):
         sn.quantize(sn.Graph(lambda x, p: x + 1, inputs=6), SAMPLES)
 
@@ -229,7 +265,7 @@ def test_statics_and_several_inputs() -> None:
     graph = sn.Graph(net)
     xs = [{"a": each, "b": each} for each in SAMPLES]
     still = [np.full((3, 6), 4.0, "f4"), np.full((1, 6), 2.0, "f4")]
-    made = sn.quantize(graph, xs, "int8", statics=still)
+    made = sn.quantize(graph, xs, "int8", statics=still, engine=BOTH)
     away = made(xs[0], still[0]).values - graph(xs[0], still[0]).values
     assert 1e-5 < np.abs(away).max() <= made.report.outputs[0].largest * 1.0001
     precision = made.report.recurrences[0].precision
@@ -276,11 +312,12 @@ def speakers() -> sn.Graph:
     return stepnet.torch.graph(module.eval(), {"x": inputs[:2], "lengths": ends[:2]})
 
 
+@pytest.mark.parametrize("engine", ["llvm", BOTH], ids=str)
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "auto"])
-def test_speakers_are_recognised_as_often(dtype: str, speakers: sn.Graph) -> None:
+def test_speakers_are_recognised_as_often(dtype: str, engine: Any, speakers: sn.Graph) -> None:
     needs("bfloat16")
     x, labels = utterances("test")
-    made = sn.quantize(speakers, [utterances("train")[0]], dtype)
+    made = sn.quantize(speakers, [utterances("train")[0]], dtype, engine=engine)
     assert all(row.dtype != "float32" for row in made.report.recurrences)
     whole, low = (float((graph(x).argmax(1) == labels).mean()) for graph in (speakers, made))
     print(dtype, whole, low)
@@ -290,7 +327,7 @@ def test_speakers_are_recognised_as_often(dtype: str, speakers: sn.Graph) -> Non
 
 def test_onednn_runs_them(speakers: sn.Graph) -> None:
     x, _ = utterances("test")
-    made = sn.quantize(speakers, [utterances("train")[0]], "int8")
+    made = sn.quantize(speakers, [utterances("train")[0]], "int8", engine=BOTH)
     onednn.clear()
     made(x)
     assert onednn.counters()["primitives"].misses > 0
@@ -304,6 +341,6 @@ def test_a_quantized_graph_has_no_gradient() -> None:
 
 
 def test_a_drawing_shows_which_engine_runs_which_recurrence() -> None:
-    drawn = sn.quantize(model(), [samples(3, 5)], dtype="bfloat16").draw()
+    drawn = sn.quantize(model(), [samples(3, 5)], "bfloat16", engine=("onednn", "llvm")).draw()
     lines = [line for line in drawn.splitlines() if " units " in line or line.startswith("recurrence")]
     assert [line.rpartition("  ")[2] for line in lines] == ["(onednn)", "(onednn)", "(llvm)"]

@@ -52,6 +52,7 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/groups.py": ("tests/test_nested.py", "tests/test_builder_nested.py", "tests/test_runs.py"),
     "plan/totals.py": ("tests/test_runs.py", "tests/test_gradients.py"),
     "plan/passes/merge.py": ("tests/engines/test_products.py", *PASSES),
+    "plan/passes/narrow.py": ("tests/engines/test_encoded_weights.py", "tests/graph/test_quantize_layers.py"),
     "plan/passes/part.py": ("tests/engines/test_products.py", *PASSES),
     "grad/*.py": ("tests/test_adjoints.py", "tests/test_gradients.py"),
     "grad/handover.py": ("tests/test_handover.py", "tests/test_gradients.py"),
@@ -107,6 +108,10 @@ TESTS: dict[str, Sequence[str]] = {
             *("disk/store", "plan/stored"),
             *(f"engines/llvm/{name}" for name in ("image", "late", "stored_code", "stored_plan")),
         )
+    },
+    **{
+        f"engines/llvm/{name}.py": ("tests/engines/test_encoded_weights.py", *GENERATED)
+        for name in ("arithmetic", "encode")
     },
     "engines/llvm/sums_code.py": ("tests/engines/test_sums.py",),
     "engines/llvm/scans.py": ("tests/engines/test_scans.py",),

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from stepnet.plan.passes.narrow import narrow_weights
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
 from stepnet.ragged.offsets import offsets_of, positions_of
@@ -250,7 +251,7 @@ class Kernel(Protocol):
 @dataclass(frozen=True)
 class Cell:
     """What an engine has for a recurrence. reads: the sequences that its x is made of, by their places in a
-    call. text: what it is.
+    call, where it needs a scale of these; else none. text: what it is.
     """
 
     reads: tuple[int, ...]
@@ -350,3 +351,11 @@ class LowEngine(Engine, Protocol):
     def cell(self, plan: Plan) -> Cell | str:
         """What it has for the recurrence of a plan, in the precision of the mark; a reason where nothing."""
         ...
+
+
+def narrow_cell(plan: Plan) -> Cell | str:
+    """What engines have that run any step and encode the weights of its products; a reason where nothing."""
+    count = narrow_weights(plan.traced)
+    if not count:
+        return "it has no product of float32 values with parameters"
+    return Cell((), f"{count:,} weights in its products")

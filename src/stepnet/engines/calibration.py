@@ -59,6 +59,12 @@ class Calibration:
         return np.clip(scaled, 0, STEPS).astype(np.uint8)
 
 
+def check_keep(keep: Any) -> float:
+    """The part of some numbers that `keep` is; raises `InputError` for anything else."""
+    meaning = "keep is the part of the numbers within the scale, above 0 and up to 1"
+    return number(keep, meaning, lambda value: 0 < value <= 1)
+
+
 def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, float]:
     """The scale and the shift of inputs such as the samples, and of a memory within -1 to 1.
 
@@ -70,8 +76,7 @@ def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, floa
     >>> data_scale([np.array([-2.0, 0.5])])
     (63.5, 128.0)
     """
-    meaning = "keep is the part of the numbers within the scale, above 0 and up to 1"
-    keep = number(keep, meaning, lambda value: 0 < value <= 1)
+    keep = check_keep(keep)
     sizes: list[Array] = []
     for place, sample in enumerate(samples):
         values = np.asarray(sample, np.float64)

@@ -3,10 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stepnet.engines.base import Array, Call, FrozenCall, Results
+from stepnet.engines.base import Array, Call, Cell, FrozenCall, Kernel, Results, narrow_cell
 from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
+from stepnet.engines.parts import Means, in_parts
 from stepnet.net.interpret import interpret
-from stepnet.net.ir import Net
+from stepnet.net.ir import Net, Node
+from stepnet.net.totals import total_of
+from stepnet.plan.passes import narrowed
+from stepnet.plan.passes.narrow import any_low
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.values.once import computed_once
@@ -23,17 +27,28 @@ class Interpreter:
         """None: it runs every net."""
         return None
 
-    def compile(self, schedule: Schedule) -> "InterpreterKernel":
-        """The net as it was traced."""
+    def compile(self, schedule: Schedule) -> Kernel:
+        """The net as it was traced; with recurrences in fewer bits, what runs of it part by part."""
+        if any_low(schedule.net):
+            return in_parts(schedule, Means(self.compile_plan, total))
         return InterpreterKernel(schedule.traced)
 
     def refuse_plan(self, plan: Plan) -> str | None:
         """None."""
         return None
 
+    def cell(self, plan: Plan) -> Cell | str:
+        """What it has for a recurrence in fewer bits."""
+        return narrow_cell(plan)
+
     def compile_plan(self, plan: Plan) -> "InterpreterKernel":
-        """The net of one part."""
-        return InterpreterKernel(plan.traced)
+        """The net of one part, which says what of it is in fewer bits."""
+        return InterpreterKernel(narrowed(plan.traced) if any_low(plan.traced) else plan.traced)
+
+
+def total(node: Node, operands: Sequence[Array]) -> Array:
+    """A value over all rows, by NumPy."""
+    return total_of(node, list(operands))
 
 
 @dataclass(frozen=True)

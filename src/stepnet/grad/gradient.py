@@ -10,6 +10,7 @@ It is a net like any other: passes, engines and gradients take it.
 
 from collections.abc import Sequence
 
+from stepnet.errors import RefusedError
 from stepnet.grad.constants import constants_outside
 from stepnet.grad.forward import Forward
 from stepnet.grad.handover import handed_over
@@ -18,6 +19,7 @@ from stepnet.grad.sweep import Sweep
 from stepnet.grad.value import Value
 from stepnet.net.ir import Builder, Net
 from stepnet.plan.passes.fold import fold
+from stepnet.plan.passes.narrow import any_low
 from stepnet.plan.passes.part import part
 from stepnet.plan.passes.prune import prune
 from stepnet.plan.passes.split import split
@@ -48,6 +50,11 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
       %6 = contract x d_0 : const f32[2, 3]
       return %3, %5, %6
     """
+    if any_low(net):
+        raise RefusedError(
+            "a recurrence in fewer bits has no gradient: train the one that `quantize` was given, and "
+            "quantize it again"
+        )
     for rewrite in (prune, fold, part, constants_outside):
         net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]

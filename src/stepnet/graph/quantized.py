@@ -13,29 +13,33 @@ from stepnet.rnn.program import Asked
 from stepnet.rnn.reading import Reading
 from stepnet.trace.lines import refuse
 
-ENGINES = ("onednn", "llvm")
-"""The engines that run it: llvm has what onednn refuses."""
-
 
 class QuantizedGraph(Graph):
-    """A model some of whose recurrences run in fewer bits, on the engine onednn. `quantize` makes one.
+    """A model some of whose recurrences run in fewer bits. `quantize` makes one.
 
-    It is a `Graph` in all else. `engine="auto"` stands for onednn, and llvm for what onednn does not run;
-    engines without such numbers compute in the dtype of the values.
+    It is a `Graph` in all else. `engine="auto"` stands for the engines that it was quantized for.
 
     Attributes:
+        engines: The names of these.
         report: What was chosen and why, and the errors on the samples; print(graph.report).
     """
 
+    engines: tuple[str, ...]
     report: Quantization
 
     @classmethod
-    def of(cls, graph: Graph, precisions: tuple[Precision, ...], report: Quantization) -> "QuantizedGraph":
+    def of(
+        cls,
+        graph: Graph,
+        precisions: tuple[Precision, ...],
+        report: Quantization,
+        engines: tuple[str, ...],
+    ) -> "QuantizedGraph":
         """A graph with these precisions for its recurrences, in order."""
         made = object.__new__(cls)
         made.__dict__.update(vars(graph))
         made._programs = graph._programs.in_precisions(precisions)
-        made.report = report
+        made.report, made.engines = report, engines
         return made
 
     @staticmethod
@@ -44,7 +48,7 @@ class QuantizedGraph(Graph):
         return graph._programs.read(sequences, statics)
 
     def _engine(self, asked: Asked) -> Asked:
-        return ENGINES if asked == "auto" else asked
+        return self.engines if asked == "auto" else asked
 
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
         """Refused: in another model its recurrences would lose their numbers of bits."""
@@ -60,11 +64,16 @@ class QuantizedGraph(Graph):
     def __reduce__(self) -> tuple[Any, ...]:
         """As that of a `Graph`."""
         made = partial(Graph, inputs=self.inputs, statics=self.statics)
-        return remade, (made, self.model, self.params, self._programs.precisions, self.report)
+        return remade, (made, self.model, self.params, self._programs.precisions, self.report, self.engines)
 
 
 def remade(
-    made: Any, model: Any, params: Any, precisions: tuple[Precision, ...], report: Quantization
+    made: Any,
+    model: Any,
+    params: Any,
+    precisions: tuple[Precision, ...],
+    report: Quantization,
+    engines: tuple[str, ...],
 ) -> QuantizedGraph:
     """A copy of a quantized graph."""
-    return QuantizedGraph.of(made(model, params), precisions, report)
+    return QuantizedGraph.of(made(model, params), precisions, report, engines)

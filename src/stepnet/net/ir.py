@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stepnet.errors import NetError
+from stepnet.net.encodings import ENCODINGS
 from stepnet.net.ops import OPERATIONS, Operation
 from stepnet.net.precision import Precision
 from stepnet.net.recur import OperandsByKind, Order, ResultsByKind
@@ -53,6 +54,12 @@ class Node:
         """The left and the right sides of a product, or of sums of products."""
         lefts: int = self.attributes.get("lefts", 1)
         return self.inputs[:lefts], self.inputs[lefts:]
+
+    @property
+    def weight_bytes(self) -> int:
+        """The bytes of one parameter of a product, as it is read."""
+        weights: str | None = self.attributes.get("weights")
+        return self.types[0].itemsize if weights is None else ENCODINGS[weights].bytes
 
     @property
     def row(self) -> Operation:

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from stepnet.errors import NetError
+from stepnet.net.encodings import ENCODINGS, by_vector
 from stepnet.net.types import Literal
 from stepnet.values.dtypes import kind_of_dtype
 
@@ -99,21 +101,24 @@ def cumprod(x: Array, *, axis: int) -> Array:
     return np.cumprod(x, axis=axis)
 
 
-def matmul(left: Array, right: Array) -> Array:
+def matmul(left: Array, right: Array, *, weights: str | None = None) -> Array:
     """The product of each vector [k] of the left with [k, n], one vector at a time.
 
     So its bits do not depend on the number of vectors: a library's product of many rows rounds differently
-    from that of a single row.
+    from that of a single row. weights: the encoding of both sides (`stepnet.net.encodings`); None for none.
     """
-    return np.matmul(left[..., None, :], right)[..., 0, :]
+    if weights is not None:
+        return ENCODINGS[weights].product(left, right)
+    return by_vector(left, right)
 
 
-def products(*operands: Array, lefts: int) -> tuple[Array, ...]:
+def products(*operands: Array, lefts: int, weights: str | None = None) -> tuple[Array, ...]:
     """Sums of products: the first operands are the left sides; each sum has a parameter for each of them."""
     sides, rights = operands[:lefts], operands[lefts:]
+    product = partial(matmul, weights=weights)
     starts = range(0, len(rights), lefts)
     return tuple(
-        sum(map(matmul, sides[1:], rights[at + 1 : at + lefts]), matmul(sides[0], rights[at]))
+        sum(map(product, sides[1:], rights[at + 1 : at + lefts]), product(sides[0], rights[at]))
         for at in starts
     )
 

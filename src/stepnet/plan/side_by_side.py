@@ -62,8 +62,8 @@ class Load:
 
 def read_by(net: Net) -> int:
     """Bytes of parameters that products read each time a net is run."""
-    rights = [right for node in net.nodes if node.kind == "matmul" for right in node.sides[1]]
-    return sum(net.type_of(right).size * net.type_of(right).itemsize for right in rights)
+    products = [node for node in net.nodes if node.kind == "matmul"]
+    return sum(net.type_of(right).size * node.weight_bytes for node in products for right in node.sides[1])
 
 
 def side_by_side(

@@ -41,6 +41,9 @@ class Bidirectional:
         merge: How the outputs are merged at every step: "concat" (features side by side), "sum", "average",
             "product", or None for the pair (forward, backward).
 
+    Attributes:
+        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+
     Raises:
         InputError: For a direction that runs the other way, and for another `merge`.
 
@@ -58,6 +61,7 @@ class Bidirectional:
     forward: "Layer"
     backward: "Layer"
     merge: str | None = "concat"
+    report: Any = field(default=None, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         checked_merge(self.merge)
@@ -175,6 +179,9 @@ class Stack:
     Args:
         layers: A list of `RNN`s, `Bidirectional`s and `Stack`s, the bottom one first.
 
+    Attributes:
+        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
+
     Raises:
         InputError: For no layers, and for what is no layer.
 
@@ -188,13 +195,15 @@ class Stack:
     """
 
     layers: tuple["Layer", ...]
+    report: Any = field(default=None, kw_only=True, repr=False, compare=False)
 
-    def __init__(self, layers: Any) -> None:
+    def __init__(self, layers: Any, *, report: Any = None) -> None:
         if not isinstance(layers, list | tuple | Iterator):
             raise InputError(
                 f"layers of a Stack are a list of RNNs, Bidirectionals and Stacks, not {kind(layers)}"
             )
         object.__setattr__(self, "layers", tuple(cast("Iterable[Any]", layers)))
+        object.__setattr__(self, "report", report)
         if not self.layers:
             raise InputError("a Stack has at least one layer")
         for place, layer in enumerate(self.layers):

@@ -6,7 +6,7 @@ supplies and removes these, and the caller never sees them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, TypedDict, cast
 
@@ -57,6 +57,7 @@ class Control:
     def around(self, step: Step, traced: TracedStep) -> TracedStep:
         """The trace of the wrapped step, from the step and its own trace."""
         inputs, memory, statics, params = traced.inputs, traced.memory, traced.statics, traced.params
+        precision = traced.precision
         if self.until is not None:
             step, memory = ending(step, self.until), {"memory": memory, "done": Spec((), "bool")}
             traced = trace_step(step, inputs, memory, statics, params)
@@ -66,7 +67,7 @@ class Control:
             memory = {"memory": memory, "previous": shown if repeats else None}
             inputs = {"x": inputs, "mask": Spec((), "bool")}
             traced = trace_step(step, inputs, memory, statics, params)
-        return traced
+        return replace(traced, precision=precision)
 
 
 # ---- steps made of steps -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stepnet.errors import InputError
+from stepnet.net.precision import Precision
 from stepnet.net.types import own_copy
 from stepnet.rnn.batch import Batch, Statics, initial_arrays
 from stepnet.rnn.control import MASKED, Control, Until
@@ -33,7 +34,14 @@ MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
 class Declared:
-    """A recurrence as it was declared. `RNN` adds the ways to run it, and documents the arguments."""
+    """A recurrence as it was declared. `RNN` adds the ways to run it, and documents the arguments.
+
+    precision: in how few bits it is computed, where `quantize` says so; else None. report: what `quantize`
+    chose, where it made this recurrence; else None.
+    """
+
+    precision: Precision | None = None
+    report: Any = None
 
     def __init__(
         self,
@@ -140,6 +148,7 @@ class Declared:
         if program is None:
             memory, statics = (beside(part, inputs, leaves(self.params)) for part in (self.memory, statics))
             traced = trace_step(self.step, inputs, memory, statics, self.params)
+            traced = replace(traced, precision=self.precision)
             program = StepProgram(traced, self.reverse, self.unroll)
             keep(self._programs, key, program)
         self._latest = program

@@ -285,7 +285,11 @@ def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
         source(net, operand) for n in users for operand in net.nodes[n].inputs if net.nodes[operand].types
     }
     handed = (wanted | {source(net, result) for result in net.results}) & inside
-    return nbytes(net.type_of(n) for n in weights), nbytes(net.type_of(n) for n in taken | handed)
+    sizes = {n: net.type_of(n).itemsize for n in weights}
+    for node in (net.nodes[n] for n in numbers if net.nodes[n].kind == "matmul"):
+        sizes |= {right: node.weight_bytes for right in node.sides[1] if right in sizes}
+    read = sum(net.type_of(n).size * size for n, size in sizes.items())
+    return read, nbytes(net.type_of(n) for n in taken | handed)
 
 
 def source(net: Net, number: int) -> int:

@@ -32,7 +32,7 @@ def expression(node: Node, operands: Sequence[str]) -> str:
     attributes = node.attributes
     match node.operation:
         case name if name in INFIX:
-            return f"{operands[0]} {INFIX[name]} {operands[1]}"
+            return f"{operands[0]} {INFIX[name]} {operands[1]}{encoded(node)}"
         case "negative":
             return f"-{operands[0]}"
         case "power":
@@ -44,7 +44,7 @@ def expression(node: Node, operands: Sequence[str]) -> str:
             return " + ".join(
                 f"{left} @ [{' | '.join(operands[lefts + place :: lefts])}]"
                 for place, left in enumerate(operands[:lefts])
-            )
+            ) + encoded(node)
         case "concatenate":
             return f"[{' | '.join(operands)}]"
         case "gather":
@@ -61,6 +61,12 @@ def expression(node: Node, operands: Sequence[str]) -> str:
                 if not isinstance(value, Net | Type)
             ]
             return f"{node.operation}({', '.join([*operands, *extra])})"
+
+
+def encoded(node: Node) -> str:
+    """How the weights of a product are encoded, as an addition to its text."""
+    weights = node.attributes.get("weights")
+    return f" in {weights}" if weights else ""
 
 
 def view(of: str, shape: tuple[int, ...], node: Node) -> str:

@@ -15,6 +15,7 @@ from stepnet.engines import Bound, Kernel, Order, Results, choose, joined, order
 from stepnet.errors import InputError
 from stepnet.net.ends import Ends
 from stepnet.net.ir import Net
+from stepnet.net.precision import Precision
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.plan.stored import KeptSchedule
@@ -154,3 +155,7 @@ class StepProgram(Program):
         made.traced = replace(self.traced, params=params)
         made.controlled = {name: program.with_params(params) for name, program in self.controlled.items()}
         return made
+
+    def in_precision(self, precision: Precision) -> "StepProgram":
+        """The same step in a precision, with other plans and other machine code."""
+        return StepProgram(replace(self.traced, precision=precision), self.reverse, self.unroll)

@@ -1,11 +1,13 @@
 """A step run over sequences of any length: `RNN`, and `scan`."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from stepnet.engines import checked_engine
 from stepnet.net.ir import Net
+from stepnet.net.precision import Precision
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn import nested
@@ -41,6 +43,9 @@ class RNN(Declared):
         until: A function of a step's output and next memory that returns a bool per row. A sequence ends with
             the first step for which it is True, that step included. The outputs are then a shorter `Ragged`,
             whatever the inputs are.
+
+    Attributes:
+        report: What `stepnet.quantize` chose, and the errors on its samples; None for what it has not made.
 
     Raises:
         InputError: For arguments of another form.
@@ -113,7 +118,7 @@ class RNN(Declared):
             unroll=self.unroll,
             until=self.until,
         )
-        return made, (self.step, self.params)
+        return remade, (made, self.step, self.params, self.precision, self.report)
 
     def with_params(self, params: Any) -> "RNN":
         """The same recurrence with other parameters.
@@ -140,14 +145,24 @@ class RNN(Declared):
         >>> rnn(x)[0].sum(), doubled(x)[0].sum()
         (np.float32(2.0), np.float32(4.0))
         """
+        made = same_parameters(params, self.params)
+        return self.changed(lambda program: program.with_params(made), params=made)
+
+    def in_precision(self, precision: Precision, report: Any = None) -> "RNN":
+        """The same recurrence in a precision, with a report of the choice. `stepnet.quantize` makes both."""
+        return self.changed(
+            lambda program: program.in_precision(precision), precision=precision, report=report
+        )
+
+    def changed(self, change: Callable[[StepProgram], StepProgram], **attributes: Any) -> "RNN":
+        """The same with other attributes, and a change to each program."""
         made = object.__new__(type(self))
-        made.__dict__.update(vars(self))
-        made.params = same_parameters(params, self.params)
+        made.__dict__.update(vars(self) | attributes)
         latest = [] if self._latest is None else [self._latest]
         programs = {
             id(program): program for program in [*self._programs.values(), *self._seen.values(), *latest]
         }
-        new = {key: program.with_params(made.params) for key, program in programs.items()}
+        new = {key: change(program) for key, program in programs.items()}
         for name in ("_programs", "_seen"):
             pairs = ((key, new[id(program)]) for key, program in getattr(self, name).items())
             setattr(made, name, OrderedDict(pairs))
@@ -323,6 +338,14 @@ class RNN(Declared):
         """
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         return step_scopes(self, sequences, initial, statics, lengths, control)
+
+
+def remade(
+    made: Callable[..., RNN], step: Step, params: Any, precision: Precision | None, report: Any
+) -> RNN:
+    """A copy of a recurrence in its precision."""
+    rnn = made(step, params)
+    return rnn if precision is None else rnn.in_precision(precision, report)
 
 
 def scan(step: Step, initial: Any, xs: Any, params: Any = None, *, engine: Asked = "auto") -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from stepnet.errors import InputError
 from stepnet.net.interpret import Segments, by_steps, interpret
 from stepnet.net.ir import Net
 from stepnet.net.types import ROWS, Type, is_beside
+from stepnet.plan.passes import narrowed_step
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn import nested
@@ -257,7 +258,7 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
     net, packed = called.running.net, Packed.of(called.call)
     node = next(node for node in net.nodes if node.operation == "recur")
     recur = node.recur
-    body = recur.body
+    body, seen = (narrowed_step(inside, recur.precision) for inside in (recur.body, seen))
     done = len(recur.outputs) + len(leaves(called.program.memory))  # which `control` puts there
     lengths = called.call.lengths
     ended = np.zeros(len(lengths), bool)

@@ -179,7 +179,7 @@ def like(rnn: Declared, step: Step) -> Declared:
     other = Declared(
         step, rnn.params, memory=rnn.memory, reverse=rnn.reverse, unroll=rnn.unroll, until=rnn.until
     )
-    other.inputs = rnn.inputs
+    other.inputs, other.precision = rnn.inputs, rnn.precision
     return other
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.net.ir import Builder, Net, Recur, without_unused
+from stepnet.net.precision import Precision
 from stepnet.net.types import AXES, CONST, ROWS, Extent, Type, extent_of, is_beside
 from stepnet.trace.indexing import indexed
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
@@ -118,7 +119,8 @@ class TracedStep:
 
     A value that is stored in one dtype and computed in another is cast where it enters the body, and an
     output where it leaves. Memories stay in their compute dtype from step to step, so that results are the
-    same however a sequence is cut. last: the `Spec`s to which a call rounds the last memories.
+    same however a sequence is cut. last: the `Spec`s to which a call rounds the last memories. precision:
+    that of its recurrence; None where nothing says so.
     """
 
     body: Net
@@ -129,6 +131,7 @@ class TracedStep:
     output: Any
     names: tuple[str, ...]
     last: Any
+    precision: Precision | None = None
 
     @computed_once
     def counts(self) -> tuple[int, int, int, int]:
@@ -161,7 +164,7 @@ class TracedStep:
     def recur(self, reverse: bool = False, unroll: int = 1) -> Recur:
         """The recurrence of the step."""
         inputs, memories, _, _ = self.counts
-        return Recur(self.body, inputs, memories, reverse, unroll)
+        return Recur(self.body, inputs, memories, reverse, unroll, self.precision)
 
 
 def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:

@@ -244,7 +244,11 @@ def mangled(type_: ir.Type) -> str:
 
 def register_type(dtype: str, width: int) -> ir.Type:
     """The type of a value of `dtype` on registers: a vector, or a scalar where the width is 1."""
-    element = REGISTER_TYPES[dtype]
+    return vector_of(REGISTER_TYPES[dtype], width)
+
+
+def vector_of(element: ir.Type, width: int) -> ir.Type:
+    """A vector of elements, or the element where the width is 1."""
     return element if width == 1 else ir.VectorType(element, width)
 
 

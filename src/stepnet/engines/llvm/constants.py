@@ -6,17 +6,21 @@ product is packed as [unit block][k][gate][element], so that the microkernel rea
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from stepnet.engines.llvm.late import late
 from stepnet.engines.llvm.memory import POOL, pointer
 from stepnet.engines.llvm.pack import Packing
 from stepnet.engines.llvm.records import LINE
 from stepnet.engines.llvm.target import Target
 from stepnet.engines.packed import parameters_of
+from stepnet.net.encodings import ENCODINGS, whole_numbers
 from stepnet.net.interpret import evaluated
 from stepnet.net.types import CONST, Type
 from stepnet.plan.plan import Plan
+from stepnet.values.dtypes import BFLOAT16
 
 Array = np.ndarray
 
@@ -61,20 +65,20 @@ class Places:
 
     def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
         """Puts the numbers into memory, from the values of the sources."""
-        self.filler(memory)(values[0])
+        self.filler(memory, target)(values)
 
-    def filler(self, memory: Array) -> Callable[[Array], None]:
+    def filler(self, memory: Array, target: Target) -> Callable[[Sequence[Array]], None]:
         """What puts the numbers into memory, from the value of the source."""
         type_, places = self.constant.type, self.places
         count = type_.size if places is None else len(places)
         numbers = memory[: count * type_.itemsize].view(type_.dtype)
         all_ = places is None or np.array_equal(places, np.arange(type_.size))
 
-        def put_all(value: Array) -> None:
-            numbers[...] = value.reshape(-1)
+        def put_all(values: Sequence[Array]) -> None:
+            numbers[...] = values[0].reshape(-1)
 
-        def put_some(value: Array) -> None:
-            numbers[...] = value.reshape(-1)[places]
+        def put_some(values: Sequence[Array]) -> None:
+            numbers[...] = values[0].reshape(-1)[places]
 
         return put_all if all_ else put_some
 
@@ -109,13 +113,90 @@ class Packed:
         return [Packing(value, gate, gates, self.width, memory, target) for gate, value in enumerate(like)]
 
 
+HEADS = 2
+"""The vectors ahead of words of int8: what the sums begin with, since left sides are shifted; and scales."""
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Float32 parameters [k, n] of one shape in fewer bits, packed for the microkernel, padded with zeros:
+
+    bfloat16   [unit block][word of k][gate][element]
+    int8       [unit block][sums begin with; scales; word of k][gate][element]
+    """
+
+    sources: tuple[Constant, ...]
+    width: int
+    weights: str
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The key by which equal entries are shared."""
+        return self.sources, self.weights, self.width
+
+    @property
+    def blocks(self) -> int:
+        """The number of unit blocks."""
+        return -(-self.sources[0].type.shape[1] // self.width)
+
+    @property
+    def lines(self) -> int:
+        """The vectors of a gate in each unit block."""
+        encoding = ENCODINGS[self.weights]
+        heads = HEADS if encoding.is_scaled else 0
+        return heads + -(-self.sources[0].type.shape[0] * encoding.bytes // 4)
+
+    @property
+    def bytes(self) -> int:
+        """The size in memory."""
+        return 4 * self.blocks * self.lines * len(self.sources) * self.width
+
+    def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
+        """Puts the words into memory, which is zeros, from the values of the parameters."""
+        is_scaled = ENCODINGS[self.weights].is_scaled
+        kind = (
+            late("arithmetic").arithmetic(self.weights, "float32", self.width, target) if is_scaled else None
+        )
+        shape = self.blocks, self.lines, len(self.sources), self.width
+        packed = memory[: self.bytes].view(np.uint32).reshape(shape)
+        for gate, value in enumerate(values):
+            with np.errstate(all="ignore"):  # of NaN and infinity
+                lines = self.lines_of(value, 0 if kind is None else kind.shift)
+            padded = np.zeros((self.lines, self.blocks * self.width), np.uint32)
+            padded[:, : lines.shape[1]] = lines
+            packed[:, :, gate] = padded.reshape(self.lines, self.blocks, self.width).swapaxes(0, 1)
+
+    def filler(self, memory: Array, target: Target) -> Callable[[Sequence[Array]], None]:
+        """What puts the words into memory, from the values of the parameters."""
+        return partial(self.fill, memory, target=target)
+
+    def lines_of(self, value: Array, shift: int) -> Array:
+        """All lines of a gate for the whole of a parameter, 32 bits each."""
+        if self.weights == "bfloat16":
+            return words_of(value.astype(BFLOAT16).view(np.uint16), 2)
+        numbers, scales = whole_numbers(value, 0)
+        begin = -shift * numbers.sum(axis=0, keepdims=True, dtype=np.float64)
+        heads = begin.astype(np.int32).view(np.uint32), scales.view(np.uint32)
+        return np.concatenate([*heads, words_of(numbers.astype(np.int8).view(np.uint8), 4)])
+
+
+def words_of(numbers: Array, terms: int) -> Array:
+    """Numbers [k, n] as words [k / terms, n] of 32 bits, padded with zeros."""
+    size, columns = numbers.shape
+    padded = np.zeros((-(-size // terms) * terms, columns), numbers.dtype)
+    padded[:size] = numbers
+    beside = padded.reshape(-1, terms, columns).swapaxes(1, 2)
+    return np.ascontiguousarray(beside).view(np.uint32)[..., 0]
+
+
+Entry = Places | Packed | Encoded
+
+
 @dataclass
 class Constants:
     """The layout of a kernel's constants, as entries are added."""
 
-    entries: list[tuple[int, "Places | Packed | Array"]] = field(
-        default_factory=list[tuple[int, "Places | Packed | Array"]]
-    )
+    entries: list[tuple[int, Entry | Array]] = field(default_factory=list[tuple[int, Entry | Array]])
     known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
     size: int = 0
 
@@ -125,7 +206,7 @@ class Constants:
         arrays = (entry.places if isinstance(entry, Places) else entry for _, entry in self.entries)
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
-    def add(self, entry: "Places | Packed") -> int:
+    def add(self, entry: Entry) -> int:
         """The byte offset of an entry."""
         return self._place(entry.key, entry, entry.bytes)
 
@@ -133,7 +214,7 @@ class Constants:
         """The byte offset of an array that does not depend on parameters."""
         return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
 
-    def _place(self, key: tuple[object, ...], entry: "Places | Packed | Array", size: int) -> int:
+    def _place(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
         if key not in self.known:
             self.known[key] = self.size
             self.entries.append((self.size, entry))
@@ -153,13 +234,7 @@ class Constants:
         return memory
 
 
-def put(memory: Array, numbers: Array) -> None:
-    """Puts numbers at the beginning of memory, one after the other."""
-    data = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
-    memory[: data.size] = data
-
-
-def constant_values(plan: Plan, parameters: Sequence[np.ndarray]) -> Values:
+def constant_values(plan: Plan, parameters: Sequence[Array]) -> Values:
     """The value of every constant node of the outer net and the body, from the parameters."""
     net, body = plan.net, plan.body
     outer = evaluated(net, dict(zip(parameters_of(net), parameters, strict=True)), plan.once)
@@ -171,3 +246,9 @@ def constant_values(plan: Plan, parameters: Sequence[np.ndarray]) -> Values:
         if node.operation == "constant":
             values[True, number] = node.attributes["value"].value
     return values
+
+
+def put(memory: Array, numbers: Array) -> None:
+    """Puts numbers at the beginning of memory, one after the other."""
+    data = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
+    memory[: data.size] = data

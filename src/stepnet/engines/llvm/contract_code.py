@@ -2,6 +2,7 @@
 
 from llvmlite import ir
 
+from stepnet.engines.llvm.arithmetic import plain
 from stepnet.engines.llvm.code import I64, POINTER, Code, load_vector, store_vector
 from stepnet.engines.llvm.contract import WORD, Sizes
 from stepnet.engines.llvm.target import Target
@@ -118,9 +119,9 @@ class ContractCode:
             shape,
             Left((numbers,), itemsize, sizes.group * itemsize),
             code.at(self.pointer("packed_right"), code.mul(unit, code.number(sizes.unit_bytes))),
+            plain(sizes.dtype),
             inner=inner,
             gates=1,
-            dtype=sizes.dtype,
             width=sizes.width,
             unit_bytes=sizes.unit_bytes,
         )

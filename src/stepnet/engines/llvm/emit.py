@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stepnet.engines.llvm.copies import emit_copy, emit_gather
-from stepnet.engines.llvm.loops import CopyLoop, GatherLoop, Loop, ReduceLoop, ScanLoop, UnitLoop
+from stepnet.engines.llvm.encode import emit_encode
+from stepnet.engines.llvm.loops import CopyLoop, EncodeLoop, GatherLoop, Loop, ReduceLoop, ScanLoop, UnitLoop
 from stepnet.engines.llvm.reductions import emit_reduction
 from stepnet.engines.llvm.scans import emit_scan
 from stepnet.engines.llvm.stage import StageCode
@@ -13,6 +14,7 @@ from stepnet.engines.llvm.units import emit_units
 EMITTERS: Mapping[type[Loop], Callable[[StageCode, Any], None]] = {
     UnitLoop: emit_units,
     CopyLoop: emit_copy,
+    EncodeLoop: emit_encode,
     ReduceLoop: emit_reduction,
     ScanLoop: emit_scan,
     GatherLoop: emit_gather,

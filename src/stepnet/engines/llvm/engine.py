@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepnet.engines.base import Array, Kernel
+from stepnet.engines.base import Array, Cell, Kernel, narrow_cell
 from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept
 from stepnet.engines.llvm.constants import constant_values
 from stepnet.engines.llvm.finish import Finish, Rows, total
@@ -43,6 +43,10 @@ class LlvmEngine:
     def compile(self, schedule: Schedule) -> Kernel:
         """Every part as machine code; those with nothing in between run in one go."""
         return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
+
+    def cell(self, plan: Plan) -> Cell | str:
+        """What it has for a recurrence in fewer bits."""
+        return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
         """One plan as machine code; plans that are equal but for their direction are compiled once."""

@@ -5,6 +5,7 @@ reductions     over features, one number (or unit) at a time
 scans          along features, likewise
 gathers        rows of a parameter at integers
 copies         features moved to another place
+encodings      left sides of products, for weights in fewer bits
 """
 
 from dataclasses import dataclass
@@ -69,12 +70,18 @@ Operand = Immediate | Register | Broadcast | Load | Uniform | Table
 
 @dataclass(frozen=True)
 class Side:
-    """A left side of products: `inner` numbers in a record from `start` on, and its packed parameters."""
+    """A left side of products: `inner` numbers in a record from `start` on, and its packed parameters.
+
+    weights: their encoding, None for none. With one the left side is encoded as well, and in int8 `scales`
+    has the scale of each row.
+    """
 
     left: Field
     start: int
     inner: int
     packed: int
+    weights: str | None = None
+    scales: Field | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,8 @@ class Product:
     @property
     def dtype(self) -> str:
         """The dtype of the sums."""
-        return self.sides[0].left.dtype
+        side = self.sides[0]
+        return side.left.dtype if side.weights is None else "float32"
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,17 @@ class CopyLoop:
     source: Operand
     target: Field
     start: int
+
+
+@dataclass(frozen=True)
+class EncodeLoop:
+    """`size` numbers of each row encoded as the left side of products, with the row's scale in int8."""
+
+    size: int
+    source: Operand
+    weights: str
+    target: Field
+    scales: Field | None
 
 
 @dataclass(frozen=True)
@@ -145,4 +164,4 @@ class GatherLoop:
     targets: tuple[Field, ...]
 
 
-Loop = UnitLoop | CopyLoop | ReduceLoop | ScanLoop | GatherLoop
+Loop = UnitLoop | CopyLoop | EncodeLoop | ReduceLoop | ScanLoop | GatherLoop

@@ -12,10 +12,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepnet.engines.llvm.constants import Constant, Constants, Packed, Places
+from stepnet.engines.llvm.arithmetic import arithmetic
+from stepnet.engines.llvm.constants import Constant, Constants, Encoded, Packed, Places
 from stepnet.engines.llvm.loops import (
     Broadcast,
     CopyLoop,
+    EncodeLoop,
     GatherLoop,
     Immediate,
     Load,
@@ -31,7 +33,9 @@ from stepnet.engines.llvm.loops import (
     UnitLoop,
 )
 from stepnet.engines.llvm.records import Field, Records
+from stepnet.engines.llvm.target import Target
 from stepnet.errors import NetError
+from stepnet.net.encodings import ENCODINGS
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, Type
 from stepnet.plan.passes.rewrite import view_chain
@@ -55,6 +59,7 @@ class Stage:
     inside: bool
     records: Records
     constants: Constants
+    target: Target
     width: int
     scratch: str
     sources: dict[int, Field]
@@ -63,6 +68,9 @@ class Stage:
     phase_of: dict[int, int] = field(init=False)
     fields: dict[int, list[Field]] = field(init=False)
     settling: list[Loop] = field(init=False, default_factory=list[Loop])
+    encoded: dict[tuple[int, str], tuple[Field, Field | None]] = field(
+        init=False, default_factory=dict[tuple[int, str], tuple[Field, Field | None]]
+    )
 
     def __post_init__(self) -> None:
         self.phase_of = {number: place for place, numbers in enumerate(self.phases) for number in numbers}
@@ -184,13 +192,36 @@ class Stage:
         lefts, rights = node.sides
         sides: list[Side] = []
         for place, operand in enumerate(lefts):
-            left, start = self.run_of(operand, by_number=True)
             own = rights[place :: len(lefts)]
             inner, size = self.net.type_of(own[0]).shape
             assert size == node.types[0].size
-            packed = self.constants.add(Packed(tuple(map(self.constant, own)), self.width))
-            sides.append(Side(left, start, inner, packed))
+            sides.append(self.side(operand, own, inner, node.attributes.get("weights")))
         return Product(tuple(sides), tuple(ports))
+
+    def side(self, operand: int, own: tuple[int, ...], inner: int, weights: str | None) -> Side:
+        """A left side and the parameters that it is multiplied with, both encoded where weights are."""
+        parameters = tuple(map(self.constant, own))
+        if weights is None:
+            left, start = self.run_of(operand, by_number=True)
+            return Side(left, start, inner, self.constants.add(Packed(parameters, self.width)))
+        packed = self.constants.add(Encoded(parameters, self.width, weights))
+        left, scales = self.encoded_left(operand, weights)
+        return Side(left, 0, inner, packed, weights, scales)
+
+    def encoded_left(self, operand: int, weights: str) -> tuple[Field, Field | None]:
+        """The fields of a left side that is encoded before the current phase, once for all products with it,
+        and of its scales in int8.
+        """
+        if (operand, weights) not in self.encoded:
+            kind, type_ = arithmetic(weights, "float32", self.width, self.target), self.net.type_of(operand)
+            words = Type(type_.extent, (kind.left_size(type_.size, self.width) // 4,), "int32")
+            scale = Type(type_.extent, (1,), "float32")
+            target = self.records.field(self.scratch, words)
+            scales = self.records.field(self.scratch, scale) if ENCODINGS[weights].is_scaled else None
+            source = self.operand(operand, type_, -1)
+            self.settling.append(EncodeLoop(type_.size, source, weights, target, scales))
+            self.encoded[operand, weights] = target, scales
+        return self.encoded[operand, weights]
 
     def port(self, number: int, place: int, members: list[int]) -> int:
         """The result node of one of the products; -1 if nobody reads it."""

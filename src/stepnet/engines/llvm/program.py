@@ -76,7 +76,7 @@ def vector_width(plan: Plan, target: Target) -> int:
 
 def lowered(plan: Plan, target: Target) -> Lowered:
     """The plan as loops over records, for a target."""
-    return Lowering(plan, vector_width(plan, target)).run()
+    return Lowering(plan, target, vector_width(plan, target)).run()
 
 
 @dataclass
@@ -84,6 +84,7 @@ class Lowering:
     """The lowering of one plan, while fields are assigned."""
 
     plan: Plan
+    target: Target
     width: int
     constants: Constants = field(default_factory=Constants)
 
@@ -267,7 +268,16 @@ class Lowering:
     ) -> list[list[Loop]]:
         """The loops of one stage by phase. Values that only this stage reads are in the record `scratch`."""
         stage = Stage(
-            net, net is self.body, self.records, self.constants, self.width, scratch, sources, wanted, phases
+            net,
+            net is self.body,
+            self.records,
+            self.constants,
+            self.target,
+            self.width,
+            scratch,
+            sources,
+            wanted,
+            phases,
         )
         return stage.loops()
 

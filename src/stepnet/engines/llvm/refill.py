@@ -82,7 +82,7 @@ class Refill:
                 self.views[key] = View.of_array(value, like)
         self.packings: list[tuple[Packing, Key]] = []
         in_views = dict[int, list[tuple[Packing, View]]]()
-        self.others: list[tuple[Callable[[Array], None], Key]] = []
+        self.others: list[tuple[Callable[[Sequence[Array]], None], list[Key]]] = []
         for offset, entry in constants.entries:
             if isinstance(entry, np.ndarray):
                 continue
@@ -97,7 +97,7 @@ class Refill:
                     elif packing.run is not None:
                         in_views.setdefault(packing.run.address, []).append((packing, view))
             else:
-                self.others.append((entry.filler(memory[offset:]), keys[0]))
+                self.others.append((entry.filler(memory[offset:], target), keys))
         self.together = [
             Packings([packing for packing, _ in pairs], [(view.parameter, view.offset) for _, view in pairs])
             for pairs in in_views.values()
@@ -116,8 +116,8 @@ class Refill:
                 pack(addresses)
             for packing, key in self.packings:
                 packing(pointer(self.value(key, parameters, known)))
-            for fill, key in self.others:
-                fill(self.value(key, parameters, known))
+            for fill, keys in self.others:
+                fill([self.value(key, parameters, known) for key in keys])
             return {n: self.value((False, n), parameters, known) for n in self.wanted}
 
     def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:

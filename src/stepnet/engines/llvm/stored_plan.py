@@ -2,7 +2,7 @@
 
 from stepnet.disk.data import Form
 from stepnet.engines.llvm.compiled import Compiled, Generated, Layout
-from stepnet.engines.llvm.constants import Constant, Constants, Packed, Places
+from stepnet.engines.llvm.constants import Constant, Constants, Encoded, Packed, Places
 from stepnet.engines.llvm.image import ObjectCode
 from stepnet.engines.llvm.late import late
 from stepnet.engines.llvm.needs import Needs, Slot
@@ -13,7 +13,19 @@ from stepnet.net.types import Type
 from stepnet.plan.plan import Plan
 
 PLAN = Form(
-    Generated, ObjectCode, Layout, Needs, Slot, Source, Field, Constants, Constant, Places, Packed, Type
+    Generated,
+    ObjectCode,
+    Layout,
+    Needs,
+    Slot,
+    Source,
+    Field,
+    Constants,
+    Constant,
+    Places,
+    Packed,
+    Encoded,
+    Type,
 )
 
 

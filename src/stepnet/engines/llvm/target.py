@@ -37,6 +37,25 @@ class Target:
         """Whether it has instructions for float16; elsewhere LLVM would call a library for it."""
         return self.name != "generic"
 
+    @property
+    def is_x86(self) -> bool:
+        """Whether it is a processor of that family, whose instructions have names of their own in LLVM."""
+        return bool(self.cpu)
+
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether one instruction multiplies pairs of bfloat16, and adds the products."""
+        return self.has("avx512bf16")
+
+    @property
+    def multiplies_int8(self) -> bool:
+        """Whether one instruction multiplies four of uint8 and int8, and adds the products."""
+        return self.has("avx512vnni")
+
+    def has(self, feature: str) -> bool:
+        """Whether the features that code is generated with include one, by LLVM's name."""
+        return f"+{feature}" in self.features.split(",")
+
     def __str__(self) -> str:
         return f"{self.name} ({self.cpu}, {self.vector_bytes * 8}-bit vectors)"
 

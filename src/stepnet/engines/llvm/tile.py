@@ -11,10 +11,10 @@ chain of additions over k in order, whatever the tile, so every tile gives the s
 from dataclasses import dataclass
 from itertools import product
 
-import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import I64, Code, element_type, is_float, register_type
+from stepnet.engines.llvm.arithmetic import Arithmetic, bytes_of
+from stepnet.engines.llvm.code import I64, Code, vector_of
 from stepnet.engines.llvm.tiles import Tile
 
 Sums = list[list[list[ir.Value]]]
@@ -47,25 +47,24 @@ def accumulate(
     tile: Tile,
     left: Left,
     packed: ir.Value,
+    kind: Arithmetic,
     *,
     inner: int | ir.Value,
     gates: int,
-    dtype: str,
     width: int,
     unit_bytes: int | None = None,
     begun: Sums | None = None,
 ) -> Sums:
     """The accumulators [row][unit][gate] of a tile; `packed` points to its first unit block.
 
-    inner: how many k there are; one that the code finds out is a multiple of `UNROLLED`, and not 0.
-    unit_bytes: from one unit block to the next; None where they follow one another. begun: accumulators to
-    go on with; None for zeros.
+    kind: how numbers are multiplied. inner: how many words of k there are; a number that the code finds out
+    is a multiple of `UNROLLED`, and not 0. unit_bytes: from one unit block to the next; None where they
+    follow one another. begun: accumulators to go on with; None for zeros.
     """
-    vector = register_type(dtype, width)
-    element = element_type(vector)
-    itemsize = np.dtype(dtype).itemsize
-    zero = code.splat(vector, 0)
-    k_bytes = itemsize if left.step is None else left.step
+    vector, sum_type = vector_of(kind.word, width), vector_of(kind.sums, width)
+    zero = code.splat(sum_type, 0)
+    k_bytes = kind.left_bytes if left.step is None else left.step
+    vector_bytes = width * kind.word_bytes
     if isinstance(inner, int) and inner == 0:
         return begun or [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
     step = UNROLLED
@@ -77,28 +76,32 @@ def accumulate(
     place = code.phi(I64)
     place.add_incoming(code.number(0), before)
     carried = [
-        [[code.phi(vector) for _ in range(gates)] for _ in range(tile.units)] for _ in range(tile.rows)
+        [[code.phi(sum_type) for _ in range(gates)] for _ in range(tile.units)] for _ in range(tile.rows)
     ]
     sums: Sums = [[[*gates] for gates in units] for units in carried]
-    weights = code.at(packed, code.mul(place, code.number(gates * width * itemsize)))
+    weights = code.at(packed, code.mul(place, code.number(gates * vector_bytes)))
     numbers = left.rows(code, tile.rows, code.mul(place, code.number(k_bytes)))
-    vector_bytes = width * itemsize
     if unit_bytes is None:
         assert isinstance(inner, int)
         unit_bytes = inner * gates * vector_bytes
 
-    def parameter(k: int, unit: int, gate: int) -> ir.Value:
+    def parameter(k: int, unit: int, gate: int) -> list[ir.Value]:
         offset = unit * unit_bytes + (k * gates + gate) * vector_bytes
-        return code.read(vector, code.at(weights, offset), vector_bytes)
+        return kind.unpacked(code, code.read(vector, code.at(weights, offset), vector_bytes))
+
+    def spread(pointer: ir.Value) -> list[ir.Value]:
+        itemsize = bytes_of(kind.number)
+        places = (code.at(pointer, part * itemsize) for part in range(kind.parts))
+        return [code.spread(code.read(kind.number, place, itemsize), width) for place in places]
 
     for k in range(step):
         columns = [[parameter(k, unit, gate) for gate in range(gates)] for unit in range(tile.units)]
         for row, (pointer, behind) in enumerate(numbers):
-            number = code.read(element, code.at(pointer, behind + k * k_bytes), itemsize)
-            spread = code.spread(number, width)
+            parts = spread(code.at(pointer, behind + k * k_bytes))
             for unit, gate in product(range(tile.units), range(gates)):
-                before_k = sums[row][unit][gate]
-                sums[row][unit][gate] = multiply_add(code, spread, columns[unit][gate], before_k)
+                for number, column in zip(parts, columns[unit][gate], strict=True):
+                    before_k = sums[row][unit][gate]
+                    sums[row][unit][gate] = kind.multiply_add(code, number, column, before_k)
     following = code.add(place, code.number(step))
     place.add_incoming(following, code.block)
     for row, unit, gate in product(range(tile.rows), range(tile.units), range(gates)):
@@ -109,8 +112,3 @@ def accumulate(
     code.cbranch(code.icmp_signed("<", following, end), body, after)
     code.position_at_end(after)
     return sums
-
-
-def multiply_add(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """a * b + c for floats or integers."""
-    return code.fused(a, b, c) if is_float(a) else code.add(code.mul(a, b), c)

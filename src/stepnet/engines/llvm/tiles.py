@@ -13,17 +13,17 @@ class Tile:
     units: int
 
 
-def tiles(target: Target, gates: int, blocks: int, vectors: int = 1) -> tuple[Tile, ...]:
+def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int = 1) -> tuple[Tile, ...]:
     """The tiles for work of `gates` products: for many rows, for some, and for one.
 
-    `vectors`: how many registers one vector of the work takes. Accumulators, one parameter per column and one
-    spread number have to fit the registers.
+    vectors: how many registers one vector of the work takes. parts: into how many vectors packed parameters
+    are unpacked. Accumulators, one parameter per column and one spread number have to fit the registers.
     """
     registers = target.registers // vectors
-    budget = registers * 3 // 4
+    budget = registers * 3 // (3 + parts)
 
     def rows_for(columns: int) -> int:
-        return max(1, min(8, (registers - columns - 1) // columns))
+        return max(1, min(8, (registers - (columns + 1) * parts) // columns))
 
     wide = min(blocks, max(1, 3 // gates))
     many = rows_for(wide * gates)

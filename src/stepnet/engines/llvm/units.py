@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.code import Code, places, store_vector, width_of
-from stepnet.engines.llvm.loops import Operand, Product, Register, UnitLoop
+from stepnet.engines.llvm.arithmetic import arithmetic
+from stepnet.engines.llvm.code import Code, places, register_type, store_vector, width_of
+from stepnet.engines.llvm.loops import Operand, Product, Register, Side, UnitLoop
 from stepnet.engines.llvm.pointwise import pointwise
 from stepnet.engines.llvm.records import Field
 from stepnet.engines.llvm.stage import StageCode
@@ -75,8 +76,10 @@ class UnitCode:
         if not gates:
             self.plain()
             return
-        widest = max(np.dtype(p.dtype).itemsize for p in self.loop.products) * self.stage.width
-        shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes))
+        width, sides = self.stage.width, [side for p in self.loop.products for side in p.sides]
+        widest = max(np.dtype(p.dtype).itemsize for p in self.loop.products) * width
+        parts = max(arithmetic(s.weights, s.left.dtype, width, code.target).parts for s in sides)
+        shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes), parts)
         self.grain = shapes[-1].units
         first, last = self.stage.own_blocks(self.blocks, self.grain)
         stop = code.number(0)
@@ -146,28 +149,51 @@ class UnitCode:
 
     def products(self, product: Product, tile: Tile, row: ir.Value, block: ir.Value) -> Sums:
         """The accumulators of sums of products: each side goes on with those of the sides before it."""
-        code, width = self.code, self.stage.width
-        gates = len(product.ports)
         sums: Sums | None = None
         for side in product.sides:
-            source = side.left
-            left = self.left(source, source.offset + side.start * source.itemsize, tile, row)
-            unit_bytes = side.inner * gates * width * source.itemsize
-            first = code.at(self.stage.constants, side.packed)
-            packed = code.at(first, code.mul(block, code.number(unit_bytes)))
-            sums = accumulate(
-                code,
-                tile,
-                left,
-                packed,
-                inner=side.inner,
-                gates=gates,
-                dtype=source.dtype,
-                width=width,
-                begun=sums,
-            )
+            sums = self.side(side, len(product.ports), sums, tile, row, block)
         assert sums is not None
         return sums
+
+    def side(
+        self, side: Side, gates: int, begun: Sums | None, tile: Tile, row: ir.Value, block: ir.Value
+    ) -> Sums:
+        """The products of one left side, added to the sums so far; whole numbers are summed by themselves,
+        and scaled when they are complete.
+        """
+        code, width, source = self.code, self.stage.width, side.left
+        kind = arithmetic(side.weights, source.dtype, width, code.target)
+        left = self.left(source, source.offset + side.start * source.itemsize, tile, row)
+        line_bytes = gates * width * kind.word_bytes
+        unit_bytes = (kind.heads + kind.words(side.inner)) * line_bytes
+        first = code.at(self.stage.constants, side.packed)
+        packed = code.at(first, code.mul(block, code.number(unit_bytes)))
+        words = code.at(packed, kind.heads * line_bytes)
+        shape = {"inner": kind.words(side.inner), "gates": gates, "width": width, "unit_bytes": unit_bytes}
+        if side.scales is None:
+            return accumulate(code, tile, left, words, kind, **shape, begun=begun)
+
+        def head(line: int, dtype: str) -> list[list[ir.Value]]:
+            type_ = register_type(dtype, width)
+            places = [
+                [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(gates)]
+                for unit in range(tile.units)
+            ]
+            return [[code.read(type_, code.at(packed, place), 4 * width) for place in u] for u in places]
+
+        whole = accumulate(code, tile, left, words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
+        scales = self.left(side.scales, side.scales.offset, tile, row).rows(code, tile.rows, code.number(0))
+        columns, made = head(1, "float32"), list[list[list[ir.Value]]]()
+        for place, (pointer, behind) in enumerate(scales):
+            own = code.spread(code.read(ir.FloatType(), code.at(pointer, behind), 4), width)
+            made.append([])
+            for unit, gate_columns in enumerate(columns):
+                values: list[ir.Value] = [code.sitofp(each, own.type) for each in whole[place][unit]]
+                values = [code.fmul(code.fmul(v, own), c) for v, c in zip(values, gate_columns, strict=True)]
+                if begun is not None:
+                    values = [code.fadd(a, b) for a, b in zip(begun[place][unit], values, strict=True)]
+                made[-1].append(values)
+        return made
 
     def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
         """The rows of a left side from an offset on."""

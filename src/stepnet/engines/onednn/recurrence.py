@@ -126,7 +126,7 @@ class Recurrence:
         if self.dtype == "int8" and self.peephole:
             return "oneDNN has no peepholes in int8"
         if self.dtype == "int8" and self.calibration is None:
-            return "int8 needs a calibration, which samples give"
+            return "int8 needs a calibration, which samples give where quantize is called for this engine"
         if self.layers > 1 and self.directions > 1:
             return "oneDNN joins the directions of several layers behind the last one alone"
         if self.layers > 1 and self.inputs != self.output:
@@ -152,8 +152,9 @@ class Recurrence:
         """The same in the precision that a net asks for; in int8 without the scales of weights."""
         if precision is None:
             return self
-        int8 = precision.dtype == "int8"
-        calibration = Calibration(precision.scale, precision.shift, ()) if int8 else None
+        scale, calibration = precision.scale, None
+        if precision.dtype == "int8" and scale is not None:
+            calibration = Calibration(scale, precision.shift, ())
         return replace(self, dtype=precision.dtype, calibration=calibration)
 
     def scaled(self, weights: Mapping[str, Any], largest: int) -> "Recurrence":

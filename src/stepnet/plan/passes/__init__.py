@@ -6,12 +6,14 @@ Every net is checked when it is made, so an illegal one never leaves the pass th
 from collections.abc import Callable
 
 from stepnet.net.ir import Net
+from stepnet.net.precision import Precision
 from stepnet.plan.passes.chain import chain
 from stepnet.plan.passes.fold import fold
 from stepnet.plan.passes.hoist import hoist
 from stepnet.plan.passes.join import join
 from stepnet.plan.passes.legalise import legalise
 from stepnet.plan.passes.merge import merge
+from stepnet.plan.passes.narrow import narrow, with_weights
 from stepnet.plan.passes.part import part
 from stepnet.plan.passes.prune import prune
 from stepnet.plan.passes.regroup import regroup
@@ -26,6 +28,7 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
     split,
     regroup,
     legalise,
+    narrow,
     hoist,
     sink,
     fold,
@@ -37,5 +40,19 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
 def optimised(net: Net) -> Net:
     """The net after every pass."""
     for rewrite in PIPELINE:
+        net = rewrite(net)
+    return net
+
+
+def narrowed_step(body: Net, precision: Precision | None) -> Net:
+    """The body of a recurrence of a precision, after the same passes; as it is in float32."""
+    if precision is None or not precision.is_low:
+        return body
+    return with_weights(narrowed(body), precision.dtype)
+
+
+def narrowed(net: Net) -> Net:
+    """The net after the passes up to the one that says which products are in fewer bits."""
+    for rewrite in PIPELINE[: PIPELINE.index(narrow) + 1]:
         net = rewrite(net)
     return net

@@ -17,6 +17,9 @@ reads it, and into several of them if it costs next to nothing. Behind, it moves
 it reads, with whatever else it reads. It stays where that would make a recurrence wait for another one: both
 directions of a layer run at the same time, and what merges them comes after both.
 
+A recurrence with a precision takes in no products and no concatenations: what of a model is in fewer bits
+does not depend on what lies around it.
+
 Which engine is to run a recurrence may depend on what is inside. So whoever places recurrences accepts each
 move, or a part of it, or none.
 """
@@ -69,10 +72,15 @@ def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
     return None
 
 
-def moves_in(node: Node) -> bool:
-    """Whether a node works on the values of a single step."""
+def moves_in(node: Node, recur: Recur) -> bool:
+    """Whether a node works on the values of a single step, and may do so inside a recurrence.
+
+    The products of a recurrence with a precision are those that it was traced with, and so are the left sides
+    that have a scale each.
+    """
     sources = ("input", "index", "result", "constant")
-    return is_plain(node) and node.operation not in sources and node.types[0].extent == STEPS
+    others = () if recur.precision is None else ("matmul", "concatenate")
+    return is_plain(node) and node.operation not in (*sources, *others) and node.types[0].extent == STEPS
 
 
 def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
@@ -82,7 +90,7 @@ def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
     for number in range(recurrence - 1, -1, -1):
         node = net.nodes[number]
         wanted = number in sequences or taken.intersection(users[number])
-        if not wanted or not moves_in(node) or number in results:
+        if not wanted or not moves_in(node, net.nodes[recurrence].recur) or number in results:
             continue
         others = [user for user in users[number] if user != recurrence and user not in taken]
         shared = all(is_steps_operand(net, number, user) and user in flat for user in others)
@@ -110,7 +118,7 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
         reached.add(number)
         inside = [operand for operand in node.inputs if operand in reached]
         known = all(operand in outputs or operand in taken for operand in inside)
-        if moves_in(node) and known and number not in waits:
+        if moves_in(node, net.nodes[recurrence].recur) and known and number not in waits:
             taken.add(number)
     return sorted(taken)
 

@@ -8,13 +8,14 @@ them, and the gates of one unit meet on registers.
 
 from stepnet.net.ir import Builder, Net, Node
 from stepnet.net.types import CONST
+from stepnet.plan.passes.merge import encoding
 from stepnet.plan.passes.when import known_once
 
-Key = tuple[tuple[int, ...], int]
+Key = tuple[tuple[int, ...], int, str]
 
 
 def join(net: Net) -> Net:
-    """The net in which products with the same left sides and width are one node."""
+    """The net in which products with the same left sides, width and encoding are one node."""
     groups: dict[Key, list[int]] = {}
     parameters = known_once(net)
     for number, node in enumerate(net.nodes):
@@ -35,7 +36,9 @@ def join(net: Net) -> Net:
         if key is not None and len(group) > 1:
             rights = [place[right] for member in group for right in net.nodes[member].sides[1]]
             lefts = [place[left] for left in key[0]]
-            joint = builder.add("products", *lefts, *rights, lefts=len(lefts), source=node.source)
+            joint = builder.add(
+                "products", *lefts, *rights, lefts=len(lefts), source=node.source, **encoding(node)
+            )
             for port, member in enumerate(group):
                 ports[member] = port
                 of_sums = net.nodes[member].operation == "products"
@@ -49,11 +52,13 @@ def join(net: Net) -> Net:
 
 
 def shared(node: Node, parameters: set[int]) -> Key | None:
-    """The left sides and width by which products are joined; None for a node that is no such product.
+    """The left sides, width and encoding by which products are joined; None for a node that is no such
+    product.
 
     A right side that is only known late is no parameter, and its product is not joined.
     """
     if node.kind != "matmul" or node.types[0].extent == CONST or len(node.types) > 1:
         return None
     lefts, rights = node.sides
-    return (lefts, node.type.shape[-1]) if parameters.issuperset(rights) else None
+    key = lefts, node.type.shape[-1], node.attributes.get("weights", "")
+    return key if parameters.issuperset(rights) else None

@@ -7,7 +7,7 @@ fewer per tile, with more reads for each multiply-add. Gradients are full of suc
 memory comes from every gate.
 """
 
-from stepnet.net.ir import Builder, Net
+from stepnet.net.ir import Builder, Net, Node
 from stepnet.net.types import CONST
 from stepnet.plan.passes.regroup import terms
 from stepnet.plan.passes.rewrite import at_every_level
@@ -18,7 +18,9 @@ ACROSS = ("matmul", "reduce", "scan")
 
 
 def merge(net: Net) -> Net:
-    """The net in which products that are added are one node, if their left sides are known at one time."""
+    """The net in which products that are added are one node, if their left sides are known at one time and
+    their weights are encoded alike.
+    """
     return at_every_level(net, merged)
 
 
@@ -28,14 +30,15 @@ def merged(net: Net, known: list[When]) -> Net:
     builder = Builder()
     place: list[int] = []
     for number, node in enumerate(net.nodes):
-        products: dict[int, list[int]] = {}
+        products: dict[tuple[int, str], list[int]] = {}
         rest: list[int] = []
         is_sum = node.operation == "add" and node.type.is_float and node.type.extent != CONST
         for addend in terms(net, number, users) if is_sum else []:
             term = net.nodes[addend]
             own = term.operation == "matmul" and term.types == node.types and len(users[addend]) == 1
             if own and addend not in net.results and term.inputs[1] in parameters:
-                products.setdefault(phase[term.inputs[0]], []).append(addend)
+                weights = term.attributes.get("weights", "")
+                products.setdefault((phase[term.inputs[0]], weights), []).append(addend)
             else:
                 rest.append(addend)
         values = [place[addend] for addend in rest]
@@ -57,8 +60,14 @@ def added(builder: Builder, net: Net, group: list[int], place: list[int]) -> int
         return place[group[0]]
     sides = [net.nodes[number].inputs for number in group]
     lefts, rights = [place[left] for left, _ in sides], [place[right] for _, right in sides]
-    sums = builder.add("products", *lefts, *rights, lefts=len(lefts), source=net.nodes[group[0]].source)
+    first = net.nodes[group[0]]
+    sums = builder.add("products", *lefts, *rights, lefts=len(lefts), source=first.source, **encoding(first))
     return builder.add("result", sums, of=0)
+
+
+def encoding(node: Node) -> dict[str, str]:
+    """The encoding of a product's weights as an attribute; none where they have none."""
+    return {name: value for name, value in node.pairs if name == "weights"}
 
 
 def phases(net: Net) -> list[int]:

@@ -1,0 +1,254 @@
+"""Samples run through a model with its recurrences in several precisions: what each does to the outputs.
+
+samples --> x of each recurrence --> scales --> errors of the outputs
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.engines import Bound, Call, Order, choose, engines_of
+from stepnet.engines.base import Cell, LowEngine
+from stepnet.engines.calibration import check_keep, data_scale
+from stepnet.engines.placed import place
+from stepnet.errors import InputError, RefusedError
+from stepnet.graph.graph import Graph
+from stepnet.graph.programs import GraphProgram, in_precisions
+from stepnet.graph.quantized import QuantizedGraph
+from stepnet.graph.report import OutputError, QuantizedRecurrence
+from stepnet.net.encodings import ENCODINGS
+from stepnet.net.ir import Net, without_unused
+from stepnet.net.precision import Precision
+from stepnet.plan.groups import flat_recurrences
+from stepnet.plan.plan import Plan
+from stepnet.plan.schedule import Schedule
+from stepnet.rnn.nets import in_order, run_net
+from stepnet.rnn.program import NetProgram
+from stepnet.rnn.reading import Reading
+from stepnet.values.arguments import shown
+from stepnet.values.structure import named_leaves
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A model with its samples, to be run in precisions.
+
+    engines: the order of the engines that run it. readings: the samples, as calls. plans: that of each
+    recurrence in float32, by number. scales: of the inputs of those whose engine needs them. right: the
+    outputs for each sample in float32.
+    """
+
+    program: GraphProgram
+    engines: Order
+    readings: tuple[Reading[GraphProgram], ...]
+    plans: Mapping[int, Plan]
+    scales: Mapping[int, tuple[float, float]]
+    right: tuple[list[Array], ...]
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        samples: Sequence[Any],
+        statics: Sequence[Any] | None,
+        keep: float,
+        engines: Order,
+    ) -> "Trials":
+        """Those of a graph; raises `InputError` for samples that do not fit."""
+        check_keep(keep)
+        readings = tuple(read(graph, samples, statics))
+        program = readings[0].program
+        single = [Precision("float32", number) for number in range(len(flat_recurrences(program.net)))]
+        parts = marked(program.net, single, engines)
+        plans: dict[int, Plan] = {}
+        reads: dict[int, tuple[int, ...]] = {}
+        for part in parts.parts:
+            number = None if part.plan is None else number_of(part.plan)
+            if number is not None and part.plan is not None:
+                plans[number] = part.plan
+                made = cell_of(part.plan, engines)
+                if isinstance(made, Cell) and made.reads:
+                    reads[number] = tuple(part.reads[place] for place in made.reads)
+        scales = scales_of(parts.net, reads, program, readings, keep)
+        right = tuple(run(bound_to(parts, program, engines), program, reading.call) for reading in readings)
+        return cls(program, engines, readings, plans, scales, right)
+
+    @property
+    def count(self) -> int:
+        """How many recurrences there are."""
+        return len(flat_recurrences(self.program.net))
+
+    @property
+    def steps(self) -> int:
+        """How many steps the samples have."""
+        return sum(int(reading.call.lengths.sum()) for reading in self.readings)
+
+    def options(self, dtypes: Sequence[str]) -> dict[int, list[Precision]]:
+        """The precisions that each recurrence may have, fewest bits first; raises `RefusedError` for none."""
+        made = {
+            number: [p for d in dtypes if self.reason(number, p := self.precision(number, d)) is None]
+            for number in self.plans
+        }
+        if not any(made.values()):
+            reasons = {self.reason(n, self.precision(n, d)): None for n in self.plans for d in dtypes}
+            raise RefusedError(
+                "no recurrence of this model runs in fewer bits"
+                + "".join(f"\n  {reason}" for reason in reasons or ["there is none"])
+            )
+        return {number: options for number, options in made.items() if options}
+
+    def precision(self, number: int, dtype: str) -> Precision:
+        """A recurrence's precision of a dtype, with its scale in int8."""
+        scale = self.scales.get(number) if dtype == "int8" else None
+        return Precision(dtype, number) if scale is None else Precision(dtype, number, *scale)
+
+    def reason(self, number: int, precision: Precision) -> str | None:
+        """Why no engine has such a recurrence in a precision; None where one has."""
+        made = self.cell(number, precision)
+        return made if isinstance(made, str) else None
+
+    def cell(self, number: int, precision: Precision) -> Cell | str:
+        """What the engines have for a recurrence in a precision, or the reason why they have nothing."""
+        plan = self.plans[number]
+        marks = {n: precision for n, node in enumerate(plan.traced.nodes) if node.operation == "recur"}
+        return cell_of(replace(plan, traced=in_precisions(plan.traced, marks)), self.engines)
+
+    def precisions(self, chosen: Mapping[int, Precision]) -> tuple[Precision, ...]:
+        """The precision of each recurrence, float32 for those that are not chosen."""
+        return tuple(chosen.get(n, Precision("float32", n)) for n in range(self.count))
+
+    def of_all(self, precisions: Sequence[Precision]) -> list[Precision | None]:
+        """The precisions of all recurrences of the model, None for those with others inside."""
+        net, given = self.program.net, iter(precisions)
+        flat = flat_recurrences(net)
+        recurrences = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
+        return [next(given) if number in flat else None for number in recurrences]
+
+    def in_precisions(self, chosen: Mapping[int, Precision]) -> Schedule:
+        """What runs with the chosen recurrences in fewer bits."""
+        return marked(self.program.net, self.precisions(chosen), self.engines)
+
+    def errors(self, chosen: Mapping[int, Precision]) -> list[OutputError]:
+        """The errors of the outputs for the samples."""
+        bound = bound_to(self.in_precisions(chosen), self.program, self.engines)
+        made = [run(bound, self.program, reading.call) for reading in self.readings]
+        names = [name for name, _ in named_leaves(self.program.output)]
+        return [
+            OutputError.of(name, [low[place] for low in made], [right[place] for right in self.right])
+            for place, name in enumerate(names)
+        ]
+
+    def worst(self, chosen: Mapping[int, Precision]) -> float:
+        """The largest relative error of an output."""
+        return max(error.relative for error in self.errors(chosen))
+
+    def row(
+        self, number: int, precision: Precision | None, alone: Mapping[tuple[int, str], float], bound: float
+    ) -> QuantizedRecurrence:
+        """What the report says of a recurrence."""
+        made = self.cell(number, precision or Precision("float32", number))
+        what = made if isinstance(made, str) else made.text
+        tried = {dtype: error for (n, dtype), error in alone.items() if n == number}
+        reasons = {
+            dtype: reason
+            for dtype in ENCODINGS
+            if (reason := self.reason(number, self.precision(number, dtype))) is not None
+        }
+        if precision is None:
+            further = dict.fromkeys(tried, f"an output is then more than {100 * bound:.2g}% away")
+            return QuantizedRecurrence(number, what, "float32", None, tried, reasons | further)
+        return QuantizedRecurrence(number, what, precision.dtype, precision, tried, reasons)
+
+
+def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) -> list[Reading[GraphProgram]]:
+    """The samples as calls of one program."""
+    if not isinstance(samples, list | tuple) or not samples:
+        raise InputError("samples is a list of inputs as calls take them; it is empty, or no list")
+    if not isinstance(statics, list | tuple | None):
+        raise InputError(f"statics is a list of the statics of each sample, not {shown(statics)}")
+    if statics is not None and len(statics) != len(samples):
+        raise InputError(f"there are {len(samples)} samples and {len(statics)} statics")
+    readings = [
+        QuantizedGraph.reading(graph, sample, still)
+        for sample, still in zip(samples, statics or [None] * len(samples), strict=True)
+    ]
+    for place_, reading in enumerate(readings):
+        call = reading.call
+        arrays = [*call.sequences, *call.statics, *(array for array in call.initial if array is not None)]
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise InputError(f"sample {place_} has NaN or infinity")
+        if reading.program is not readings[0].program:
+            raise InputError(f"sample {place_} has other features or dtypes than sample 0")
+    if not any(reading.call.lengths.any() for reading in readings):
+        raise InputError("the samples have no steps; give some that are usual")
+    return readings
+
+
+def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedule:
+    """What runs a net, with a precision for each of its recurrences."""
+    marks = zip(sorted(flat_recurrences(net)), precisions, strict=True)
+    return place(in_precisions(net, dict(marks)), engines_of(engines))
+
+
+def cell_of(plan: Plan, engines: Order) -> Cell | str:
+    """What the first engine that has something for a recurrence has for it; the reasons where none has."""
+    reasons: list[str] = []
+    for engine in engines_of(engines):
+        made = cast("LowEngine", engine).cell(plan)
+        if isinstance(made, Cell):
+            return replace(made, text=f"{engine.name}, {made.text}")
+        reasons.append(f"{engine.name}: {made}")
+    return "; ".join(reasons)
+
+
+def number_of(plan: Plan) -> int | None:
+    """The number of the recurrence that a plan runs; None where it runs none of the model's."""
+    marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
+    return marks[0].recurrence if marks and marks[0] is not None else None
+
+
+def scales_of(
+    net: Net,
+    reads: Mapping[int, tuple[int, ...]],
+    program: GraphProgram,
+    readings: Sequence[Reading[GraphProgram]],
+    keep: float,
+) -> dict[int, tuple[float, float]]:
+    """The scale and shift of the inputs of each recurrence. reads: the values of a net that these are."""
+    if not reads:
+        return {}
+    wanted = [value for values in reads.values() for value in values]
+    observed = NetProgram(without_unused(net.nodes, tuple(wanted)))
+    values: dict[int, list[Array]] = {number: [] for number in reads}
+    for reading in readings:
+        made = iter(run_net(observed, [*arrays_of(program, reading)], reading.call, "auto"))
+        for number, numbers in reads.items():
+            values[number] += [next(made) for _ in numbers]
+    return {number: data_scale(arrays, keep) for number, arrays in values.items()}
+
+
+def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Array | None]:
+    """The arrays of a call in the order of the net's inputs."""
+    ends, call = program.ends, reading.call
+    kinds = (
+        (ends.sequences, call.sequences),
+        (ends.memories, call.initial),
+        (ends.statics, call.statics),
+        (ends.parameters, program.params),
+    )
+    by_place = {place: array for places, arrays in kinds for place, array in zip(places, arrays, strict=True)}
+    return [by_place[place] for place in range(len(by_place))]
+
+
+def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
+    """What runs a schedule with the parameters of a program."""
+    return choose(parts, engines)[0].compile(parts).bind(program.params)
+
+
+def run(bound: Bound, program: GraphProgram, call: Call) -> list[Array]:
+    """The outputs of a call, in the order of the net's results."""
+    return in_order(program, bound(call))

@@ -1,0 +1,64 @@
+"""Weights of products in fewer bits, where the precision of a recurrence says so.
+
+    recur(x, h) precision=int8: h' = tanh(x @ W + h @ R)
+      ->  recur(x, h) precision=int8: h' = tanh(matmul(x, W, weights=int8) + matmul(h, R, weights=int8))
+
+A step of a few rows takes as long as its parameters take to be read, and of many rows as long as the
+processor multiplies: both are a half or a quarter with weights of two bytes or of one. The pass stands behind
+those that take products apart, since a left side in int8 has one scale, and before those that move and join
+products, which keep what it says.
+"""
+
+from stepnet.net.encodings import MOST_TERMS
+from stepnet.net.ir import Builder, Net, Node
+from stepnet.net.types import CONST
+from stepnet.plan.passes.rewrite import rewritten
+
+
+def narrow(net: Net) -> Net:
+    """The net in which each product of a marked recurrence says how its weights are encoded."""
+    return rewritten(net, marked) if any_low(net) else net
+
+
+def any_low(net: Net) -> bool:
+    """Whether a recurrence of a net, at any level, is marked to be in fewer bits."""
+    recurs = [node.recur for node in net.nodes if node.operation == "recur"]
+    return any((r.precision is not None and r.precision.is_low) or any_low(r.body) for r in recurs)
+
+
+def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A recurrence with its products marked, and those of the recurrences inside it."""
+    node = net.nodes[number]
+    if node.operation != "recur":
+        return None
+    body, precision = rewritten(node.recur.body, marked), node.recur.precision
+    if precision is not None and precision.is_low:
+        body = with_weights(body, precision.dtype)
+    return builder.copy(node, operands, body=body)
+
+
+def with_weights(body: Net, dtype: str) -> Net:
+    """The net with its own products encoded, those of recurrences inside as they are."""
+
+    def rule(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+        node = net.nodes[number]
+        return builder.copy(node, operands, weights=dtype) if can_be_narrow(net, node) else None
+
+    return rewritten(body, rule, inside=False)
+
+
+def can_be_narrow(net: Net, node: Node) -> bool:
+    """Whether a node is a product of values in float32 with parameters, of a sum that fits 32 bits."""
+    if node.operation != "matmul" or node.type.extent == CONST:
+        return False
+    left, right = (net.type_of(operand) for operand in node.inputs)
+    return left.dtype == right.dtype == "float32" and 0 < right.shape[0] <= MOST_TERMS
+
+
+def narrow_weights(net: Net) -> int:
+    """How many weights of the recurrences of a net can be in fewer bits."""
+    places = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
+    bodies = [net.nodes[number].recur.body for number in places]
+    products = [(body, node) for body in bodies for node in body.nodes if can_be_narrow(body, node)]
+    rights = {(id(body), node.inputs[1]): body.type_of(node.inputs[1]).size for body, node in products}
+    return sum(rights.values())

@@ -1,0 +1,181 @@
+"""Layers in fewer bits: recurrences, stacks and directions, of known cells and of one's own."""
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepnet as sn
+from stepnet.errors import InputError, RefusedError
+from stepnet.rnn.precisions import leaves_in_order
+from stepnet.rnn.recurrence import RNN
+
+RANDOM = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RANDOM.normal(size=shape).astype("f4")
+
+
+def cell(name: str, inputs: int, hidden: int, reverse: bool = False) -> RNN:
+    return sn.cells.rnn(name, sn.cells.CELLS[name].parameters(inputs, hidden, seed=2), reverse=reverse)
+
+
+def own_step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+    h = np.sin(np.concatenate([x, h], axis=-1) @ p["W"] + h / 2)
+    return h, h
+
+
+def own(inputs: int, hidden: int) -> RNN:
+    return RNN(own_step, {"W": normal(inputs + hidden, hidden) / 3}, memory=hidden, inputs=inputs)
+
+
+def both(inputs: int, hidden: int) -> sn.Bidirectional:
+    return sn.Bidirectional(cell("lstm", inputs, hidden), cell("gru", inputs, hidden, reverse=True))
+
+
+SAMPLES = [sn.Ragged.from_list([normal(5, 6), normal(0, 6), normal(9, 6)])]
+LAYERS = {
+    "a reset-after GRU": lambda: cell("gru", 6, 17),
+    "a cell of one's own": lambda: own(6, 17),
+    "two directions": lambda: both(6, 5),
+    "a stack": lambda: sn.Stack([own(6, 8), both(8, 5), cell("lstm", 10, 3)]),
+}
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize(("dtype", "bits"), [("int8", 2**-7), ("bfloat16", 2**-8)])
+def test_layers_stay_near_float32_and_say_how_near(make: Any, dtype: str, bits: float) -> None:
+    layers = make()
+    small = sn.quantize(layers, SAMPLES, dtype)
+    assert type(small) is type(layers)
+    assert {row.dtype for row in small.report.recurrences} == {dtype}
+    exact, made = layers(SAMPLES[0])[0].values, small(SAMPLES[0])[0].values
+    away = made.astype("f8") - exact
+    (error,) = small.report.outputs
+    assert error.largest == np.abs(away).max() > 0
+    assert error.rms == pytest.approx(np.sqrt(np.mean(away**2)))
+    # Rounding to so many bits moves a sum by some roundings, as those of a sum are in the one tolerance.
+    assert error.relative < 16 * bits
+    assert layers.report is None
+
+
+def test_the_bound_decides_recurrence_by_recurrence() -> None:
+    layers = sn.Stack([cell("gru", 6, 12), own(12, 12), cell("lstm", 12, 3)])
+    errors = {d: sn.quantize(layers, SAMPLES, d).report.outputs[0].relative for d in ("int8", "bfloat16")}
+    made = sn.quantize(layers, SAMPLES, within=min(errors.values()) / 2)
+    dtypes = [row.dtype for row in made.report.recurrences]
+    assert "float32" in dtypes
+    assert len(set(dtypes)) > 1
+    marks = [rnn.precision for rnn in leaves_in_order(made)]
+    assert [mark.dtype for mark in marks if mark is not None] == dtypes
+    assert made.report.outputs[0].relative <= min(errors.values()) / 2
+
+
+def test_each_layer_is_computed_as_it_would_be_alone() -> None:
+    """The stack as one net gives the bits of its layers one by one."""
+    small = sn.quantize(sn.Stack([own(6, 8), both(8, 5)]), SAMPLES, "int8")
+    x = SAMPLES[0]
+    lower = small.layers[0](x)[0]
+    np.testing.assert_array_equal(small(x)[0].values, small.layers[1](lower)[0].values)
+
+
+def test_the_interpreter_and_llvm_run_the_same_layers() -> None:
+    small = sn.quantize(sn.Stack([cell("gru", 6, 12), cell("gru", 12, 4)]), SAMPLES, "bfloat16")
+    x = SAMPLES[0]
+    by_hand = small(x, engine="interpret")[0].values
+    exact = np.abs(by_hand - sn.Stack([cell("gru", 6, 12), cell("gru", 12, 4)])(x)[0].values).max()
+    assert np.abs(small(x)[0].values - by_hand).max() < exact / 2
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+def test_copies_keep_precision_and_report(again: Any) -> None:
+    x = SAMPLES[0]
+    for layers in (own(6, 9), sn.Stack([cell("gru", 6, 4)]), both(6, 3)):
+        small = sn.quantize(layers, SAMPLES, "int8")
+        copied = again(small)
+        np.testing.assert_array_equal(copied(x)[0].values, small(x)[0].values)
+        assert str(copied.report) == str(small.report)
+
+
+def test_other_parameters_stay_in_fewer_bits() -> None:
+    x = SAMPLES[0]
+    small, other = sn.quantize(own(6, 9), SAMPLES, "int8"), own(6, 9)
+    changed = small.with_params(other.params)
+    np.testing.assert_array_equal(changed(x)[0].values, sn.quantize(other, SAMPLES, "int8")(x)[0].values)
+
+
+def test_a_small_recurrence_inside_a_model_and_a_step() -> None:
+    small, x = sn.quantize(own(6, 9), SAMPLES, "int8"), SAMPLES[0]
+    right = small(x)[0].values
+    graph = sn.Graph(lambda x, p: small(x)[0] + 1, inputs=6)
+    np.testing.assert_array_equal(graph(x).values, right + 1)
+    outer = RNN(lambda words, n, p: (sn.reduce(small(words, initial="zeros")[0], "last"), n), memory=())
+    words = sn.Ragged.from_list([[each for each in x.to_list() if len(each)]])
+    np.testing.assert_array_equal(outer(words)[0].values, small(x)[1][[0, 2]])
+
+
+def test_named_values_are_those_in_fewer_bits() -> None:
+    plain = own(6, 9)
+    small, x = sn.quantize(plain, SAMPLES, "int8"), SAMPLES[0]
+    seen, exact = (rnn.trace_steps(x)["h"].values for rnn in (small, plain))
+    right = small(x, engine="interpret")[0].values
+    np.testing.assert_array_equal(seen, right)
+    assert np.abs(right - exact).max() > 1e-4
+
+
+def test_statics_and_steps_that_end_early() -> None:
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        h = np.tanh(x @ p["W"] + h @ p["R"] + statics @ p["S"])
+        return h, h
+
+    params = {"W": normal(6, 8), "R": normal(8, 8), "S": normal(2, 8)}
+    rnn = RNN(step, params, memory=8, until=lambda output, h: output[:, 0] > 2)
+    small = sn.quantize(rnn, SAMPLES, "int8", statics=[normal(3, 2)])
+    assert small.report.steps == 14
+    assert f"{16 * 8:,} weights" in small.report.recurrences[0].what
+    assert small.until is rnn.until
+
+
+def test_streams_and_explanations() -> None:
+    small = sn.quantize(sn.Stack([cell("gru", 6, 12), own(12, 4)]), SAMPLES, "int8")
+    x = normal(2, 5, 6)
+    stream, right = small.stream(rows=2), small(x)[0]
+    for step in range(5):
+        np.testing.assert_array_equal(stream.step(x[:, step]), right[:, step])
+    text, plain = small.layers[0].explain(), cell("gru", 6, 12).explain()
+    assert "memory @ [R[:, :12] | R[:, 12:24] | R[:, 24:]] in int8" in text
+    assert " in int8" not in plain
+    # The loop reads 432 bytes of weights and the 48 of a bias; in float32 four times as many weights.
+    assert "480 B of weights" in text
+    assert "1.8 kB of weights" in plain
+
+
+def test_gradients_are_refused() -> None:
+    message = "a recurrence in fewer bits has no gradient: train the one that `quantize` was given"
+    x = normal(2, 5, 6)
+    for layers in (own(6, 9), sn.Stack([cell("gru", 6, 4)]), both(6, 3)):
+        with pytest.raises(RefusedError, match=message):
+            sn.vjp(sn.quantize(layers, SAMPLES, "bfloat16"))(x)
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "none": ([], "samples is a list of inputs"),
+    "no steps": ([np.zeros((2, 0, 6), "f4")], "the samples have no steps"),
+    "NaN": ([np.full((1, 2, 6), np.nan, "f4")], "sample 0 has NaN or infinity"),
+    "features": ([np.zeros((1, 2, 5), "f4")], r"features \[5\]"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_samples(wrong: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sn.quantize(cell("gru", 6, 4), wrong)
+
+
+def test_unknown_dtypes() -> None:
+    wrong: Any = "bf16"
+    with pytest.raises(InputError, match="dtype is one of int8, bfloat16, auto, not 'bf16'"):
+        sn.quantize(cell("gru", 6, 4), SAMPLES, wrong)
