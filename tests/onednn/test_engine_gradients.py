@@ -517,7 +517,8 @@ def in_precision(make: Make, dtype: str) -> tuple[sn.RNN, Net]:
     rnn = make(as_is)
     rnn(sequences(2))
     number = next(n for n, node in enumerate(rnn.net.nodes) if node.operation == "recur")
-    return rnn, in_precisions(rnn.net, {number: Precision(dtype)})
+    scale = (63.5, 128.0) if dtype == "int8" else ()
+    return rnn, in_precisions(rnn.net, {number: Precision(dtype, 0, *scale)})
 
 
 @pytest.mark.parametrize("name", ["gru", "gru_reset_before", "lstm", "simple_rnn"])
