@@ -22,7 +22,8 @@ def existing(path: str | Path) -> Path:
     Traceback (most recent call last):
     stepnet.errors.FileError: model.bin: there is no such file
     """
-    path = file_path(path)
+    # A Path may be made of a name in another file: whatever that is, no such file is there.
+    path = path if isinstance(path, Path) else file_path(path)
     if not os.path.exists(path):  # Path.exists raises for some paths, such as too long ones
         raise FileError(f"{path}: there is no such file")
     if not os.path.isfile(path):
