@@ -113,6 +113,19 @@ TESTS: dict[str, Sequence[str]] = {
         f"engines/llvm/{name}.py": ("tests/engines/test_encoded_weights.py", *GENERATED)
         for name in ("arithmetic", "encode")
     },
+    **{
+        f"engines/llvm/{name}.py": (
+            "tests/engines/test_chain.py",
+            "tests/engines/test_workers.py",
+            *GENERATED,
+        )
+        for name in ("again", "chain", "laid", "native")
+    },
+    **{
+        f"plan/{name}.py": ("tests/test_side_by_side.py", "tests/engines/test_chain.py")
+        for name in ("side_by_side", "waves")
+    },
+    "plan/joined.py": ("tests/graph/test_pair.py", "tests/onednn/test_joined.py"),
     "engines/llvm/sums_code.py": ("tests/engines/test_sums.py",),
     "engines/llvm/scans.py": ("tests/engines/test_scans.py",),
     "engines/llvm/stored.py": ("tests/engines/test_stored_code.py",),
