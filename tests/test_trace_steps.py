@@ -365,7 +365,7 @@ def test_a_step_that_python_wrote() -> None:
         *("inputs", "before", "args.0", "args.1", "outputs", "after"),
     ]
     with pytest.raises(TypeError) as caught:
-        traced(divmod)
+        traced(getattr)
     assert type(caught.value) is TypeError, "an error of Python's stays what it is"
 
 
