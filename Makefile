@@ -69,7 +69,7 @@ layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
 	$(BIN)/python docs/layouts_page.py
 
 test-peers: peers $(VENV)/test.stamp ## layouts, files, Paddle's operators and programs, and Keras' backends against the frameworks themselves
-	$(BIN)/python -m pytest $(addprefix tests/peers/,test_peers.py test_paddle_fused.py test_paddle_programs.py test_corpus.py test_keras_backends.py) $(ARGS)
+	$(BIN)/python -m pytest $(addprefix tests/peers/,test_peers.py test_paddle_itself.py test_corpus.py test_keras_backends.py) $(ARGS)
 
 # What is installed
 
