@@ -38,7 +38,7 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm.run import Runner
+from stepnet.engines.llvm.running.run import Runner
 from stepnet.engines.threads import threads
 from stepnet.net.tolerance import tolerance
 

@@ -24,7 +24,7 @@ from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.llvm import workspace
+from stepnet.engines.llvm.running import workspace
 from stepnet.net.precision import Precision
 from stepnet.rnn import control
 from stepnet.values.structure import leaves, transform

@@ -13,7 +13,7 @@ from turns import in_turns
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines.llvm import engine as llvm_engine
-from stepnet.engines.llvm.compiled import Kept
+from stepnet.engines.llvm.compile.compiled import Kept
 from stepnet.errors import InputError
 from stepnet.layout.layers import layers
 from stepnet.rnn import declared

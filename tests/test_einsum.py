@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import stepnet as sn
 import stepnet.engines.llvm.engine
-from stepnet.engines.llvm.target import Target, available_targets
+from stepnet.engines.llvm.machine.target import Target, available_targets
 from stepnet.trace.step import trace_step
 
 ROWS = 3

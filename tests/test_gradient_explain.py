@@ -14,7 +14,7 @@ from test_gradients import documents, nested
 from turns import in_turns
 
 import stepnet as sn
-from stepnet.engines.llvm import memory
+from stepnet.engines.llvm.machine import memory
 from stepnet.errors import InputError
 from stepnet.net.types import CONST, ROWS, STEPS
 from stepnet.rnn.cells import CELLS

@@ -11,7 +11,7 @@ import pytest
 from numpys_values import EDGES, PARAMETERS, ROWS, Case, Function, check, check_refused
 
 import stepnet as sn
-from stepnet.engines.llvm.elementary import ELEMENTARY
+from stepnet.engines.llvm.writing.elementary import ELEMENTARY
 from stepnet.trace.ufuncs import UFUNCS
 
 REFUSED = {

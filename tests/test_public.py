@@ -1,9 +1,11 @@
 """What `import stepnet` brings: the names that users see, and no more modules than running a step needs."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -38,10 +40,10 @@ NOT_IMPORTED = """
     rich jinja2 typer llvmlite.binding llvmlite.ir multiprocessing concurrent.futures subprocess tempfile
     zipfile asyncio xml.etree email unittest pydoc numpy.random numpy.ctypeslib safetensors torch pyarrow
     keras tensorflow jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo
-    stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.engines.llvm.code
+    stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.engines.llvm.writing.code
     stepnet.cli.report.show stepnet.cli.report.picture stepnet.layout.records.torch
 """
-MOST = {"of stepnet": 214, "of Python": 110, "of all others": 140}
+MOST = {"of stepnet": 222, "of Python": 110, "of all others": 140}
 """How many modules may be loaded: some more than are, NumPy's among the last."""
 
 LOADED = """
@@ -100,3 +102,24 @@ def test_a_star_brings_the_same_names():
     names: dict[str, object] = {}
     exec("from stepnet import *", names)
     assert sorted(names.keys() - {"__builtins__"}) == sorted(stepnet.__all__)
+
+
+LLVM = Path(stepnet.__file__).parent / "engines" / "llvm"
+STAGES = ["machine", "writing", "threads", "products", "lower", "emit", "compile", "running"]
+"""The folders of the llvm engine, in the order of docs/design.md: each imports only from those before it."""
+
+
+def imported_stages(module: Path) -> set[str]:
+    """The stages of the engine that a module imports from."""
+    lines = re.findall(r"^ *from stepnet\.engines\.llvm\.(\w+)\.", module.read_text("utf-8"), re.MULTILINE)
+    return set(lines)
+
+
+def test_stages_of_the_engine_import_from_earlier_ones():
+    assert {module.parent.name for module in LLVM.glob("*/*.py")} == set(STAGES)
+    wrong = {
+        f"{stage}/{module.name}": sorted(imported_stages(module) & set(STAGES[number + 1 :]))
+        for number, stage in enumerate(STAGES)
+        for module in (LLVM / stage).glob("*.py")
+    }
+    assert {module: stages for module, stages in wrong.items() if stages} == {}

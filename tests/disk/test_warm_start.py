@@ -19,10 +19,10 @@ from processes.cached import MODELS
 import stepnet as sn
 from stepnet.disk import folder, sources, store
 from stepnet.disk.data import Form, NotDataError
-from stepnet.engines.llvm import image, stored_code, target
+from stepnet.engines.llvm.compile.stored_plan import PLAN
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.stored_plan import PLAN
-from stepnet.engines.llvm.target import available_targets, host_target
+from stepnet.engines.llvm.machine import image, stored_code, target
+from stepnet.engines.llvm.machine.target import available_targets, host_target
 from stepnet.net.ir import Builder, Net
 from stepnet.net.types import STEPS, Type
 from stepnet.plan.schedule import Schedule
@@ -274,7 +274,8 @@ def test_llvm_loads_the_same_code(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((2, 9, 6)).astype("float32")
 
     def run() -> np.ndarray:
-        from stepnet.engines.llvm import compiled, engine
+        from stepnet.engines.llvm import engine
+        from stepnet.engines.llvm.compile import compiled
 
         monkeypatch.setattr(engine, "KEPT", compiled.Kept(2**20))
         return sn.cells.rnn("lstm", sn.cells.CELLS["lstm"].parameters(6, 5, seed=0))(x)[0]

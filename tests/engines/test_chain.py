@@ -10,8 +10,8 @@ from same_bits import assert_same_bits
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm import chain
-from stepnet.engines.llvm.again import Again
+from stepnet.engines.llvm.running import chain
+from stepnet.engines.llvm.running.again import Again
 from stepnet.engines.part import Run
 from stepnet.engines.threads import threads
 from stepnet.errors import InputError

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from tolerance import assert_close
 
-from stepnet.engines.llvm import contract as module
-from stepnet.engines.llvm.contract import contract
-from stepnet.engines.llvm.target import Target, available_targets
+from stepnet.engines.llvm.machine.target import Target, available_targets
+from stepnet.engines.llvm.products import contract as module
+from stepnet.engines.llvm.products.contract import contract
 from stepnet.engines.threads import set_threads
 from stepnet.net.totals import BLOCK
 

@@ -11,7 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.target import Target, available_targets
+from stepnet.engines.llvm.machine.target import Target, available_targets
 from stepnet.net.encodings import rounded, whole_numbers
 from stepnet.net.precision import Precision
 from stepnet.plan.passes import narrowed

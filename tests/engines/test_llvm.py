@@ -19,7 +19,7 @@ import stepnet as sn
 from stepnet.engines.base import Call, Results
 from stepnet.engines.interpreter import BoundNet
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.target import Target, available_targets, host_target
+from stepnet.engines.llvm.machine.target import Target, available_targets, host_target
 from stepnet.engines.threads import set_threads
 from stepnet.errors import InputError
 from stepnet.net.interpret import widened

@@ -15,10 +15,10 @@ import pytest
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from stepnet.engines.llvm.code import I64, POINTER, Code
-from stepnet.engines.llvm.elementary import ELEMENTARY
-from stepnet.engines.llvm.powers import power
-from stepnet.engines.llvm.target import Target, available_targets
+from stepnet.engines.llvm.machine.target import Target, available_targets
+from stepnet.engines.llvm.writing.code import I64, POINTER, Code
+from stepnet.engines.llvm.writing.elementary import ELEMENTARY
+from stepnet.engines.llvm.writing.powers import power
 
 Function = Callable[[NDArray], NDArray]
 

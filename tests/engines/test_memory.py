@@ -1,6 +1,6 @@
 """Memory for machine code: zeroed where it is promised, apart, and used again."""
 
-from stepnet.engines.llvm.memory import MOSTLY_FULL, Pool, Rows, Together, aligned
+from stepnet.engines.llvm.machine.memory import MOSTLY_FULL, Pool, Rows, Together, aligned
 
 
 def test_what_is_given_back_is_taken_again_and_zeroed() -> None:

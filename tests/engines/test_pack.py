@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from stepnet.engines.llvm.memory import aligned, pointer
-from stepnet.engines.llvm.pack import Packing
-from stepnet.engines.llvm.target import Target, available_targets
+from stepnet.engines.llvm.machine.memory import aligned, pointer
+from stepnet.engines.llvm.machine.target import Target, available_targets
+from stepnet.engines.llvm.products.pack import Packing
 
 Array = np.ndarray
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "bool")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from random_steps import RandomStep, random_steps
 
 import stepnet as sn
-from stepnet.engines.llvm.loops import Loop, UnitLoop
-from stepnet.engines.llvm.program import lowered
-from stepnet.engines.llvm.records import Field
-from stepnet.engines.llvm.target import host_target
+from stepnet.engines.llvm.lower.loops import Loop, UnitLoop
+from stepnet.engines.llvm.lower.program import lowered
+from stepnet.engines.llvm.machine.records import Field
+from stepnet.engines.llvm.machine.target import host_target
 
 Array = np.ndarray
 

@@ -9,7 +9,7 @@ from tolerance import assert_close
 from stepnet.engines.base import Call
 from stepnet.engines.interpreter import BoundNet
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.target import Target, available_targets
+from stepnet.engines.llvm.machine.target import Target, available_targets
 from stepnet.net.interpret import widened
 from stepnet.net.ir import Builder, Net, Recur
 from stepnet.net.types import CONST, ROWS, STEPS, Type

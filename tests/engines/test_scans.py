@@ -7,7 +7,7 @@ import pytest
 
 import stepnet as sn
 import stepnet.engines.llvm.engine
-from stepnet.engines.llvm.target import Target, available_targets
+from stepnet.engines.llvm.machine.target import Target, available_targets
 
 
 @pytest.mark.parametrize("target", available_targets(), ids=str)

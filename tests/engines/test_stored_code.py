@@ -12,7 +12,7 @@ from hypothesis import given, settings
 import stepnet as sn
 from stepnet.engines.base import Call
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.target import Target, available_targets
+from stepnet.engines.llvm.machine.target import Target, available_targets
 from stepnet.errors import NetError
 from stepnet.net.ir import Builder, Net
 from stepnet.net.types import CONST, ROWS, STEPS, Type

@@ -2,9 +2,9 @@
 
 import pytest
 
-from stepnet.engines.llvm.target import Target, available_targets
-from stepnet.engines.llvm.tiles import cover, tiles
-from stepnet.engines.llvm.workspace import SLACK
+from stepnet.engines.llvm.machine.target import Target, available_targets
+from stepnet.engines.llvm.products.tiles import cover, tiles
+from stepnet.engines.llvm.running.workspace import SLACK
 
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
 

@@ -15,15 +15,18 @@ from llvmlite import ir
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm import chain, driver, engine, waiting, workers, workspace
-from stepnet.engines.llvm.again import Together
-from stepnet.engines.llvm.build import MachineCode, NativeFunction
-from stepnet.engines.llvm.code import I64, POINTER, Code
-from stepnet.engines.llvm.compiled import Kept
-from stepnet.engines.llvm.handover import NOTHING, ORDERS, THERE, signals
-from stepnet.engines.llvm.object_code import object_code
-from stepnet.engines.llvm.target import host_target
-from stepnet.engines.llvm.workers import CREW, Crew, Lateness, Orders, Worker, current_processor
+from stepnet.engines.llvm import engine
+from stepnet.engines.llvm.compile.compiled import Kept
+from stepnet.engines.llvm.emit import driver
+from stepnet.engines.llvm.machine.build import MachineCode, NativeFunction
+from stepnet.engines.llvm.machine.object_code import object_code
+from stepnet.engines.llvm.machine.target import host_target
+from stepnet.engines.llvm.running import chain, workspace
+from stepnet.engines.llvm.running.again import Together
+from stepnet.engines.llvm.threads import waiting, workers
+from stepnet.engines.llvm.threads.handover import NOTHING, ORDERS, THERE, signals
+from stepnet.engines.llvm.threads.workers import CREW, Crew, Lateness, Orders, Worker, current_processor
+from stepnet.engines.llvm.writing.code import I64, POINTER, Code
 from stepnet.engines.threads import threads
 from stepnet.errors import InputError
 
@@ -120,7 +123,7 @@ def test_a_task_that_its_worker_has_not_begun_is_done_by_the_leader():
 
 def workers_claimed() -> int:
     """Where a worker's memory says that a thread has claimed it, in words."""
-    from stepnet.engines.llvm.handover import CLAIMED
+    from stepnet.engines.llvm.threads.handover import CLAIMED
 
     return CLAIMED // 8
 

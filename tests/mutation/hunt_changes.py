@@ -56,8 +56,8 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/passes/part.py": ("tests/engines/test_products.py", *PASSES),
     "grad/*.py": ("tests/test_adjoints.py", "tests/test_gradients.py"),
     "grad/handover.py": ("tests/test_handover.py", "tests/test_gradients.py"),
-    "engines/llvm/sums.py": ("tests/engines/test_sums.py",),
-    "engines/llvm/refill.py": ("tests/test_runs.py",),
+    "engines/llvm/running/sums.py": ("tests/engines/test_sums.py",),
+    "engines/llvm/running/refill.py": ("tests/test_runs.py",),
     **{
         f"engines/llvm/{name}.py": GENERATED
         for name in (
@@ -70,7 +70,7 @@ TESTS: dict[str, Sequence[str]] = {
         f"engines/llvm/{name}.py": ("tests/engines/test_step_places.py", *GENERATED)
         for name in ("constants", "copies", "timetable", "transfers")
     },
-    "engines/llvm/driver.py": (
+    "engines/llvm/emit/driver.py": (
         "tests/engines/test_step_places.py",
         "tests/engines/test_workers.py",
         *GENERATED,
@@ -90,7 +90,7 @@ TESTS: dict[str, Sequence[str]] = {
             *("workers", "workspace"),
         )
     },
-    "engines/llvm/run.py": (
+    "engines/llvm/running/run.py": (
         *("tests/engines/test_workers.py", "tests/test_frozen.py", "tests/test_totals.py"),
         *GENERATED,
     ),
@@ -126,10 +126,10 @@ TESTS: dict[str, Sequence[str]] = {
         for name in ("side_by_side", "waves")
     },
     "plan/joined.py": ("tests/graph/test_pair.py", "tests/onednn/test_joined.py"),
-    "engines/llvm/sums_code.py": ("tests/engines/test_sums.py",),
-    "engines/llvm/scans.py": ("tests/engines/test_scans.py",),
-    "engines/llvm/stored.py": ("tests/engines/test_stored_code.py",),
-    "engines/llvm/reductions.py": ("tests/engines/test_scans.py", *GENERATED),
+    "engines/llvm/running/sums_code.py": ("tests/engines/test_sums.py",),
+    "engines/llvm/emit/scans.py": ("tests/engines/test_scans.py",),
+    "engines/llvm/writing/stored.py": ("tests/engines/test_stored_code.py",),
+    "engines/llvm/emit/reductions.py": ("tests/engines/test_scans.py", *GENERATED),
 }
 
 

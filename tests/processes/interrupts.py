@@ -10,7 +10,7 @@ import numpy as np
 from work import BATCHES, COUNT, EXPECTED, RNN, threads
 
 import stepnet as sn
-from stepnet.engines.llvm import run
+from stepnet.engines.llvm.running import run
 
 sn.set_threads(int(sys.argv[2]))
 if len(sys.argv) > 3:

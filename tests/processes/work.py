@@ -11,7 +11,7 @@ import numpy.testing  # before there are threads: it brings hooks for forks with
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm import workspace
+from stepnet.engines.llvm.running import workspace
 
 faulthandler.enable()
 workspace.HANDOVER_BYTES = workspace.SHARED_BYTES = 0

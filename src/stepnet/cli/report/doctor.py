@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.cli.report import cache
 from stepnet.engines import AUTO, engine_named, engine_names
-from stepnet.engines.llvm.target import available_targets
+from stepnet.engines.llvm.machine.target import available_targets
 from stepnet.engines.threads import threads
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.recurrence import RNN

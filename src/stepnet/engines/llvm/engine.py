@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepnet.engines.base import Array, Cell, Kernel, narrow_cell
-from stepnet.engines.llvm.compiled import MOST_BYTES, Compiled, Kept
-from stepnet.engines.llvm.constants import constant_values
-from stepnet.engines.llvm.finish import Finish, Rows, total
-from stepnet.engines.llvm.late import late
-from stepnet.engines.llvm.native import Native
-from stepnet.engines.llvm.run import Runner, chained
-from stepnet.engines.llvm.stored_plan import compiled, stored_plan
-from stepnet.engines.llvm.target import Target, host_target
+from stepnet.engines.llvm.compile.compiled import MOST_BYTES, Compiled, Kept
+from stepnet.engines.llvm.compile.stored_plan import compiled, stored_plan
+from stepnet.engines.llvm.machine.late import late
+from stepnet.engines.llvm.machine.target import Target, host_target
+from stepnet.engines.llvm.products.constants import constant_values
+from stepnet.engines.llvm.running.finish import Finish, Rows, total
+from stepnet.engines.llvm.running.native import Native
+from stepnet.engines.llvm.running.run import Runner, chained
 from stepnet.engines.parts import Means, in_parts
 from stepnet.net.digest import digest
 from stepnet.net.ir import Node
@@ -37,7 +37,7 @@ class LlvmEngine:
         """
         if KEPT.get(self.key(plan), lambda: stored_plan(self.key(plan))) is not None:
             return None
-        reason: str | None = late("refusals").plan_refusal(plan)
+        reason: str | None = late("lower.refusals").plan_refusal(plan)
         return reason
 
     def compile(self, schedule: Schedule) -> Kernel:

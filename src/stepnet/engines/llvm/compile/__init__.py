@@ -1,0 +1,1 @@
+"""Plans as object code: generated, stored on disk, and cached."""

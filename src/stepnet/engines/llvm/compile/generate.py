@@ -1,0 +1,97 @@
+"""Plans as object code: the last of what is done once for each plan."""
+
+from dataclasses import replace
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.compile.compiled import Generated, Layout
+from stepnet.engines.llvm.emit.call_code import CallCode
+from stepnet.engines.llvm.emit.driver import write_call
+from stepnet.engines.llvm.emit.emit import emit
+from stepnet.engines.llvm.emit.stage import Rows, StageCode
+from stepnet.engines.llvm.lower.needs import Needs
+from stepnet.engines.llvm.lower.program import Lowered, RowWork, lowered
+from stepnet.engines.llvm.machine.object_code import object_code
+from stepnet.engines.llvm.machine.records import Field
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.machine.words import WORDS
+from stepnet.engines.llvm.writing.code import I64, POINTER, Code
+from stepnet.plan.plan import Plan
+
+
+def generated(plan: Plan, target: Target) -> Generated:
+    """The object code of a plan for a target, and its layout."""
+    program = lowered(plan, target)
+    module = ir.Module("stepnet")
+    module.triple = ""
+    write_run(module, program, target)
+    for name, work in (("sequences", program.sequence), ("ended", program.ended)):
+        if work is not None:
+            write_rows(module, name, work, program, target)
+    layout = Layout(
+        Needs.of(plan),
+        program.program.memories,
+        replace(program.constants, known={}),
+        program.program.strides,
+        program.words,
+        program.wanted,
+        () if program.sequence is None else tuple(word for word, _ in program.sequence.inputs),
+        program.program.index is not None,
+        program.weights,
+        program.other_weights,
+    )
+    return Generated(object_code(module, target), layout)
+
+
+def write_run(module: ir.Module, program: Lowered, target: Target) -> None:
+    """The function that runs the lanes of a call."""
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "run")
+    write_call(CallCode(Code(function.append_basic_block("entry"), target), program.program))
+
+
+def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, target: Target) -> None:
+    """The function that computes values once per sequence, for `lanes` sequences from `first` on."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
+    code = Code(function.append_basic_block("entry"), target)
+
+    def word(place: int) -> ir.Value:
+        return code.read(I64, code.at(function.args[0], 8 * place), 8)
+
+    def pointer(name: str) -> ir.Value:
+        return code.inttoptr(word(WORDS.index(name)), POINTER)
+
+    strides = program.program.strides
+    count, first = word(WORDS.index("lanes")), word(WORDS.index("first"))
+    records = code.at(pointer("sequence"), code.mul(first, code.number(strides["sequence"])))
+    rows = Rows({"sequence": records}, strides, count)
+
+    def copy(places: tuple[tuple[int, Field], ...], out: bool) -> None:
+        arrays = [
+            (code.at(code.inttoptr(word(place), POINTER), code.mul(first, code.number(field.bytes))), field)
+            for place, field in places
+        ]
+        with code.loop(code.number(0), count) as row:
+            for array, field in arrays:
+                outside = code.at(array, code.mul(row, code.number(field.bytes)))
+                inside = code.at(rows.at(code, "sequence", row), field.offset)
+                target, source = (outside, inside) if out else (inside, outside)
+                code.copy_bytes(target, source, field.bytes)
+
+    copy(work.inputs, out=False)
+    one, zero = code.number(1), code.number(0)
+    stage = StageCode(
+        code,
+        program.program.outer,
+        rows,
+        pointer("constants"),
+        pointer("status"),
+        zero,
+        one,
+        program.program.width,
+    )
+    for loops in work.loops:
+        for loop in loops:
+            emit(stage, loop)
+    if work.outputs:
+        copy(work.outputs, out=True)
+    code.ret_void()

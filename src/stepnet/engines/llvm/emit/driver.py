@@ -1,0 +1,170 @@
+"""The machine code of a whole call: sequences laid end to end in lanes, block of steps by block of steps.
+
+    for each block of steps:
+        schedule   which sequence's step each lane is at: its row among the inputs, where it begins and ends
+        gather     inputs' rows that are not read in place, and statics that are seen at every step
+        before     what needs no memory, on all rows of the block
+        loop       step by step: new sequences get their initial memory, the phases run, ended ones leave it
+        after      what feeds no memory, on all rows of the block
+        scatter    outputs' rows that are not written in place
+
+A lane starts its next sequence in the step after one ends, so nearly every step is full and nothing is
+padded. Lanes are sorted by how many steps they have, so those still at work are always the first ones. Memory
+does not grow with length: a block is as long as fits the cache, whatever the sequences' lengths are.
+
+Several threads either run lanes of their own each (a call of `run` each, of one thread), or share every step:
+then each does a part of the unit blocks, and a barrier stands between phases. A thread whose processor
+another process takes makes the others wait. So between blocks those that were late are left out.
+
+`run` returns between two blocks once it has run for a while, and goes on there when it is called again: that
+is how an interrupt arrives in the middle of a long call.
+"""
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.emit.call_code import CallCode
+from stepnet.engines.llvm.emit.emit import emit
+from stepnet.engines.llvm.emit.stage import Rows, StageCode
+from stepnet.engines.llvm.emit.timetable import write_timetable
+from stepnet.engines.llvm.emit.transfers import begin_all, end, gather, scatter
+from stepnet.engines.llvm.lower.loops import Loop
+from stepnet.engines.llvm.machine.system import clock
+from stepnet.engines.llvm.writing.code import I64, POINTER
+from stepnet.net.ir import Net
+
+# A thread is late if the first one waits for it for more than a quarter of a block's time, and for longer
+# than memory can keep it: another process that has its processor keeps it for some milliseconds.
+LATE, LATE_SECONDS = 4, 1e-3
+
+
+def write_call(call: CallCode) -> None:
+    """The body of `run`."""
+    code, zero = call.code, call.code.number(0)
+    now_cell, next_cell = code.alloca(POINTER), code.alloca(POINTER)
+    begin = call.progress("begin")
+    swapped = code.icmp_signed("!=", call.progress("swapped"), zero)
+    now, following = call.pointer["now"], call.pointer["next"]
+    code.store(code.select(swapped, following, now), now_cell)
+    code.store(code.select(swapped, now, following), next_cell)
+    code.store(call.threads, call.threads_cell)
+    deadline = code.add(call.ticks(), call.word["slice"])
+    first = code.icmp_signed("==", begin, zero)
+    with code.when(first), call.by_first_thread(), code.loop(zero, call.word["lanes"]) as lane:
+        code.write_number(code.read_number(call.table["first"], lane), call.table["cursor"], lane)
+        code.write_number(zero, call.table["left"], lane)
+    with code.loop(begin, call.word["steps"], call.word["block_steps"]) as start:
+        call.threads = code.load(call.threads_cell)
+        call.shared = code.icmp_signed(">", call.threads, code.number(1))
+        stop = code.smaller(code.add(start, call.word["block_steps"]), call.word["steps"])
+        began = call.ticks()
+        code.store(zero, call.waited_cell)
+        write_block(call, start, stop, now_cell, next_cell)
+        with call.by_first_thread():
+            judge(call, began, stop, deadline)
+        with code.when(code.icmp_signed("<", stop, call.word["steps"])):
+            call.wait()
+            between(call, stop, now_cell)
+    with call.by_first_thread(), code.when(call.sliced):
+        call.set_progress("begin", call.word["steps"])
+    code.ret(zero)
+
+
+def write_block(
+    call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.Value, next_cell: ir.Value
+) -> None:
+    """The steps from `start` to `stop`."""
+    code = call.code
+    steps = code.sub(stop, start)
+    with call.by_first_thread():
+        write_timetable(call, start, steps)
+        begin_all(call, code.number(0), code.load(now_cell))
+    call.wait()
+    last = code.sub(steps, code.number(1))
+    rows = code.add(call.read("step_base", last), call.read("step_rows", last))
+    gather(call, rows)
+    call.wait()
+    block = call.rows(code.number(0), rows)
+    write_phases(call, call.program.outer, call.program.before, block)
+    write_steps(call, steps, now_cell, next_cell)
+    write_phases(call, call.program.outer, call.program.after, block)
+    scatter(call, rows)
+
+
+def judge(call: CallCode, began: ir.Value, stop: ir.Value, deadline: ir.Value) -> None:
+    """Decides whether all threads pause here, and how many go on: half of them, if one was late."""
+    code, now = call.code, call.ticks()
+    over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
+    call.set_progress("pause", code.zext(over, I64))
+    waited = code.load(call.waited_cell)
+    much = code.icmp_signed(">", waited, code.sdiv(code.sub(now, began), code.number(LATE)))
+    long = code.icmp_signed(">", waited, code.number(int(LATE_SECONDS * clock().per_second)))
+    with code.when(code.and_(much, long)):
+        half = code.sdiv(code.add(call.threads, code.number(1)), code.number(2))
+        call.set_progress("threads", half)
+
+
+def between(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
+    """The code between two blocks: threads that are left out end here, and all end where there is a pause."""
+    code = call.code
+    threads, pause = (
+        call.progress("threads"),
+        code.icmp_signed("!=", call.progress("pause"), code.number(0)),
+    )
+    code.return_when(code.icmp_signed(">=", call.word["thread"], threads), code.number(0))
+    with call.by_first_thread(), code.when(pause):
+        swapped = code.icmp_unsigned("!=", code.load(now_cell), call.pointer["now"])
+        call.set_progress("begin", stop)
+        call.set_progress("swapped", code.zext(swapped, I64))
+    code.return_when(pause, code.number(1))
+    code.store(threads, call.threads_cell)
+
+
+def write_phases(call: CallCode, net: Net, phases: list[list[Loop]], rows: Rows) -> None:
+    """The phases of a stage, a barrier after each."""
+    stage = StageCode(
+        call.code,
+        net,
+        rows,
+        call.pointer["constants"],
+        call.pointer["status"],
+        call.word["thread"],
+        call.threads,
+        call.program.width,
+    )
+    for loops in phases:
+        for loop in loops:
+            emit(stage, loop)
+        call.wait()
+
+
+def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
+    """The steps of a block: as many as are unrolled one after the other, the rest one by one."""
+    code, unroll = call.code, call.program.unroll
+    whole = code.number(0)
+    if unroll > 1:
+        whole = code.mul(code.sdiv(steps, code.number(unroll)), code.number(unroll))
+        with code.loop(code.number(0), whole, unroll) as first:
+            for ahead in range(unroll):
+                write_step(call, code.add(first, code.number(ahead)), now_cell, next_cell)
+    with code.loop(whole, steps) as step:
+        write_step(call, step, now_cell, next_cell)
+
+
+def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
+    """One step of all lanes: begin, run the phases, end, exchange the memories."""
+    code = call.code
+    now, following = code.load(now_cell), code.load(next_cell)
+    base, rows = call.read("step_base", step), call.read("step_rows", step)
+    # The first step of a block is begun where the block is.
+    fresh = code.icmp_signed("!=", call.read("step_fresh", step), code.number(0))
+    with code.when(code.and_(fresh, code.icmp_signed(">", step, code.number(0)))):
+        with call.by_first_thread():
+            begin_all(call, step, now)
+        call.wait()
+    here = call.rows(base, rows, now=now, next=following, lane=call.pointer["lane"])
+    write_phases(call, call.program.body, call.program.loop, here)
+    if any(final >= 0 for _, final, _ in call.program.memories):
+        with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
+            end(call, lane, call.read("done", code.add(base, lane)), following)
+    code.store(following, now_cell)
+    code.store(now, next_cell)

@@ -1,0 +1,34 @@
+"""The machine code of any loop, by a table of the kinds of loops."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stepnet.engines.llvm.emit.copies import emit_copy, emit_gather
+from stepnet.engines.llvm.emit.encode import emit_encode
+from stepnet.engines.llvm.emit.reductions import emit_reduction
+from stepnet.engines.llvm.emit.scans import emit_scan
+from stepnet.engines.llvm.emit.stage import StageCode
+from stepnet.engines.llvm.emit.units import emit_units
+from stepnet.engines.llvm.lower.loops import (
+    CopyLoop,
+    EncodeLoop,
+    GatherLoop,
+    Loop,
+    ReduceLoop,
+    ScanLoop,
+    UnitLoop,
+)
+
+EMITTERS: Mapping[type[Loop], Callable[[StageCode, Any], None]] = {
+    UnitLoop: emit_units,
+    CopyLoop: emit_copy,
+    EncodeLoop: emit_encode,
+    ReduceLoop: emit_reduction,
+    ScanLoop: emit_scan,
+    GatherLoop: emit_gather,
+}
+
+
+def emit(stage: StageCode, loop: Loop) -> None:
+    """Writes the code of one loop."""
+    EMITTERS[type(loop)](stage, loop)

@@ -1,0 +1,154 @@
+"""The machine code that encodes left sides of products, row by row (`stepnet.net.encodings`).
+
+    x, float32   ->   words as the microkernel reads them, and for int8 the row's scale
+
+What lies behind the last number of a row is taken for zero: the packed weights are zeros there, and zero
+times what happens to lie there might be NaN.
+"""
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.engines.llvm.emit.stage import StageCode
+from stepnet.engines.llvm.lower.loops import EncodeLoop
+from stepnet.engines.llvm.products.arithmetic import Arithmetic, arithmetic, bytes_of, laid_out
+from stepnet.engines.llvm.writing.code import I1, I32, I64, Code, width_of
+from stepnet.engines.llvm.writing.stored import INFINITY, bits_of, single_of
+from stepnet.net.encodings import LARGEST, SMALLEST
+
+ROUNDER = 1.5 * 2.0**23
+"""Added to a float32 that is small against it, it rounds that to a whole number, which its last bits are."""
+ROUNDER_BITS, SMALLEST_BITS = (int(np.float32(number).view(np.int32)) for number in (ROUNDER, SMALLEST))
+MAGNITUDE, NOT_A_NUMBER = 0x7FFFFFFF, 0x7FC00000
+
+
+def emit_encode(stage: StageCode, loop: EncodeLoop) -> None:
+    """All rows of this thread."""
+    EncodeCode(stage, loop).emit()
+
+
+class EncodeCode:
+    """The code of one loop that encodes rows."""
+
+    def __init__(self, stage: StageCode, loop: EncodeLoop) -> None:
+        self.stage, self.loop, self.code = stage, loop, stage.code
+        self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.target)
+
+    def emit(self) -> None:
+        """All rows: for int8 a first pass finds the largest number of a row."""
+        with self.stage.own_rows() as row:
+            inverse = self.scale(row) if self.loop.scales is not None else None
+            self.encode(row, inverse)
+
+    @property
+    def whole(self) -> int:
+        """The number of blocks that are full."""
+        return self.loop.size // self.stage.width
+
+    @property
+    def unrolled(self) -> int:
+        """The number of blocks that one turn of a loop takes."""
+        return next(size for size in (4, 2, 1) if self.whole % size == 0)
+
+    def blocks(self, first: ir.Value) -> list[ir.Value]:
+        """The blocks of one turn."""
+        return [self.code.add(first, self.code.number(ahead)) for ahead in range(self.unrolled)]
+
+    def values(self, row: ir.Value, block: ir.Value, count: int | None = None) -> ir.Value:
+        """A vector of the row, zeros behind its first `count` numbers."""
+        code, width = self.code, self.stage.width
+        values = self.stage.operand(self.loop.source, row, block, {})
+        if count is None:
+            return values
+        inside = ir.Constant(ir.VectorType(I1, width), [place < count for place in range(width)])
+        return code.select(inside, values, code.splat(values.type, 0))
+
+    # ---- the scale of int8
+
+    def scale(self, row: ir.Value) -> ir.Value:
+        """Stores the scale of a row; a vector of what its numbers are multiplied by."""
+        code, width, loop = self.code, self.stage.width, self.loop
+        assert loop.scales is not None
+        most = self.magnitudes(row)
+        if rest := loop.size % width:
+            most = self.larger(most, self.values(row, code.number(self.whole), rest))
+        most = largest_of(code, most)
+        largest = single_of(code, most)
+        finite = code.icmp_unsigned("<", most, code.splat(I32, INFINITY))
+        scale = code.fdiv(largest, code.splat(largest.type, LARGEST))
+        scale = code.select(finite, scale, single_of(code, code.splat(I32, NOT_A_NUMBER)))
+        there = code.at(self.stage.rows.at(code, loop.scales.record, row), loop.scales.offset)
+        code.write(scale, there, 4)
+        return code.spread(code.fdiv(code.splat(largest.type, LARGEST), largest), width)
+
+    def magnitudes(self, row: ir.Value) -> ir.Value:
+        """The largest magnitude in each place of the full blocks of a row, as bits."""
+        code = self.code
+        least = code.splat(ir.VectorType(I32, self.stage.width), SMALLEST_BITS)
+        if not self.whole:
+            return least
+        before, body, after = code.block, code.append_basic_block("block"), code.append_basic_block("largest")
+        code.branch(body)
+        code.position_at_end(body)
+        place, most = code.phi(I64), code.phi(least.type)
+        larger: ir.Value = most
+        for block in self.blocks(place):
+            larger = self.larger(larger, self.values(row, block))
+        following = code.add(place, code.number(self.unrolled))
+        for phi, first, then in ((place, code.number(0), following), (most, least, larger)):
+            phi.add_incoming(first, before)
+            phi.add_incoming(then, code.block)
+        code.cbranch(code.icmp_signed("<", following, code.number(self.whole)), body, after)
+        code.position_at_end(after)
+        return larger
+
+    def larger(self, most: ir.Value, values: ir.Value) -> ir.Value:
+        """The larger of bits so far and those of magnitudes, by place: as whole numbers they are in order,
+        with infinity and NaN behind all others.
+        """
+        code = self.code
+        size = code.and_(bits_of(code, values), code.splat(most.type, MAGNITUDE))
+        return code.intrinsic("umax", most.type, [most, size])
+
+    # ---- words
+
+    def encode(self, row: ir.Value, inverse: ir.Value | None) -> None:
+        """Stores the words of a row."""
+        code, loop, width = self.code, self.loop, self.stage.width
+        base = code.at(self.stage.rows.at(code, loop.target.record, row), loop.target.offset)
+        block_bytes = width * bytes_of(self.kind.stored)
+
+        def store(values: ir.Value, block: ir.Value) -> None:
+            there = code.at(base, code.mul(block, code.number(block_bytes)))
+            code.write(laid_out(code, self.kind, self.whole_numbers(values, inverse)), there, 4)
+
+        with code.loop(code.number(0), code.number(self.whole), self.unrolled) as first:
+            for block in self.blocks(first):
+                store(self.values(row, block), block)
+        done = self.whole
+        if rest := loop.size % width:
+            store(self.values(row, code.number(done), rest), code.number(done))
+            done += 1
+        zeros = code.splat(ir.VectorType(ir.FloatType(), width), 0)
+        while done * width < self.kind.words(loop.size) * self.kind.terms:
+            store(zeros, code.number(done))
+            done += 1
+
+    def whole_numbers(self, values: ir.Value, inverse: ir.Value | None) -> ir.Value:
+        """The numbers as whole numbers of int32 with the shift, for int8; else as they are."""
+        code = self.code
+        if inverse is None:
+            return values
+        near = code.fadd(code.fmul(values, inverse), code.splat(values.type, ROUNDER))
+        bits = bits_of(code, near)
+        return code.sub(bits, code.splat(bits.type, ROUNDER_BITS - self.kind.shift))
+
+
+def largest_of(code: Code, values: ir.Value) -> ir.Value:
+    """The largest element of a vector of whole numbers without signs."""
+    width = width_of(values)
+    while width > 1:
+        width //= 2
+        halves = code.part(values, 0, width), code.part(values, width, width)
+        values = code.intrinsic("umax", halves[0].type, halves)
+    return code.extract_element(values, ir.Constant(I32, 0))

@@ -1,0 +1,186 @@
+"""The machine code of reductions over features.
+
+Over the last axis, a vector of partial results runs along the numbers and is folded at the end, halves onto
+halves: one fixed tree, whatever else is computed. Over the first axis, whole vectors are reduced one after
+the other.
+"""
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.emit.stage import StageCode
+from stepnet.engines.llvm.lower.loops import ReduceLoop, ScanLoop
+from stepnet.engines.llvm.writing.code import (
+    I1,
+    I32,
+    I64,
+    Code,
+    element_type,
+    is_float,
+    load_vector,
+    register_type,
+    store_vector,
+)
+from stepnet.engines.llvm.writing.pointwise import converted, pointwise
+from stepnet.net.ir import Node
+from stepnet.net.types import ROWS, Type
+
+COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "cumsum": "add", "cumprod": "multiply"}
+
+
+def emit_reduction(stage: StageCode, loop: ReduceLoop) -> None:
+    """A reduction of every row."""
+    with stage.own_rows() as row:
+        of_row(stage, loop, row)
+
+
+def of_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
+    """One row's reduction."""
+    code = stage.code
+    source = code.at(
+        stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * loop.source.itemsize
+    )
+    if loop.operation == "argmax":
+        argmax(stage, loop, row, source)
+    elif loop.leading:
+        leading(stage, loop, row, source)
+    else:
+        trailing(stage, loop, row, source)
+
+
+def combine(code: Code, loop: ReduceLoop | ScanLoop, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Two partial results as one."""
+    dtype = loop.targets[0].dtype
+    node = Node(COMBINE[loop.operation], (), (Type(ROWS, (), dtype),))
+    return pointwise(code, node, [a, b], [dtype, dtype])
+
+
+def loaded(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: int) -> ir.Value:
+    """Numbers of the source in the dtype of the result (a sum of booleans counts)."""
+    value = load_vector(code, loop.source.dtype, width, pointer, loop.source.itemsize)
+    return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
+
+
+def neutral(code: Code, loop: ReduceLoop, type_: ir.Type) -> ir.Value:
+    """What changes no result: 0, or the far end of the dtype."""
+    element = element_type(type_)
+    if loop.operation == "sum":
+        number: float = 0
+    elif isinstance(element, ir.IntType):
+        largest = 2 ** (element.width - 1) - 1 if element.width > 1 else 1
+        number = (-largest - 1 if element.width > 1 else 0) if loop.operation == "max" else largest
+    else:
+        number = float("-inf") if loop.operation == "max" else float("inf")
+    return code.splat(type_, number)
+
+
+def in_order(code: Code, loop: ReduceLoop, source: ir.Value, count: int, stride: int, width: int) -> ir.Value:
+    """`count` vectors that lie `stride` bytes apart as one: each combined with what came before it."""
+    type_ = register_type(loop.targets[0].dtype, width)
+    total = neutral(code, loop, type_)
+    if not count:
+        return total
+    start, head, after = code.block, code.append_basic_block("reduce"), code.append_basic_block("reduced")
+    code.branch(head)
+    code.position_at_end(head)
+    index, partial = code.phi(I64), code.phi(type_)
+    index.add_incoming(code.number(0), start)
+    partial.add_incoming(total, start)
+    value = loaded(code, loop, code.at(source, code.mul(index, code.number(stride))), width)
+    total = combine(code, loop, partial, value)
+    following = code.add(index, code.number(1))
+    index.add_incoming(following, code.block)
+    partial.add_incoming(total, code.block)
+    code.cbranch(code.icmp_signed("<", following, code.number(count)), head, after)
+    code.position_at_end(after)
+    return total
+
+
+def trailing(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+    """Over the last axis: vectors along the numbers, then a tree over the elements of the vector."""
+    code, width = stage.code, stage.width
+    outer, inner = loop.shape
+    size = loop.source.itemsize
+    type_ = register_type(loop.targets[0].dtype, width)
+    with code.loop(code.number(0), code.number(outer)) as place:
+        base = code.at(source, code.mul(place, code.number(inner * size)))
+        total = in_order(code, loop, base, inner // width, width * size, width)
+        if inner % width:
+            rest = loaded(code, loop, code.at(base, inner // width * width * size), width)
+            kept = [ir.Constant(I1, int(element < inner % width)) for element in range(width)]
+            mask = ir.Constant(ir.VectorType(I1, width), kept) if width > 1 else kept[0]
+            total = combine(code, loop, total, code.select(mask, rest, neutral(code, loop, type_)))
+        put(stage, loop, row, place, folded(code, loop, total))
+
+
+def folded(code: Code, loop: ReduceLoop, value: ir.Value) -> ir.Value:
+    """The elements of a vector reduced to one number: halves onto halves."""
+    while isinstance(value.type, ir.VectorType):
+        half = value.type.count // 2
+        if half == 0:
+            return code.extract_element(value, ir.Constant(I32, 0))
+        low, high = code.part(value, 0, half), code.part(value, half, half)
+        value = combine(code, loop, low, high)
+        if half == 1:
+            return code.extract_element(value, ir.Constant(I32, 0))
+    return value
+
+
+def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+    """Over the first axis: vectors on top of each other."""
+    code, width = stage.code, stage.width
+    outer, inner = loop.shape
+    size = loop.source.itemsize
+    with code.loop(code.number(0), code.number(-(-inner // width))) as block:
+        base = code.at(source, code.mul(block, code.number(width * size)))
+        total = in_order(code, loop, base, outer, inner * size, width)
+        for target in loop.targets:
+            pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
+            pointer = code.at(pointer, code.mul(block, code.number(width * target.itemsize)))
+            store_vector(code, target.dtype, total, pointer, target.itemsize)
+
+
+def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+    """The first place of the largest along an axis, number by number; a NaN is larger than all."""
+    code = stage.code
+    outer, inner = loop.shape
+    size = loop.source.itemsize
+    results, along = (inner, outer) if loop.leading else (outer, inner)
+    to_result, to_next = (size, inner * size) if loop.leading else (inner * size, size)
+    with code.loop(code.number(0), code.number(results)) as place:
+        base = code.at(source, code.mul(place, code.number(to_result)))
+        first = load_vector(code, loop.source.dtype, 1, base, size)
+        start, head, after = code.block, code.append_basic_block("argmax"), code.append_basic_block("found")
+        code.branch(head)
+        code.position_at_end(head)
+        index, best, where = code.phi(I64), code.phi(first.type), code.phi(I64)
+        for phi, value in ((index, code.number(0)), (best, first), (where, code.number(0))):
+            phi.add_incoming(value, start)
+        value = load_vector(
+            code, loop.source.dtype, 1, code.at(base, code.mul(index, code.number(to_next))), size
+        )
+        better = larger(code, value, best)
+        chosen, chosen_at = code.select(better, value, best), code.select(better, index, where)
+        following = code.add(index, code.number(1))
+        for phi, new in ((index, following), (best, chosen), (where, chosen_at)):
+            phi.add_incoming(new, code.block)
+        code.cbranch(code.icmp_signed("<", following, code.number(along)), head, after)
+        code.position_at_end(after)
+        put(stage, loop, row, place, chosen_at)
+
+
+def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
+    """Whether a number replaces the best one so far."""
+    if not is_float(value):
+        signed = code.icmp_unsigned if value.type == I1 else code.icmp_signed
+        return signed(">", value, best)
+    known = code.fcmp_ordered("==", best, best)
+    return code.and_(known, code.fcmp_unordered(">", value, best))
+
+
+def put(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
+    """One number of the result."""
+    code = stage.code
+    for target in loop.targets:
+        pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
+        pointer = code.at(pointer, code.mul(place, code.number(target.itemsize)))
+        store_vector(code, target.dtype, value, pointer, target.itemsize)

@@ -1,0 +1,65 @@
+"""The machine code of scans along a feature axis: each number combined with all before it, in their order.
+
+Numbers that do not depend on each other lie beside each other on a register; those left over go one by one.
+"""
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.emit.reductions import combine, loaded
+from stepnet.engines.llvm.emit.stage import StageCode
+from stepnet.engines.llvm.lower.loops import ScanLoop
+from stepnet.engines.llvm.writing.code import I64, store_vector
+
+
+def emit_scan(stage: StageCode, loop: ScanLoop) -> None:
+    """A scan of every row."""
+    with stage.own_rows() as row:
+        of_row(stage, loop, row)
+
+
+def of_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
+    """One row's scan."""
+    code, width = stage.code, stage.width
+    outer, along, inner = loop.shape
+    whole = inner // width * width
+    with code.loop(code.number(0), code.number(outer)) as place:
+        first = code.mul(place, code.number(along * inner))
+        with code.loop(code.number(0), code.number(whole), width) as beside:
+            scan(stage, loop, row, code.add(first, beside), width)
+        with code.loop(code.number(whole), code.number(inner)) as beside:
+            scan(stage, loop, row, code.add(first, beside), 1)
+
+
+def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width: int) -> None:
+    """The scan of `width` numbers side by side, from number `first` on."""
+    code = stage.code
+    _, along, inner = loop.shape
+    size = loop.source.itemsize
+    source = code.at(stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * size)
+    targets = [code.at(stage.rows.at(code, target.record, row), target.offset) for target in loop.targets]
+
+    def value(number: ir.Value) -> ir.Value:
+        return loaded(code, loop, code.at(source, code.mul(number, code.number(size))), width)
+
+    def put(result: ir.Value, number: ir.Value) -> None:
+        for pointer, target in zip(targets, loop.targets, strict=True):
+            place = code.at(pointer, code.mul(number, code.number(target.itemsize)))
+            store_vector(code, target.dtype, result, place, target.itemsize)
+
+    total = value(first)
+    put(total, first)
+    before, head, body, after = code.block, *(code.append_basic_block(f"scan.{place}") for place in range(3))
+    code.branch(head)
+    code.position_at_end(head)
+    index, partial = code.phi(I64), code.phi(total.type)
+    index.add_incoming(code.number(1), before)
+    partial.add_incoming(total, before)
+    code.cbranch(code.icmp_signed("<", index, code.number(along)), body, after)
+    code.position_at_end(body)
+    number = code.add(first, code.mul(index, code.number(inner)))
+    total = combine(code, loop, partial, value(number))
+    put(total, number)
+    index.add_incoming(code.add(index, code.number(1)), code.block)
+    partial.add_incoming(total, code.block)
+    code.branch(head)
+    code.position_at_end(after)

@@ -1,0 +1,131 @@
+"""The context in which the loops of a stage are written: its rows, its share of each thread, and its
+operands.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.engines.llvm.lower.loops import Broadcast, Immediate, Load, Operand, Register, Table, Uniform
+from stepnet.engines.llvm.writing.code import I32, Code, load_vector, register_type, undefined
+from stepnet.net.ir import Net
+
+
+@dataclass(frozen=True)
+class RowsOutside:
+    """The rows of an array of the call: the pointer to it, the bytes of a row, and the table of the places of
+    the stage's rows. A place below zero is nowhere, and so are rows beyond the stage's: for these there is
+    memory that nobody reads.
+    """
+
+    pointer: ir.Value
+    bytes: int
+    places: ir.Value
+    nowhere: ir.Value
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to a row of a stage of so many."""
+        place = code.read_number(self.places, row)
+        somewhere = code.icmp_signed(">=", place, code.number(0))
+        there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
+        return code.select(code.and_(code.icmp_signed("<", row, count), somewhere), there, self.nowhere)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a stage: for each record the pointer to its first row, and the stride; and the rows of
+    arrays that are read and written in place.
+    """
+
+    pointers: dict[str, ir.Value]
+    strides: dict[str, int]
+    count: ir.Value
+    outside: Mapping[str, RowsOutside] = field(default_factory=dict[str, RowsOutside])
+
+    def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
+        """The pointer to a row of a record."""
+        if record in self.outside:
+            return self.outside[record].at(code, row, self.count)
+        return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
+
+
+@dataclass
+class StageCode:
+    """The context in which the loops of a stage are written."""
+
+    code: Code
+    net: Net
+    rows: Rows
+    constants: ir.Value
+    status: ir.Value
+    thread: ir.Value
+    threads: ir.Value
+    width: int
+
+    # ---- sharing work
+
+    def own_rows(self) -> AbstractContextManager[ir.Value]:
+        """A loop over this thread's rows: every n-th row for n threads."""
+        return self.code.loop(self.thread, self.rows.count, self.threads)
+
+    def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
+        """The first and the last unit block of this thread, in whole grains."""
+        code = self.code
+        grains = -(-blocks // grain)
+
+        def edge(thread: ir.Value) -> ir.Value:
+            whole = code.sdiv(code.mul(code.number(grains), thread), self.threads)
+            return code.smaller(code.mul(whole, code.number(grain)), code.number(blocks))
+
+        return edge(self.thread), edge(code.add(self.thread, code.number(1)))
+
+    # ---- operands
+
+    def operand(
+        self, operand: Operand, row: ir.Value, block: ir.Value, values: dict[int, ir.Value]
+    ) -> ir.Value:
+        """An operand in registers, for a unit block of a row."""
+        code, width = self.code, self.width
+        itemsize = np.dtype(operand.dtype).itemsize
+        if isinstance(operand, Register):
+            return values[operand.number]
+        if isinstance(operand, Immediate):
+            return code.splat(register_type(operand.dtype, width), operand.value)
+        run = code.mul(block, code.number(width * itemsize))
+        if isinstance(operand, Broadcast):
+            pointer = code.at(code.at(self.constants, operand.offset), run)
+            return load_vector(code, operand.dtype, width, pointer, width * itemsize)
+        base = code.at(self.rows.at(code, operand.field.record, row), operand.field.offset)
+        if isinstance(operand, Load):
+            align = width * itemsize if operand.start == 0 else itemsize
+            pointer = code.at(code.at(base, operand.start * itemsize), run)
+            return load_vector(code, operand.dtype, width, pointer, min(align, operand.field.alignment))
+        if isinstance(operand, Uniform):
+            number = load_vector(code, operand.dtype, 1, code.at(base, operand.start * itemsize), itemsize)
+            return code.spread(number, width)
+        return self.through_table(operand, base, block)
+
+    def through_table(self, operand: Table, base: ir.Value, block: ir.Value) -> ir.Value:
+        """An operand whose places are in a table."""
+        code, width = self.code, self.width
+        itemsize = np.dtype(operand.dtype).itemsize
+        table = code.at(self.constants, operand.offset)
+
+        def pointer(entry: ir.Value) -> ir.Value:
+            return code.at(base, code.mul(code.read_number(table, entry), code.number(itemsize)))
+
+        if operand.per == "block":
+            return load_vector(code, operand.dtype, width, pointer(block), itemsize)
+        if operand.per == "spread":
+            return code.spread(load_vector(code, operand.dtype, 1, pointer(block), itemsize), width)
+        first = code.mul(block, code.number(width))
+        result: ir.Value = undefined(register_type(operand.dtype, width))
+        for index in range(width):
+            element = load_vector(
+                code, operand.dtype, 1, pointer(code.add(first, code.number(index))), itemsize
+            )
+            result = code.insert_element(result, element, ir.Constant(I32, index)) if width > 1 else element
+        return result

@@ -1,0 +1,75 @@
+"""The machine code that fills the tables of a block of steps: which step of which sequence each row is."""
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.emit.call_code import CallCode
+
+
+def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
+    """Fills the tables of a block: for every row of it, which step of which sequence it is."""
+    code = call.code
+    count_cell, row_cell, fresh_cell = call.count_cell, call.row_cell, call.fresh_cell
+    code.store(call.word["lanes"], count_cell)
+    code.store(code.number(0), row_cell)
+    with code.loop(code.number(0), steps) as step:
+        drop_ended(call, count_cell, code.add(start, step))
+        code.store(code.number(0), fresh_cell)
+        lanes, base = code.load(count_cell), code.load(row_cell)
+        code.write_number(base, call.table["step_base"], step)
+        code.write_number(lanes, call.table["step_rows"], step)
+        with code.loop(code.number(0), lanes) as lane:
+            advance(call, lane, code.add(base, lane), fresh_cell)
+        code.store(code.add(base, lanes), row_cell)
+        code.write_number(code.load(fresh_cell), call.table["step_fresh"], step)
+
+
+def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
+    """Lowers the number of lanes at work to those that have more than `step` steps."""
+    code = call.code
+
+    def some_ended() -> ir.Value:
+        count = code.load(count_cell)
+        some = code.icmp_signed(">", count, code.number(0))
+        last = code.select(some, code.sub(count, code.number(1)), code.number(0))
+        return code.and_(some, code.icmp_signed("<=", call.read("lane_steps", last), step))
+
+    with code.loop_while(some_ended):
+        code.store(code.sub(code.load(count_cell), code.number(1)), count_cell)
+
+
+def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value) -> None:
+    """One lane's next step: of its sequence, or the first of its next sequence."""
+    code, table = call.code, call.table
+    minus = code.number(-1)
+    code.write_number(minus, table["fresh"], row)
+    with code.when(code.icmp_signed("==", call.read("left", lane), code.number(0))):
+        cursor = call.read("cursor", lane)
+        sequence = call.read("order", cursor)
+        code.write_number(code.add(cursor, code.number(1)), table["cursor"], lane)
+        code.write_number(call.read("lengths", sequence), table["left"], lane)
+        code.write_number(sequence, table["current"], lane)
+        if call.program.index is not None:
+            code.write_number(call.read("begun", sequence), table["count"], lane)
+        code.write_number(sequence, table["fresh"], row)
+        code.store(code.number(1), fresh_cell)
+    sequence = call.read("current", lane)
+    left = code.sub(call.read("left", lane), code.number(1))
+    where = place(call, sequence, left)
+    code.write_number(where, table["where"], row)
+    code.write_number(sequence, table["owner"], row)
+    ended = code.select(code.icmp_signed("==", left, code.number(0)), sequence, minus)
+    code.write_number(ended, table["done"], row)
+    code.write_number(code.select(call.last_only, ended, where), table["put"], row)
+    if call.program.index is not None:
+        count = call.read("count", lane)
+        code.write(count, call.block_field(row, call.program.index), 8)
+        code.write_number(code.add(count, code.number(1)), table["count"], lane)
+    code.write_number(left, table["left"], lane)
+
+
+def place(call: CallCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
+    """Where the step of a sequence lies behind which `left` of them are left."""
+    code = call.code
+    forward = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
+    step = code.select(call.is_reverse, left, forward)
+    return code.add(call.read("starts", sequence), call.read("step_offsets", step))

@@ -1,0 +1,167 @@
+"""The loops that a stage is made of, as values: what each computes, from which operands, into which fields.
+
+unit loops     pointwise work of one width, with the products whose epilogue it is
+reductions     over features, one number (or unit) at a time
+scans          along features, likewise
+gathers        rows of a parameter at integers
+copies         features moved to another place
+encodings      left sides of products, for weights in fewer bits
+"""
+
+from dataclasses import dataclass
+
+from stepnet.engines.llvm.machine.records import Field
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """An operand that is one number known while compiling."""
+
+    value: float | int | bool
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Register:
+    """An operand that the same loop computed before."""
+
+    number: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """An operand that is the same in every row: padded numbers among the constants."""
+
+    offset: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Load:
+    """An operand in a record: vectors beside each other from `start` (in numbers)."""
+
+    field: Field
+    start: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """An operand in a record: one number for the whole loop."""
+
+    field: Field
+    start: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """An operand in a record, read through a table of places: one per block, or one per element."""
+
+    field: Field
+    offset: int
+    per: str
+    dtype: str
+
+
+Operand = Immediate | Register | Broadcast | Load | Uniform | Table
+
+
+@dataclass(frozen=True)
+class Side:
+    """A left side of products: `inner` numbers in a record from `start` on, and its packed parameters.
+
+    weights: their encoding, None for none. With one the left side is encoded as well, and in int8 `scales`
+    has the scale of each row.
+    """
+
+    left: Field
+    start: int
+    inner: int
+    packed: int
+    weights: str | None = None
+    scales: Field | None = None
+
+
+@dataclass(frozen=True)
+class Product:
+    """Sums of products over all sides, in their order: `ports` are the nodes that each sum gives."""
+
+    sides: tuple[Side, ...]
+    ports: tuple[int, ...]
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the sums."""
+        side = self.sides[0]
+        return side.left.dtype if side.weights is None else "float32"
+
+
+@dataclass(frozen=True)
+class UnitLoop:
+    """Work on `size` numbers, block by block: products first, then nodes on registers, then stores."""
+
+    size: int
+    products: tuple[Product, ...]
+    nodes: tuple[tuple[int, tuple[Operand, ...]], ...]
+    stores: tuple[tuple[Operand, Field], ...]
+
+
+@dataclass(frozen=True)
+class CopyLoop:
+    """`size` numbers copied to a place in a field."""
+
+    size: int
+    source: Operand
+    target: Field
+    start: int
+
+
+@dataclass(frozen=True)
+class EncodeLoop:
+    """`size` numbers of each row encoded as the left side of products, with the row's scale in int8."""
+
+    size: int
+    source: Operand
+    weights: str
+    target: Field
+    scales: Field | None
+
+
+@dataclass(frozen=True)
+class ReduceLoop:
+    """A reduction of `shape`, over its last axis or (`leading`) its first."""
+
+    operation: str
+    source: Field
+    start: int
+    shape: tuple[int, int]
+    leading: bool
+    targets: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class ScanLoop:
+    """A scan of `shape` along the middle one of its axes: each number combined with all before it."""
+
+    operation: str
+    source: Field
+    start: int
+    shape: tuple[int, int, int]
+    targets: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class GatherLoop:
+    """Rows of `row_size` numbers of a table of `count` rows, at integers in a field."""
+
+    table: int
+    count: int
+    row_size: int
+    index: Operand
+    indices: int
+    targets: tuple[Field, ...]
+
+
+Loop = UnitLoop | CopyLoop | EncodeLoop | ReduceLoop | ScanLoop | GatherLoop

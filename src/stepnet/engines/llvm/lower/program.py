@@ -1,0 +1,387 @@
+"""From a plan to the driver's program: a field for every value in memory, and the loops of every stage."""
+
+from dataclasses import dataclass, field, replace
+
+from stepnet.engines.llvm.lower.driven import Program
+from stepnet.engines.llvm.lower.loops import Loop
+from stepnet.engines.llvm.lower.lowering import Stage
+from stepnet.engines.llvm.lower.needs import Needs
+from stepnet.engines.llvm.machine.records import LINE, Field, Outside, Records, Source
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.machine.words import ARRAYS, WORDS
+from stepnet.engines.llvm.products.constants import Constants
+from stepnet.net.ir import Net, ancestors
+from stepnet.net.types import CONST, ROWS, STEPS
+from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.passes.when import When, when
+from stepnet.plan.plan import Plan, picks
+from stepnet.plan.side_by_side import read_by
+
+
+@dataclass(frozen=True)
+class RowWork:
+    """Work that is done once per sequence: arrays to copy in (by word), loops, and fields to copy out."""
+
+    inputs: tuple[tuple[int, Field], ...]
+    loops: list[list[Loop]]
+    outputs: tuple[tuple[int, Field], ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result of each step: its kind of array, the word of that and the number in the net.
+
+    field: where it is written in place; None for one that is copied.
+    """
+
+    kind: str
+    word: int
+    number: int
+    field: Field | None
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A lowered plan: the driver's program, the constants, and the work once per sequence.
+
+    That work is done before a sequence's steps and at its end (None for none). Then the arrays by word, the
+    words of those that must be present, and the bytes of parameters that are read at every step, and for each
+    block of steps.
+    """
+
+    program: Program
+    constants: Constants
+    sequence: RowWork | None
+    ended: RowWork | None
+    words: dict[str, list[int]]
+    wanted: frozenset[int]
+    weights: int
+    other_weights: int
+
+
+IN_PLACE = ("float32", "float64")
+"""The dtypes of arrays whose rows are read and written in place, where they are whole vectors."""
+
+
+def vector_width(plan: Plan, target: Target) -> int:
+    """The number of elements of a vector: of the widest floating dtype of the products, or of all values."""
+    nets = (plan.net, plan.body)
+    types = [type_ for net in nets for node in net.nodes if node.kind == "matmul" for type_ in node.types]
+    types = [type_ for type_ in types if type_.is_float]
+    if not types:
+        types = [type_ for net in nets for node in net.nodes for type_ in node.types if type_.is_float]
+    widest = max((type_.computed.itemsize for type_ in types), default=4)
+    return target.vector_bytes // widest
+
+
+def lowered(plan: Plan, target: Target) -> Lowered:
+    """The plan as loops over records, for a target."""
+    return Lowering(plan, target, vector_width(plan, target)).run()
+
+
+@dataclass
+class Lowering:
+    """The lowering of one plan, while fields are assigned."""
+
+    plan: Plan
+    target: Target
+    width: int
+    constants: Constants = field(default_factory=Constants)
+
+    def __post_init__(self) -> None:
+        self.records = Records(self.width)
+        self.net, self.body, self.recur = self.plan.net, self.plan.body, self.plan.recurrence.recur
+        self.operands = self.recur.operands_by_kind(self.plan.recurrence.inputs)
+        self.needs = Needs.of(self.plan)
+        self.known = when(self.net)
+        self.words: dict[str, list[int]] = {kind: [] for kind in ARRAYS}
+        self.next_word = len(WORDS)
+        self.row_words: dict[int, int] = {}
+        self.sources: dict[int, Field] = {}
+        self.sequence_fields: dict[int, Field] = {}
+        self.row_inputs: dict[int, Field] = {}
+        self.final_words: dict[int, int] = {}
+        self.loop_sources: list[Field] = []
+        self.memory_fields: list[tuple[Source, int, Field]] = []
+        self.static_fields: list[tuple[Source, Field]] = []
+        self.late = {number for numbers in self.plan.after for number in numbers}
+        self.outside: list[Outside] = []
+        self.results: list[Result] = []
+        self.output_sources: dict[int, Field] = {}
+
+    def word(self, kind: str) -> int:
+        """A new word for a pointer to a user's array."""
+        self.words[kind].append(self.next_word)
+        self.next_word += 1
+        return self.next_word - 1
+
+    def run(self) -> Lowered:
+        """Every field, then every stage."""
+        inputs = self.place_inputs()
+        sequence = self.lower_sequence()
+        expanded = self.place_expanded()
+        self.place_results()
+        before = self.lower_before()
+        loop, index = self.lower_loop()
+        after, outputs, kept = self.lower_after()
+        ended = self.lower_ended()
+        rows = [word for work in (sequence, ended) if work is not None for word, _ in work.inputs]
+        rows += [source.word for source, _ in (*self.static_fields, *expanded)]
+        strides = {name: self.records.stride(name) for name in ("now", "lane", "block", "sequence")}
+        program = Program(
+            body=self.body,
+            outer=self.net,
+            before=before,
+            loop=loop,
+            after=after,
+            strides=strides | {"next": strides["now"], "nowhere": self.nowhere},
+            width=self.width,
+            unroll=self.plan.unroll,
+            inputs=tuple(inputs),
+            expanded=tuple(expanded),
+            statics=tuple(self.static_fields),
+            memories=tuple(self.memory_fields),
+            outputs=tuple(outputs),
+            kept=tuple(kept),
+            outside=tuple(self.outside),
+            index=index,
+        )
+        weights = read_by(self.body), read_by(self.net)
+        return Lowered(program, self.constants, sequence, ended, self.words, frozenset(rows), *weights)
+
+    # ---- what comes in, and what goes out
+
+    def field_in_place(self, table: str, word: int, number: int) -> Field | None:
+        """The field of a value in the array of a word; None where its rows are not whole vectors."""
+        type_ = self.net.type_of(number)
+        if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
+            return None
+        self.outside.append(Outside(table, word, type_))
+        return self.outside[-1].field
+
+    @property
+    def nowhere(self) -> int:
+        """The bytes of memory for rows that are nowhere."""
+        return max((array.field.bytes for array in self.outside), default=LINE)
+
+    def place_results(self) -> None:
+        """The array of every result of each step, and its field where it is written in place."""
+        for kind, table, numbers in (
+            ("outputs", "put", self.plan.results(self.plan.ends.steps)),
+            ("kept", "where", self.needs.kept),
+        ):
+            for number in numbers:
+                word = self.word(kind)
+                here = number in self.late or self.is_picked(number)
+                field_ = self.field_in_place(table, word, number) if here else None
+                self.results.append(Result(kind, word, number, field_))
+
+    def is_picked(self, number: int) -> bool:
+        """Whether a value is what the loop gives at each step."""
+        picked = picks(self.net, number, self.plan.recur)
+        return picked and self.net.type_of(number).extent == STEPS
+
+    def place_inputs(self) -> list[tuple[int, Field]]:
+        """A field for every input, and a word for every array: those to copy to the block."""
+        inputs: list[tuple[int, Field]] = []
+        ends = self.plan.ends
+        for place, number in enumerate(self.net.inputs):
+            if place in ends.sequences:
+                word = self.word("inputs")
+                in_place = self.field_in_place("where", word, number)
+                self.sources[number] = in_place or self.records.field("block", self.net.type_of(number))
+                if in_place is None:
+                    inputs.append((word, self.sources[number]))
+            elif place not in ends.parameters:
+                self.row_words[number] = self.word("initial" if place in ends.memories else "statics")
+        return inputs
+
+    def of_sequence(self, number: int) -> Source:
+        """The source of a value that each sequence has once."""
+        type_ = self.net.type_of(number)
+        bytes_ = type_.size * type_.itemsize
+        if number in self.row_words:
+            return Source(self.row_words[number], None, bytes_)
+        return Source(-1, self.sequence_fields[number], bytes_)
+
+    def beginning(self, number: int) -> Source:
+        """The source of an initial memory."""
+        if is_zeros(self.net, number):
+            type_ = self.net.type_of(number)
+            return Source(-1, None, type_.size * type_.itemsize)
+        return self.of_sequence(number)
+
+    def lower_sequence(self) -> RowWork | None:
+        """The work once per sequence before its steps, and the statics that it reads."""
+        read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
+        read |= {*self.operands.others, *self.read_in_the_end()}
+        read |= {number for number in self.operands.memories if not is_zeros(self.net, number)}
+        computed = [
+            n
+            for n in sorted(read)
+            if self.net.type_of(n).extent == ROWS
+            and self.known[n] <= When.PER_SEQUENCE
+            and n not in self.row_words
+        ]
+        self.sequence_fields = {n: self.records.field("sequence", self.net.type_of(n)) for n in computed}
+        if not computed:
+            return None
+        needed = ancestors(self.net.nodes, computed)
+        self.row_inputs = {
+            n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed
+        }
+        wanted = {n: [own_field] for n, own_field in self.sequence_fields.items()}
+        loops = self.lower(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted)
+        return RowWork(
+            tuple((self.row_words[n], own_field) for n, own_field in self.row_inputs.items()), loops
+        )
+
+    def read_in_the_end(self) -> set[int]:
+        """The values of each sequence that the work at its end reads, except views."""
+        done = [number for phase in self.plan.ended for number in phase]
+        read = [operand for number in done for operand in self.net.nodes[number].inputs]
+        roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
+        return {n for n in roots - set(done) if self.net.nodes[n].operation != "expand"}
+
+    def place_expanded(self) -> list[tuple[Source, Field]]:
+        """Values of a sequence that are read at every step outside the loop."""
+        copies: list[tuple[Source, Field]] = []
+        for number, node in enumerate(self.net.nodes):
+            if (
+                node.operation == "expand"
+                and node.type.extent == STEPS
+                and self.net.type_of(node.inputs[0]).extent != CONST
+            ):
+                self.sources[number] = self.records.field("block", node.type)
+                copies.append((self.of_sequence(node.inputs[0]), self.sources[number]))
+        return copies
+
+    # ---- stages
+
+    def lower(
+        self,
+        net: Net,
+        phases: tuple[tuple[int, ...], ...],
+        scratch: str,
+        sources: dict[int, Field],
+        wanted: dict[int, list[Field]],
+    ) -> list[list[Loop]]:
+        """The loops of one stage by phase. Values that only this stage reads are in the record `scratch`."""
+        stage = Stage(
+            net,
+            net is self.body,
+            self.records,
+            self.constants,
+            self.target,
+            self.width,
+            scratch,
+            sources,
+            wanted,
+            phases,
+        )
+        return stage.loops()
+
+    def lower_before(self) -> list[list[Loop]]:
+        """The work on all steps of a block before the loop; its results are the sequences of the loop."""
+        wanted: dict[int, list[Field]] = {}
+        early = {n for numbers in self.plan.before for n in numbers}
+        # What is done after the loop reads a view where the value lies that it is a view of.
+        read = {operand for number in self.late for operand in self.net.nodes[number].inputs}
+        read |= {*self.plan.results(self.plan.ends.steps), *self.needs.kept}
+        roots = early & {view_chain(self.net, operand)[0] for operand in read}
+        for number in (*self.operands.sequences, *sorted(roots)):
+            if number not in self.sources:
+                self.sources[number] = self.records.field("block", self.net.type_of(number))
+                wanted[number] = [self.sources[number]]
+        self.loop_sources += [self.sources[operand] for operand in self.operands.sequences]
+        known = {number: source for number, source in self.sources.items() if number not in wanted}
+        return self.lower(self.net, self.plan.before, "block", known, wanted)
+
+    def lower_loop(self) -> tuple[list[list[Loop]], Field | None]:
+        """The body: from this step's slices, memories and statics to outputs and the next memories."""
+        body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
+        sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
+        wanted: dict[int, list[Field]] = {}
+        slots = zip(recur.memories, recur.following, self.operands.memories, self.needs.finals, strict=True)
+        for number, after, first, slot in slots:
+            now = self.records.field("now", body.type_of(number))
+            sources[number] = now
+            wanted.setdefault(after, []).append(replace(now, record="next"))
+            final = -1 if slot is None else self.word("final")
+            if slot is not None:
+                self.final_words[slot.number] = final
+            self.memory_fields.append((self.beginning(first), final, now))
+        for number in range(len(self.net.nodes)):
+            if self.is_picked(number):
+                of: int = self.net.nodes[number].attributes["of"]
+                wanted.setdefault(recur.outputs[of], []).extend(self.output_fields(number))
+        for number, operand in zip(body.inputs, operands, strict=True):
+            if number not in sources and body.type_of(number).extent != CONST:
+                sources[number] = self.records.field("lane", body.type_of(number))
+                self.static_fields.append((self.of_sequence(operand), sources[number]))
+        index = None
+        for number, node in enumerate(body.nodes):
+            if node.operation == "index":
+                index = sources[number] = self.records.field("block", node.type)
+        return self.lower(body, self.plan.loop, "lane", sources, wanted), index
+
+    def output_fields(self, number: int) -> list[Field]:
+        """The fields of an output of the loop: those in place, and one of the block where it is read and none
+        of those can be.
+        """
+        in_place = [result.field for result in self.results if result.number == number and result.field]
+        read = [operand for n in self.late for operand in self.net.nodes[n].inputs]
+        read += [result.number for result in self.results if result.number != number or not result.field]
+        if all(view_chain(self.net, operand)[0] != number for operand in read):
+            return in_place
+        readable = next((each for each in in_place if each.is_readable), None)
+        source = readable or self.records.field("block", self.net.type_of(number))
+        self.output_sources[number] = source
+        return in_place if readable else [source, *in_place]
+
+    def lower_after(
+        self,
+    ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
+        """The work on all steps of a block after the loop, and the fields of outputs and of kept values."""
+        sources = {**self.sources, **self.output_sources}
+        wanted: dict[int, list[Field]] = {}
+        copies: dict[str, list[tuple[int, Field]]] = {"outputs": [], "kept": []}
+        for result in self.results:
+            number = result.number
+            if result.field is not None:
+                if not self.is_picked(number):
+                    wanted.setdefault(number, []).append(result.field)
+                continue
+            if number not in sources and number not in wanted:
+                wanted[number] = [self.records.field("block", self.net.type_of(number))]
+            source = sources[number] if number in sources else wanted[number][0]
+            copies[result.kind].append((result.word, source))
+        loops = self.lower(self.net, self.plan.after, "block", sources, wanted)
+        return loops, copies["outputs"], copies["kept"]
+
+    def lower_ended(self) -> RowWork | None:
+        """The work for each sequence at its end."""
+        words = {**self.row_words, **self.final_words}
+        words |= {number: self.word("reduced") for number in self.needs.reduced}
+        if not self.needs.ended:
+            return None
+        sources = {**self.sequence_fields, **self.row_inputs}
+        inputs: list[tuple[int, Field]] = []
+        for number in sorted(self.read_in_the_end() & words.keys() - sources.keys()):
+            sources[number] = self.records.field("sequence", self.net.type_of(number))
+            inputs.append((words[number], sources[number]))
+        wanted: dict[int, list[Field]] = {}
+        outputs: list[tuple[int, Field]] = []
+        for slot in self.needs.ended:
+            field_ = self.records.field("sequence", self.net.type_of(slot.number))
+            wanted.setdefault(slot.number, []).append(field_)
+            outputs.append((self.word("ended"), field_))
+        loops = self.lower(self.net, self.plan.ended, "sequence", sources, wanted)
+        return RowWork(tuple(inputs), loops, tuple(outputs))
+
+
+def is_zeros(net: Net, number: int) -> bool:
+    """Whether a value is zeros with one entry per sequence."""
+    node = net.nodes[number]
+    constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
+    return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())

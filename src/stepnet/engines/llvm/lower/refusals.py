@@ -1,0 +1,31 @@
+"""Which plans have no machine code, and why."""
+
+from collections.abc import Sequence
+
+from stepnet.engines.llvm.writing.pointwise import POINTWISE
+from stepnet.net.ir import Node
+from stepnet.plan.plan import Plan
+
+KINDS = {"view", "reduce", "scan", "matmul", "source", "gather"}
+STRUCTURE = {"result", "expand", "recur"}
+
+
+def plan_refusal(plan: Plan) -> str | None:
+    """The first operation of a plan without machine code. NumPy does the work after the loop, which needs
+    none.
+    """
+    in_numpy = {*plan.reduced, *plan.total}
+    rest = [node for number, node in enumerate(plan.net.nodes) if number not in in_numpy]
+    return refusal(rest) or refusal(plan.body.nodes, inside=True)
+
+
+def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
+    """The first operation of a net's nodes that has no machine code."""
+    for node in nodes:
+        if node.operation == "recur" and inside:
+            return "a recurrence inside a recurrence is not compiled yet"
+        compiled = node.kind in KINDS or node.operation in STRUCTURE or node.operation in POINTWISE
+        if not compiled:
+            where = f"\n    at {node.source}" if node.source else ""
+            return f"it has no machine code for `{node.operation}`{where}"
+    return None

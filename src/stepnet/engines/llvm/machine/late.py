@@ -1,0 +1,15 @@
+"""The modules that generate code, imported when code is generated.
+
+They import LLVM's library, which takes longer than to load all the code of a model. A fork waits for an
+import to end.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from stepnet.engines.apart import undivided
+
+
+def late(module: str) -> Any:
+    """A module that generates code, by its folder and name, as `products.arithmetic`."""
+    return undivided(lambda: import_module(f"stepnet.engines.llvm.{module}"))

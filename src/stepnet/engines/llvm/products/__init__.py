@@ -1,0 +1,1 @@
+"""Products of matrices: tiles, the microkernel, packed parameters and contracts."""

@@ -1,0 +1,192 @@
+"""How the microkernel multiplies: a table with a row for each encoding of weights and kind of processor.
+
+    packed word       terms of k    left side, per word    multiplied by                   accumulators
+    float, integer    1             1 number               multiply-add                    the same dtype
+    2 x bfloat16      2             2 x bfloat16           vdpbf16ps                       float32
+                                    2 x float32            two multiply-adds
+    4 x int8          4             4 x uint8, shifted     vpdpbusd                        int32
+                                    4 x int16              two of pmaddwd, and additions
+                                    4 x int32              four multiply-adds
+
+A word is 32 bits in both encodings, and a left side has as many words as there are packed rows, so tiles and
+loops are the same for all. Each row adds the terms in one order, whatever the tile. vdpbf16ps adds the second
+product of a pair before the first, rounding after each, and so does the row without it: the bits are equal,
+but for numbers below 2^-126, which vdpbf16ps takes for zero. Sums of int8 are exact in every row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.products.constants import HEADS
+from stepnet.engines.llvm.writing.code import I8, I16, I32, Code, is_float, register_type, width_of
+from stepnet.engines.llvm.writing.stored import rounded_bfloat16, single_of, widened_bfloat16
+
+F32 = ir.FloatType()
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """One row of the table.
+
+    terms: how many k one packed word holds. word, sums: the types of an element of packed vectors and of
+    accumulators. stored: the type of one number of the left side. order: the places in a word of the numbers
+    of the left side as they lie. number: the type of what is spread over a vector, `parts` times for a word.
+    unpacked: a vector for each part of a vector of words. multiply_add: a spread part times one of these,
+    added to a sum. shift: what is added to whole numbers of the left side, so that none has a sign.
+    """
+
+    terms: int
+    word: ir.Type
+    sums: ir.Type
+    stored: ir.Type
+    order: tuple[int, ...]
+    number: ir.Type
+    parts: int
+    unpacked: Callable[[Code, ir.Value], list[ir.Value]]
+    multiply_add: Callable[[Code, ir.Value, ir.Value, ir.Value], ir.Value]
+    shift: int = 0
+
+    def words(self, terms: int) -> int:
+        """The number of words for so many k."""
+        return -(-terms // self.terms)
+
+    def left_size(self, terms: int, width: int) -> int:
+        """The bytes of so many numbers of a left side, which are written in vectors."""
+        whole = max(-(-terms // width) * width, self.words(terms) * self.terms)
+        return whole * bytes_of(self.stored)
+
+    @property
+    def heads(self) -> int:
+        """The vectors of each gate ahead of its words: what its sums begin with and its scales, or none."""
+        return HEADS if self.terms == 4 else 0
+
+    @property
+    def word_bytes(self) -> int:
+        """The bytes of a packed word."""
+        return bytes_of(self.word)
+
+    @property
+    def left_bytes(self) -> int:
+        """The bytes of the left side for each word."""
+        return self.parts * bytes_of(self.number)
+
+
+def bytes_of(type_: ir.Type) -> int:
+    """The bytes of a number."""
+    return type_.width // 8 if isinstance(type_, ir.IntType) else 8 if isinstance(type_, ir.DoubleType) else 4
+
+
+def arithmetic(weights: str | None, dtype: str, width: int, target: Target) -> Arithmetic:
+    """The row for an encoding of weights (None for numbers of a dtype), for vectors of so many words."""
+    if weights is None:
+        return plain(dtype)
+    bits = 32 * width
+    if weights == "bfloat16":
+        return PAIRS if target.multiplies_bfloat16 and bits in MULTIPLY_ADD else WIDENED_PAIRS
+    if target.multiplies_int8 and bits in MULTIPLY_ADD:
+        return QUADS
+    return SPLIT_QUADS if target.is_x86 and bits in MULTIPLY_ADD else WIDENED_QUADS
+
+
+# ---- numbers as they are -----------------------------------------------------------------------------------
+
+
+def whole(code: Code, words: ir.Value) -> list[ir.Value]:
+    """The words, which are multiplied as they are."""
+    return [words]
+
+
+def multiply_add(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """a * b + c for floats or integers."""
+    return code.fused(a, b, c) if is_float(a) else code.add(code.mul(a, b), c)
+
+
+def plain(dtype: str) -> Arithmetic:
+    """The row of numbers that are not encoded."""
+    number = register_type(dtype, 1)
+    return Arithmetic(1, number, number, number, (0,), number, 1, whole, multiply_add)
+
+
+# ---- bfloat16 ----------------------------------------------------------------------------------------------
+
+
+def multiply_pairs(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """The two products of each pair of bfloat16, added to c."""
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * width_of(c)}"
+    return code.function_call(name, c.type, [c, a, b])
+
+
+def widened_pair(code: Code, words: ir.Value) -> list[ir.Value]:
+    """The second number of each pair and then the first, as float32."""
+    upper = code.and_(words, code.splat(words.type, 0xFFFF0000))
+    lower = code.shl(words, code.splat(words.type, 16))
+    return [single_of(code, upper), single_of(code, lower)]
+
+
+# ---- int8 --------------------------------------------------------------------------------------------------
+
+MULTIPLY_ADD = {
+    128: "llvm.x86.sse2.pmadd.wd",
+    256: "llvm.x86.avx2.pmadd.wd",
+    512: "llvm.x86.avx512.pmaddw.d.512",
+}
+"""The products of int16 added in pairs, by the bits of a vector."""
+
+
+def multiply_quads(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """The four products of each word, of uint8 and of int8, added to c."""
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * width_of(c)}"
+    return code.function_call(name, c.type, [c, a, b])
+
+
+def split_quad(code: Code, words: ir.Value) -> list[ir.Value]:
+    """The first and third number of each word, and the second and fourth, as int16."""
+    halves = code.bitcast(words, ir.VectorType(I16, 2 * width_of(words)))
+    eight = code.splat(halves.type, 8)
+    return [code.ashr(code.shl(halves, eight), eight), code.ashr(halves, eight)]
+
+
+def multiply_halves(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """The products of two pairs of int16, added to c."""
+    name = MULTIPLY_ADD[32 * width_of(c)]
+    return code.add(c, code.function_call(name, c.type, [code.bitcast(a, b.type), b]))
+
+
+def widened_quad(code: Code, words: ir.Value) -> list[ir.Value]:
+    """Each number of a word as int32."""
+    last = code.splat(words.type, 24)
+    lifted = [code.shl(words, code.splat(words.type, 24 - 8 * place)) for place in range(3)]
+    return [*(code.ashr(each, last) for each in lifted), code.ashr(words, last)]
+
+
+PAIRS = Arithmetic(2, I32, F32, I16, (0, 1), I32, 1, whole, multiply_pairs)
+WIDENED_PAIRS = Arithmetic(2, I32, F32, F32, (1, 0), F32, 2, widened_pair, multiply_add)
+QUADS = Arithmetic(4, I32, I32, I8, (0, 1, 2, 3), I32, 1, whole, multiply_quads, 128)
+SPLIT_QUADS = Arithmetic(4, I32, I32, I16, (0, 2, 1, 3), I32, 2, split_quad, multiply_halves)
+WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad, multiply_add)
+
+
+NARROW = {bits: f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}" for bits in (256, 512)}
+"""float32 rounded to bfloat16, by the bits of a vector; numbers below 2^-126 become zero."""
+
+
+# ---- left sides --------------------------------------------------------------------------------------------
+
+
+def laid_out(code: Code, row: Arithmetic, values: ir.Value) -> ir.Value:
+    """Numbers of a left side, which are encoded, as they are stored: float32 rounded, or int32."""
+    if row is PAIRS:
+        name = NARROW.get(32 * width_of(values))
+        half = ir.VectorType(I16, width_of(values))
+        values = code.function_call(name, half, [values]) if name else rounded_bfloat16(code, values)
+    elif row.stored == F32:
+        values = widened_bfloat16(code, rounded_bfloat16(code, values))
+    elif row.stored != I32:
+        values = code.trunc(values, ir.VectorType(row.stored, width_of(values)))
+    if row.order == tuple(range(row.terms)):
+        return values
+    places = [first + place for first in range(0, width_of(values), row.terms) for place in row.order]
+    return code.shuffle_vector(values, values, ir.Constant(ir.VectorType(I32, len(places)), places))

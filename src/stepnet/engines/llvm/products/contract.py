@@ -1,0 +1,219 @@
+"""The contract kernel: the sum over all rows of the outer products of two vectors, as a product of matrices.
+
+    left [rows, m], right [rows, n]   ->   left.T @ right, [m, n]
+
+    rows 0..255     pack left    [column group][row][8 columns]
+                    pack right   [unit block][row][element]
+                    tiles        8 columns by 3 unit blocks, a vector accumulator each   ->   added to the sum
+    rows 256..511   the same
+
+Rows are read where they lie, by their places. Each number of the result is the sum of one chain for each
+block of rows, added block by block: it depends on the rows in their order, and on nothing else. Threads share
+out the result, so that each tile is one thread's.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from stepnet.engines.llvm.machine.build import NativeFunction
+from stepnet.engines.llvm.machine.memory import POOL, pointer
+from stepnet.engines.llvm.machine.records import LINE
+from stepnet.engines.llvm.machine.stored_code import machine_code
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.products.tiles import Tile, tiles
+from stepnet.engines.llvm.threads.workers import Work
+from stepnet.engines.threads import threads
+from stepnet.net.totals import BLOCK
+from stepnet.net.totals import contract as contract_in_numpy
+
+Array = np.ndarray
+ARRAYS = ("left", "left_stride", "right", "right_stride", "total")
+WORDS = (
+    *ARRAYS,
+    "first_row",
+    "last_row",
+    "places",
+    "left_columns",
+    "right_columns",
+    "first_group",
+    "last_group",
+    "first_unit",
+    "last_unit",
+    "total_stride",
+    "packed_left",
+    "packed_right",
+)
+"""What describes the work of one thread, 64 bits each: first what differs from call to call. Columns of the
+left side come in groups, those of the right side in units of a vector; a thread has some groups of some of
+the units.
+"""
+WORD = {name: place for place, name in enumerate(WORDS)}
+DTYPES = ("float32", "float64")
+AT_ONCE = 2**31
+"""After so many multiply-adds, hundredths of a second, the code comes back, so that an interrupt arrives."""
+SHARED = 2**22
+"""Threads share a contract only if it has so many multiply-adds: some 20 microseconds of work."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of packed blocks for a target and a dtype.
+
+    A group, and a unit, ends with a line more than it needs: the same row of each would lie at the same place
+    of the cache.
+    """
+
+    target: Target
+    dtype: str
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one number."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector: columns of a unit."""
+        return self.target.vector_bytes // self.itemsize
+
+    @property
+    def tile(self) -> Tile:
+        """The tile for most of the work: its rows are the columns of a group."""
+        return tiles(self.target, 1, 3)[0]
+
+    @property
+    def group(self) -> int:
+        """Columns of the left side that are packed together."""
+        return self.tile.rows
+
+    @property
+    def group_bytes(self) -> int:
+        """From one packed group to the next."""
+        return BLOCK * self.group * self.itemsize + LINE
+
+    @property
+    def unit_bytes(self) -> int:
+        """From one packed unit to the next."""
+        return BLOCK * self.width * self.itemsize + LINE
+
+
+@cache
+def kernel(target: Target, dtype: str) -> NativeFunction:
+    """The machine code for a dtype: one for all shapes."""
+    return machine_code("products.contract", target, dtype).function("contract", ctypes.c_int64)
+
+
+# ---- calling it --------------------------------------------------------------------------------------------
+
+
+def contract(left: Array, right: Array, places: Array | None, target: Target) -> Array:
+    """The sum over rows of the outer products of vectors: [..., m] and [..., n] give [m, n].
+
+    places: the rows that count, in the order in which they are added; None for all.
+    """
+    same = left.dtype == right.dtype and left.dtype.name in DTYPES
+    sizes = left.shape[-1], right.shape[-1]
+    if places is not None and (left.ndim > 2 or not same):
+        left, right, places = left[places], right[places], None
+    if not same or not all(sizes):
+        return contract_in_numpy(left, right)
+    left, right = (np.ascontiguousarray(array.reshape(-1, array.shape[-1])) for array in (left, right))
+    if places is None:
+        places = np.arange(len(left))
+    prepared = Contract(left.shape[1], right.shape[1], left.dtype.name, places, target)
+    total = prepared(left, right)
+    prepared.release()
+    return total
+
+
+def can_be_kept(left: Array, right: Array) -> bool:
+    """Whether contracts of such sides have a form that can be kept: flat ones of one dtype."""
+    same = left.dtype == right.dtype and left.dtype.name in DTYPES
+    flat = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
+    return same and flat and left.flags.c_contiguous and right.flags.c_contiguous
+
+
+class Contract:
+    """What runs contracts of one form: memory, and the words of each thread.
+
+    left, right: columns of the sides. places: the rows that count, in their order.
+    """
+
+    def __init__(self, left: int, right: int, dtype: str, places: Array, target: Target) -> None:
+        self.columns, self.dtype = (left, right), dtype
+        self.places = np.ascontiguousarray(places, np.int64)
+        self.sizes = Sizes(target, dtype)
+        groups, units = -(-left // self.sizes.group), -(-right // self.sizes.width)
+        whole = groups * self.sizes.group, units * self.sizes.width
+        self.total_columns = whole[1]
+        self.padded = None if whole == self.columns else np.zeros(whole, dtype)
+        count = threads() if len(places) * left * right >= SHARED else 1
+        self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
+        self.held: list[Array] = []
+        self.words = np.stack([self.share(*part) for part in parts(groups, units, count)])
+        self.work = Work(kernel(target, dtype), self.words)
+
+    def share(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
+        """The words of a thread that has these groups and units."""
+        sizes = self.sizes
+        packed = [
+            POOL.take((groups[1] - groups[0]) * sizes.group_bytes, zeroed=False),
+            POOL.take((units[1] - units[0]) * sizes.unit_bytes, zeroed=False),
+        ]
+        self.held += packed
+        words = np.zeros(len(WORDS), np.int64)
+        described = {
+            "places": pointer(self.places),
+            "left_columns": self.columns[0],
+            "right_columns": self.columns[1],
+            "first_group": groups[0],
+            "last_group": groups[1],
+            "first_unit": units[0],
+            "last_unit": units[1],
+            "total_stride": self.total_columns * self.sizes.itemsize,
+            "packed_left": pointer(packed[0]),
+            "packed_right": pointer(packed[1]),
+        }
+        for name, value in described.items():
+            words[WORD[name]] = value
+        return words
+
+    def __call__(self, left: Array, right: Array, out: Array | None = None) -> Array:
+        """The sum for these sides, [rows, columns]; put into `out`, a C-contiguous array, if there is one."""
+        made = np.empty(self.columns, self.dtype) if out is None else out
+        total = made if self.padded is None else self.padded
+        total[...] = 0
+        arrays = pointer(left), left.strides[0], pointer(right), right.strides[0], pointer(total)
+        self.words[:, : len(ARRAYS)] = arrays
+        for first in range(0, len(self.places), self.rows_at_once):
+            last = min(len(self.places), first + self.rows_at_once)
+            self.words[:, len(ARRAYS) : len(ARRAYS) + 2] = first, last
+            self.work()
+        if total is not made:
+            made[...] = total[: self.columns[0], : self.columns[1]]
+        return made
+
+    def release(self) -> None:
+        """Gives back its memory: it is not called any more."""
+        POOL.give_back(*self.held)
+        self.held = []
+
+
+def parts(groups: int, units: int, count: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """The groups and units of each of at most `count` threads: the side with more of them is shared out.
+
+    >>> parts(2, 7, 2)
+    [((0, 2), (0, 6)), ((0, 2), (6, 7))]
+    """
+    if groups > units:
+        return [((first, last), (0, units)) for first, last in ranges(groups, count, 1)]
+    return [((0, groups), unit_range) for unit_range in ranges(units, count, 3)]
+
+
+def ranges(size: int, count: int, multiple: int) -> list[tuple[int, int]]:
+    """0..size in at most `count` ranges, all but the last of them multiples of `multiple`."""
+    length = -(-size // (count * multiple)) * multiple
+    return [(first, min(size, first + length)) for first in range(0, size, length)]

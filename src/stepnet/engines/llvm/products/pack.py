@@ -1,0 +1,100 @@
+"""Parameters of products packed in machine code, for the microkernel to read from front to back.
+
+    W [k, n], of any strides   ->   [unit block][k][gate][element], a gate's numbers at its place in each
+
+A matrix is read where it lies: rows of it side by side, or, where it is a transposed one, its columns, which
+are turned on registers as a square of vectors; and number by number where neither lies side by side. In NumPy
+this takes several passes over memory.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from stepnet.engines.llvm.machine.build import NativeFunction
+from stepnet.engines.llvm.machine.memory import pointer
+from stepnet.engines.llvm.machine.stored_code import machine_code
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.threads.workers import Work
+from stepnet.engines.threads import threads
+
+Array = np.ndarray
+WORDS = (
+    "count",
+    "source",
+    "row_bytes",
+    "column_bytes",
+    "inner",
+    "size",
+    "packed",
+    "step_bytes",
+    "block_bytes",
+)
+"""What describes one matrix, 64 bits each. count: how many matrices there are, with those described behind
+this one. step_bytes, block_bytes: from one k, and from one unit block, to the next in the packed form.
+"""
+SHARED = 2**17
+"""Threads share the packing of so many numbers: some 50 microseconds of work."""
+WORD = {name: place for place, name in enumerate(WORDS)}
+
+
+class Packing:
+    """The packing of a matrix [k, n] as one of several gates, for matrices of one shape and one layout.
+
+    like: such a matrix. width: elements of a unit block. packed: the bytes of all gates' numbers. What is
+    beyond n in the last unit block stays as it is.
+    """
+
+    def __init__(self, like: Array, gate: int, gates: int, width: int, packed: Array, target: Target) -> None:
+        inner, size = like.shape
+        step_bytes = gates * width * like.itemsize
+        numbers = {
+            "count": 1,
+            "source": 0,
+            "row_bytes": like.strides[0],
+            "column_bytes": like.strides[1],
+            "inner": inner,
+            "size": size,
+            "packed": pointer(packed) + gate * width * like.itemsize,
+            "step_bytes": step_bytes,
+            "block_bytes": inner * step_bytes,
+        }
+        self.words = np.array([numbers[name] for name in WORDS], np.int64)
+        self.address = pointer(self.words)
+        self.run = kernel(target, like.itemsize, width) if like.size else None
+
+    def __call__(self, source: int) -> None:
+        """Packs the matrix that begins at an address."""
+        if self.run is not None:
+            self.words[WORD["source"]] = source
+            self.run.call(self.address)
+
+
+class Packings:
+    """Packings of views of parameters, done in one call; by several threads where there is much to pack.
+
+    views: for each packing the place of the parameter, and the bytes from its first number to the view.
+    """
+
+    def __init__(self, packings: Sequence[Packing], views: Sequence[tuple[int, int]]) -> None:
+        self.words = np.stack([packing.words for packing in packings])
+        self.parameters, self.offsets = np.array(views, np.int64).T
+        run, numbers = packings[0].run, self.words[:, WORD["inner"]] * self.words[:, WORD["size"]]
+        assert run is not None
+        count = min(len(packings), threads()) if numbers.sum() >= SHARED else 1
+        edges = np.linspace(0, len(packings), count + 1).astype(int)
+        self.words[edges[:-1], WORD["count"]] = np.diff(edges)
+        self.work = Work(run, self.words, edges[:-1])
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        """Packs what lies in the parameters at these addresses."""
+        self.words[:, WORD["source"]] = np.array(addresses, np.int64)[self.parameters] + self.offsets
+        self.work()
+
+
+@cache
+def kernel(target: Target, itemsize: int, width: int) -> NativeFunction:
+    """The machine code for numbers of a size: one for all shapes, dtypes and strides."""
+    return machine_code("products.pack", target, itemsize, width).function("pack", ctypes.c_int64)

@@ -1,0 +1,1 @@
+"""Calls of compiled kernels: their words, memory, chains of kernels, and the work after the loop."""

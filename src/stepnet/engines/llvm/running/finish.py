@@ -1,0 +1,204 @@
+"""The work after the loop of a call: reductions over each sequence, and totals over all rows.
+
+Contracts and sums have kernels of their own (`contract.py`, `sums.py`); NumPy does the rest. The rows of
+steps are always taken in the same order, sequence by sequence and step by step, whatever the layout of the
+call, its lanes and its threads.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.base import Array, Call, Results
+from stepnet.engines.llvm.lower.needs import Needs
+from stepnet.engines.llvm.machine.memory import Shape, Together
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.products.constants import Values
+from stepnet.engines.llvm.products.contract import Contract, can_be_kept, contract
+from stepnet.engines.llvm.running.sums import DTYPES, Sums, sums
+from stepnet.net.ir import Node
+from stepnet.net.totals import REDUCTIONS, mean_of, total_of
+from stepnet.net.types import STEPS
+from stepnet.plan.plan import Plan
+from stepnet.ragged.offsets import offsets_of
+
+Kinds = Mapping[str, Sequence[Array | None]]
+
+
+class Rows(NamedTuple):
+    """The values of one node: an array, and the rows of it that count, in order; None for all rows."""
+
+    array: Array
+    places: Array | None = None
+
+    @property
+    def packed(self) -> Array:
+        """The rows that count, one after the other."""
+        return self.array if self.places is None else self.array[self.places]
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The work of a plan after its loop, and the constants that it reads, by their numbers in the net.
+
+    target: the processor that code is made for.
+    """
+
+    plan: Plan
+    needs: Needs
+    constants: dict[int, Array]
+    target: Target
+
+    @classmethod
+    def of(cls, plan: Plan, needs: Needs, values: Values, target: Target) -> "Finish | None":
+        """The work of a plan after its loop; None where its only results are outputs and last memories.
+
+        values: the known values of the parameters.
+        """
+        in_order = [slot.place for slot in needs.finals if slot is not None] == [*range(len(plan.ends.rows))]
+        if in_order and needs.are_none and not plan.ends.totals:
+            return None
+        read = {number for made in plan.total for number in plan.net.nodes[made].inputs}
+        read |= set(plan.results(plan.ends.totals))
+        constants = {n: values[False, n].copy() for n in read if (False, n) in values}
+        return cls(plan, needs, constants, target)
+
+
+class FinishCall:
+    """The work after the loop of calls of one form: where their steps lie."""
+
+    def __init__(self, finish: Finish, call: Call) -> None:
+        self.finish, self.plan = finish, finish.plan
+        self.places, self.offsets = call.all_places, offsets_of(call.lengths)
+        self.contracts: dict[int, Contract] = {}
+        self.sums: dict[int, Sums] = {}
+        net, needs, batch = self.plan.net, finish.needs, call.rows
+        read = self.plan.read_in_the_end
+        numbers = {
+            "inputs": [net.inputs[place] for place in self.plan.ends.sequences],
+            "initial": [net.inputs[place] for place in self.plan.ends.memories],
+            "statics": [net.inputs[place] for place in self.plan.ends.statics],
+            "final": [slot.number for slot in needs.finals if slot is not None],
+            "kept": needs.kept,
+            "reduced": needs.reduced,
+            "ended": [slot.number for slot in needs.ended],
+        }
+        self.reads = [
+            (kind, place, number, net.type_of(number).extent == STEPS)
+            for kind, members in numbers.items()
+            for place, number in enumerate(members)
+            if number in read
+        ]
+
+        def of_rows(number: int) -> Shape:
+            return (batch, *net.type_of(number).shape), net.type_of(number).dtype
+
+        types = [net.type_of(number) for number in needs.kept]
+        self.kept = Together([((call.total, *type_.shape), type_.dtype) for type_ in types])
+        self.finals = [(slot.place, of_rows(slot.number)) for slot in needs.finals if slot is not None]
+        self.reduced = [(-1, of_rows(number)) for number in needs.reduced]
+        self.ended = [(slot.place, of_rows(slot.number)) for slot in needs.ended]
+
+    def arrays(self, results: Results, memory: Array) -> dict[str, list[Array]]:
+        """The arrays that the work needs: those of results where these are asked for, else new ones.
+
+        memory: for the values of all steps.
+        """
+
+        def made(places: list[tuple[int, Shape]]) -> list[Array]:
+            return [results.final[place] if place >= 0 else np.empty(*shape) for place, shape in places]
+
+        return {
+            "final": made(self.finals),
+            "kept": self.kept.arrays(memory),
+            "reduced": made(self.reduced),
+            "ended": made(self.ended),
+        }
+
+    def values(self, kinds: Kinds) -> dict[int, Rows]:
+        """The values that reductions and totals read, by number."""
+        values = {number: Rows(array) for number, array in self.finish.constants.items()}
+        for kind, place, number, steps in self.reads:
+            array = kinds[kind][place]
+            if array is not None:
+                values[number] = Rows(array, self.places if steps else None)
+        return values
+
+    def reduce(self, values: dict[int, Rows], kinds: Kinds) -> None:
+        """Computes one value from the steps of each sequence."""
+        for number, array in zip(self.finish.needs.reduced, kinds["reduced"], strict=True):
+            if array is None:
+                continue
+            node = self.plan.net.nodes[number]
+            how, source = node.attributes["how"], values[node.inputs[0]]
+            if how == "sum" and self.are_kept(source, array):
+                self.sums_of(number, array)(source.array, array)
+            else:
+                array[...] = reduced(how, source, self.offsets, self.finish.target)
+
+    def are_kept(self, source: Rows, array: Array) -> bool:
+        """Whether sums of these rows have a form that can be kept: flat ones that are put into an array."""
+        values = source.array
+        flat = values.ndim == 2 and values.size and values.flags.c_contiguous and array.flags.c_contiguous
+        same = values.dtype == array.dtype and values.dtype.name in DTYPES
+        return bool(flat) and same and source.places is self.places
+
+    def sums_of(self, number: int, array: Array) -> Sums:
+        """What adds up the steps of each sequence, which is kept for the next call."""
+        if number not in self.sums:
+            name, target = array.dtype.name, self.finish.target
+            self.sums[number] = Sums(array.shape[1], name, self.places, self.offsets, target)
+        return self.sums[number]
+
+    def total(self, values: dict[int, Rows], results: Results) -> None:
+        """Computes the totals and puts those that are asked for into the results."""
+        if not self.plan.ends.totals:
+            return
+        wanted = list(zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True))
+        places = dict(wanted)
+        for number in self.plan.total:
+            node = self.plan.net.nodes[number]
+            operands = [values[operand] for operand in node.inputs]
+            values[number] = Rows(self.made(number, node, operands, places.get(number)))
+        for number, array in wanted:
+            if values[number].array is not array:
+                array[...] = values[number].array
+
+    def made(self, number: int, node: Node, operands: Sequence[Rows], out: Array | None) -> Array:
+        """A value over all rows. What contracts work with is kept for the next call, and they may be put into
+        `out` at once.
+        """
+        if node.operation != "contract" or any(side.places is not self.places for side in operands):
+            return total(node, operands, self.finish.target)
+        left, right = (operand.array for operand in operands)
+        if number not in self.contracts and can_be_kept(left, right):
+            columns = left.shape[1], right.shape[1]
+            made = Contract(*columns, left.dtype.name, self.places, self.finish.target)
+            self.contracts[number] = made
+        known = self.contracts.get(number)
+        return total(node, operands, self.finish.target) if known is None else known(left, right, out)
+
+    def release(self) -> None:
+        """Gives back its memory."""
+        for kept in self.contracts.values():
+            kept.release()
+
+
+def reduced(how: str, values: Rows, offsets: Array, target: Target) -> Array:
+    """One value from the steps of each sequence."""
+    if how not in ("sum", "mean") or values.places is None:
+        return REDUCTIONS[how](values.packed, offsets)
+    added = sums(values.array, values.places, offsets, target)
+    return added if how == "sum" else mean_of(added, offsets)
+
+
+def total(node: Node, operands: Sequence[Rows], target: Target) -> Array:
+    """A value over all rows."""
+    if node.operation != "contract":
+        return total_of(node, [operand.packed for operand in operands])
+    left, right = operands
+    if left.places is right.places:
+        return contract(left.array, right.array, left.places, target)
+    return contract(left.packed, right.packed, None, target)

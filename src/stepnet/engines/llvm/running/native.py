@@ -1,0 +1,157 @@
+"""A kernel with its parameters: how a call is described to its machine code, and the work around that."""
+
+from collections.abc import Sequence
+from struct import Struct
+
+import numpy as np
+
+from stepnet.engines.base import Array, Call
+from stepnet.engines.llvm.compile.compiled import Compiled
+from stepnet.engines.llvm.machine.build import NativeFunction
+from stepnet.engines.llvm.machine.memory import pointer
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.machine.words import ARRAYS, CALL_WORDS, WORDS
+from stepnet.engines.llvm.products.constants import constant_values
+from stepnet.engines.llvm.running.again import OUTSIDE
+from stepnet.engines.llvm.running.finish import Finish
+from stepnet.engines.llvm.running.form import Arrays, Form, Kind
+from stepnet.engines.llvm.running.laid import Laid
+from stepnet.engines.llvm.running.refill import Refill
+from stepnet.engines.llvm.running.workspace import WORD, Share, Workspace, shared_out
+from stepnet.errors import InputError
+from stepnet.plan.plan import Plan
+
+# Machine code computes values of so many sequences at a time, so that an interrupt arrives.
+SEQUENCES = 256
+# Where the words of a call begin, and the pointers behind them, in bytes.
+CALL, POINTERS = 8 * WORD[CALL_WORDS[0]], 8 * len(WORDS)
+
+
+class Native:
+    """A kernel with its parameters. It has nothing of any call, so any number of threads use it at once."""
+
+    def __init__(
+        self, plan: Plan, compiled: Compiled, constants: Array, finish: Finish | None, target: Target
+    ) -> None:
+        self.plan, self.compiled, self.finish, self.target = plan, compiled, finish, target
+        self.refill: Refill | None = None
+        self.constants = constants
+        words = compiled.words
+        self.array_words = [word for kind in ARRAYS for word in words[kind]]
+        # Pointers are written in the order of their words, all at once.
+        self.in_words = sorted(range(len(self.array_words)), key=self.array_words.__getitem__)
+        self.pack = Struct(f"{len(CALL_WORDS) + len(self.array_words)}q").pack_into
+        self.pack_pointers = Struct(f"{len(self.array_words)}q").pack_into
+        self.by_sequence = compiled.sequences is not None or compiled.ended is not None
+        self.kind = self.kind_of(plan)
+
+    def kind_of(self, plan: Plan) -> Kind:
+        """What makes the arrays of all calls."""
+        types = [plan.net.type_of(result) for result in plan.net.results]
+        places = plan.ends.steps, plan.ends.rows, plan.ends.totals
+        outputs, rows, totals = ([types[place] for place in kind] for kind in places)
+        wanted = [
+            self.finish is not None or word in self.compiled.wanted for word in self.compiled.words["initial"]
+        ]
+        memories = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
+        filled = {place: memories[place] for place, want in enumerate(wanted) if want}
+        record = self.compiled.strides["sequence"] if self.by_sequence else 0
+        return Kind(outputs, rows, totals, filled, self.finish, record)
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Takes other parameters in place of its own; False where they do not lie as C-contiguous arrays."""
+        if not all(array.flags.c_contiguous for array in parameters):
+            return False
+        if self.refill is None:
+            like = [array.copy() for array in parameters]  # those of tied weights are one array
+            values = constant_values(self.plan, like)
+            wanted = () if self.finish is None else tuple(self.finish.constants)
+            entries = self.compiled.constants
+            self.refill = Refill(self.plan, entries, self.constants, like, values, wanted, self.target)
+        known = self.refill(parameters)
+        if self.finish is not None:
+            self.finish.constants.update({number: array.copy() for number, array in known.items()})
+        return True
+
+    # ---- what describes a call
+
+    def share(self, laid: Laid, most: int) -> Share:
+        """How a call is split between at most so many threads."""
+        compiled = self.compiled
+        return shared_out(laid.filled, laid.longest, compiled.weights, compiled.other_weights, most)
+
+    @property
+    def defers(self) -> bool:
+        """Whether all that it does to full sequences is machine code, which may run later."""
+        return not self.by_sequence and self.finish is None
+
+    def workspace(self, lanes: int, together: int) -> Workspace:
+        """Memory for calls of so many lanes."""
+        return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse)
+
+    def words(self, call: Call, arrays: Arrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
+        """The words of a call for a set of lanes.
+
+        ticks: after how many of the clock the machine code returns before it is done; 0 for never.
+        """
+        begun = Laid.of(call).begun() if self.compiled.counts else 0
+        record = pointer(arrays.record)
+        return [ticks, call.last_only, record, begun, *lanes, *self.pointers(arrays)]
+
+    def pointers(self, arrays: Arrays) -> list[int]:
+        """The pointers of arrays in the order of their words."""
+        in_order = arrays.in_order
+        return [pointer(in_order[place]) for place in self.in_words]
+
+    # ---- ahead of the machine code and behind it
+
+    def begin(self, call: Call, arrays: Arrays) -> None:
+        """Does the work before the steps of sequences, and that for sequences without steps."""
+        if self.compiled.sequences is not None:
+            self.for_each_sequence(self.compiled.sequences, arrays)
+        self.keep_idle(call, arrays)
+
+    def made_of(self, arrays: Arrays) -> list[bytes]:
+        """The bytes of the arrays from which values are computed once per sequence."""
+        by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
+        read = (by_word[word] for word in self.compiled.sequence_words)
+        return [array.tobytes() for array in read if array is not None]
+
+    def keep_idle(self, call: Call, arrays: Arrays) -> None:
+        """Copies the initial memories of empty sequences to their last ones."""
+        if Laid.of(call).filled == call.rows:
+            return
+        idle = np.flatnonzero(call.lengths == 0)
+        begins = [(begin, field) for begin, word, field in self.compiled.memories if word >= 0]
+        by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
+        for final, (begin, field) in zip(arrays.final, begins, strict=True):
+            if begin.field is not None and arrays.record is not None:
+                records = arrays.record[: arrays.batch * self.compiled.strides["sequence"]]
+                own = records.reshape(arrays.batch, -1)[idle, begin.field.offset :][:, : begin.bytes]
+                final[idle] = np.ascontiguousarray(own).view(field.dtype).reshape(final[idle].shape)
+            else:
+                initial = by_word.get(begin.word)
+                final[idle] = 0 if initial is None else initial[idle]
+
+    def for_each_sequence(self, function: NativeFunction, arrays: Arrays) -> None:
+        """Computes values once per sequence, a few sequences at a time, so that an interrupt can arrive."""
+        status = np.zeros(1, np.int64)
+        words = np.zeros(self.compiled.word_count, np.int64)
+        words[self.array_words] = list(map(pointer, arrays.in_order))
+        for name, array in {"constants": self.constants, "sequence": arrays.record, "status": status}.items():
+            words[WORD[name]] = pointer(array)
+        for first in range(0, arrays.batch, SEQUENCES):
+            words[WORD["first"]], words[WORD["lanes"]] = first, min(SEQUENCES, arrays.batch - first)
+            function.call(pointer(words))
+        if status[0]:
+            raise InputError(OUTSIDE)
+
+    def end(self, form: Form, arrays: Arrays) -> None:
+        """Does the work after the loop: values of each sequence, and totals."""
+        if form.finish is None:
+            return
+        values = form.finish.values(arrays.kinds)
+        form.finish.reduce(values, arrays.kinds)
+        if self.compiled.ended is not None:
+            self.for_each_sequence(self.compiled.ended, arrays)
+        form.finish.total(values, arrays.results)

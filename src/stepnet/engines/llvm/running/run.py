@@ -1,0 +1,89 @@
+"""What runs calls of one kernel on machine code."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stepnet.engines.base import Array, Call, FrozenCall, Results
+from stepnet.engines.llvm.machine.memory import POOL
+from stepnet.engines.llvm.running.again import Again, Together
+from stepnet.engines.llvm.running.chain import Chain
+from stepnet.engines.llvm.running.form import Form
+from stepnet.engines.llvm.running.laid import Laid
+from stepnet.engines.llvm.running.native import Native
+from stepnet.engines.threads import threads
+from stepnet.plan.waves import Waves
+
+
+class Runner:
+    """Runs calls of a kernel with its parameters, from any number of threads at once."""
+
+    def __init__(self, native: Native) -> None:
+        self.native, self.alone = native, Chain((native,), ((0,),))
+
+    def __call__(self, call: Call) -> Results:
+        """The results of a call; raises `InputError` where an integer does not fit a table."""
+        started = self.alone.started()
+        results = started.add(call)
+        started.run()
+        return results
+
+    def rebind(self, parameters: Sequence[Array]) -> bool:
+        """Takes other parameters in place of its own; False where they do not lie as C-contiguous arrays."""
+        return self.native.rebind(parameters)
+
+    def release(self) -> None:
+        """Gives back its memory: it is not called any more."""
+        POOL.give_back(self.native.constants)
+        self.alone.release()
+
+    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
+        """A function that runs this call on the present contents of its arrays, prepared once."""
+        native = self.native
+        form = Form(native.kind, call)
+        arrays = form.arrays(call.sequences, call.initial, call.statics, results)
+        steps = call.lengths.max(initial=0) <= 1 and native.share(Laid.of(call), threads()).together > 1
+        native.begin(call, arrays)
+        prepared = self.alone.prepared((call,), (arrays,), Together if steps else Again, pauses=not whole)
+        (run,) = prepared.runs
+        run.held = [call, results, arrays, prepared]
+        if form.finish is None and native.compiled.sequences is None and np.all(call.lengths):
+            return run
+        seen = native.made_of(arrays)
+
+        def run_whole() -> None:
+            nonlocal seen
+            now = native.made_of(arrays)
+            if native.compiled.sequences is not None and now != seen:
+                native.for_each_sequence(native.compiled.sequences, arrays)
+            seen = now
+            native.keep_idle(call, arrays)
+            run()
+            native.end(form, arrays)
+
+        return run_whole
+
+    def frozen(self, call: Call) -> FrozenCall | None:
+        """A function that runs calls like this one; None where a call cannot be frozen."""
+        started = self.alone.started()
+        started.add(call)
+        frozen = started.frozen()
+        if frozen is None:
+            return None
+
+        def run(
+            sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array] = ()
+        ) -> Results:
+            again = frozen.started()
+            results = again.add(sequences, initial, statics)
+            again.run()
+            return results
+
+        return run
+
+
+def chained(bounds: Sequence[Any], waves: Waves) -> Chain | None:
+    """What runs these in one go; None where one of them has work for NumPy, which cannot wait."""
+    natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
+    return Chain(natives, waves) if len(natives) == len(bounds) else None

@@ -1,0 +1,103 @@
+"""How a call is shared out between threads, and the memory that each set of lanes works in."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.engines.base import Array
+from stepnet.engines.llvm.compile.compiled import Compiled
+from stepnet.engines.llvm.machine.memory import POOL, pointer, view
+from stepnet.engines.llvm.machine.records import LINE
+from stepnet.engines.llvm.machine.system import clock, rest_address
+from stepnet.engines.llvm.machine.words import LANE_TABLES, PROGRESS, ROW_TABLES, STEP_TABLES, WORDS
+
+SLACK = 16
+BLOCK_BYTES = 384 * 1024
+BLOCK_ROWS = 256
+# Threads share a step only if the parameters it reads are worth a barrier, or do not fit one core's cache.
+SHARED_BYTES = 384 * 1024
+CACHE_BYTES = 1536 * 1024
+# And only if a call reads more than what could be read while a thread is handed its part, some microseconds.
+HANDOVER_BYTES = 768 * 1024
+# A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
+PAUSE_BYTES = 600 * 2**20
+WORD = {name: place for place, name in enumerate(WORDS)}
+START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
+
+
+@dataclass(frozen=True)
+class Share:
+    """How a call is split between threads: so many sets of lanes, each for a thread; or one set whose steps
+    so many threads share.
+    """
+
+    sets: int
+    together: int = 1
+
+
+def shared_out(filled: int, longest: int, weights: int, other_weights: int, most: int) -> Share:
+    """The split of a call between at most so many threads.
+
+    filled: how many sequences have steps. longest: the steps of the longest one.
+
+    Each thread has lanes of its own where there are enough sequences. All threads share one set of lanes
+    where reading the parameters takes most of the time.
+    """
+    if most == 1 or filled == 0:
+        return Share(1)
+    few = filled < 8 * most
+    worth = weights * longest + other_weights >= HANDOVER_BYTES
+    if worth and (weights >= CACHE_BYTES or (few and weights >= SHARED_BYTES)):
+        return Share(1, most)
+    return Share(min(most, filled))
+
+
+class Workspace:
+    """The memory that one set of lanes works in, and a row of words for each thread that works there."""
+
+    def __init__(
+        self, compiled: Compiled, constants: Array, lanes: int, together: int, reverse: bool
+    ) -> None:
+        strides = compiled.strides
+        rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
+        self.lanes, self.together = lanes, together
+        slowest = PAUSE_BYTES // max(1, compiled.weights)
+        block_steps = max(1, min(rows // lanes, slowest))
+        rows, slots = block_steps * lanes + SLACK, lanes + SLACK
+        parts = {
+            "now": slots * strides["now"],
+            "next": slots * strides["now"],
+            "lane": slots * strides["lane"],
+            "block": rows * strides["block"],
+            "nowhere": strides["nowhere"],
+        }
+        parts |= dict.fromkeys(LANE_TABLES, 8 * slots)
+        parts |= dict.fromkeys(ROW_TABLES, 8 * rows)
+        parts |= dict.fromkeys(STEP_TABLES, 8 * block_steps)
+        parts |= {"barrier": LINE, "status": LINE, "progress": LINE}
+        sizes = [-(-size // LINE) * LINE for size in parts.values()]
+        begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        self.memory = POOL.take(sum(sizes))
+        self.status, self.progress = (
+            self.memory[begin : begin + LINE].view(np.int64) for begin in begins[-2:]
+        )
+        self.words = np.zeros((together, compiled.word_count), np.int64)
+        self.words[:, [WORD[name] for name in parts]] = begins + pointer(self.memory)
+        self.words[:, WORD["thread"]] = range(together)
+        fixed = {"rest": rest_address(), "clock": clock().address, "constants": pointer(constants)}
+        fixed |= {"lanes": lanes, "block_steps": block_steps, "reverse": reverse}
+        for name, value in fixed.items():
+            self.words[:, WORD[name]] = value
+        self.addresses = [pointer(row) for row in self.words]
+        self.rows = [view(row) for row in self.words]
+        self._begun = view(self.progress)[: len(PROGRESS)]
+
+    def begin(self) -> None:
+        """Resets the progress of the call; it is for one thread until more are there."""
+        self._begun[:] = START
+
+    def write(self, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
+        """Writes words from an offset on, for every thread. pack: of a `Struct` for so many words."""
+        for row in self.rows:
+            pack(row, offset, *numbers)

@@ -1,0 +1,1 @@
+"""Threads that run machine code: how work is handed to them, and how they wait for one another."""

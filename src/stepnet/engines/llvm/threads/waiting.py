@@ -1,0 +1,74 @@
+"""How threads that share a step wait for one another, in machine code."""
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.writing.code import I64, POINTER, Code
+from stepnet.engines.llvm.writing.system_code import write_rest, write_ticks
+
+# Some 400 microseconds. A rest takes up to 150: were it longer than others spin, they would rest in turn.
+SPINS = 10000
+
+
+def internal(code: Code, name: str) -> tuple[ir.Function, Code | None]:
+    """A function of the module of a pointer and three numbers; and its code, if it is to be written yet."""
+    known = code.module.globals.get(name)
+    if known is not None:
+        return known, None
+    function = ir.Function(code.module, ir.FunctionType(I64, [POINTER, I64, I64, I64]), name)
+    function.linkage = "internal"
+    return function, Code(function.append_basic_block("entry"), code.target)
+
+
+def barrier(code: Code) -> ir.Function:
+    """The function `barrier(words, threads, rest, clock)`: it returns when all threads have called it.
+
+    words: how many are there, and how often all were. Gives for how long it waited, as `wait_while` does.
+    """
+    function, here = internal(code, "barrier")
+    if here is None:
+        return function
+    count, threads, rest, clock = function.args
+    turn = here.at(count, 8)
+    word = here.word_pointer(turn)
+    turns = here.load_atomic(word, "acquire", 8)
+    before = here.atomic_rmw("add", here.word_pointer(count), here.number(1), "acq_rel")
+    last, waits = here.append_basic_block("last"), here.append_basic_block("waits")
+    here.cbranch(here.icmp_signed("==", here.add(before, here.number(1)), threads), last, waits)
+    here.position_at_end(last)
+    here.write(here.number(0), count, 8)
+    following = here.add(turns, here.number(1))
+    here.store_atomic(following, word, "release", 8)
+    here.ret(here.number(0))
+    here.position_at_end(waits)
+    here.ret(here.call(wait_while(code), [turn, turns, rest, clock]))
+    return function
+
+
+def wait_while(code: Code) -> ir.Function:
+    """The function `wait_while(word, value, rest, clock)`: it returns when a word is another than `value`.
+
+    It spins briefly, for the others are nearly there; then it rests between looks, for another process may
+    have the processor that they need. Gives how many ticks of the clock it rested.
+    """
+    function, here = internal(code, "wait_while")
+    if here is None:
+        return function
+    pointer, value, rest, clock = function.args
+    word, scratch = here.word_pointer(pointer), here.alloca(I64, here.number(2))
+
+    def same() -> ir.Value:
+        return here.icmp_signed("==", here.load_atomic(word, "acquire", 8), value)
+
+    spins, no = here.alloca(I64), here.number(0)
+    here.store(no, spins)
+    with here.loop_while(
+        lambda: here.and_(same(), here.icmp_signed("<", here.load(spins), here.number(SPINS)))
+    ):
+        here.pause()
+        here.store(here.add(here.load(spins), here.number(1)), spins)
+    here.return_when(here.icmp_signed("<", here.load(spins), here.number(SPINS)), no)
+    began = write_ticks(here, clock, scratch)
+    with here.loop_while(same):
+        write_rest(here, rest)
+    here.ret(here.sub(write_ticks(here, clock, scratch), began))
+    return function

@@ -1,0 +1,1 @@
+"""Writing LLVM code: loops and vectors, pointwise operations, elementary functions and casts."""

@@ -1,0 +1,289 @@
+"""Writing LLVM code with loops and vectors: the few forms of code that the engine is made of."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+
+from llvmlite import ir
+from llvmlite.binding import llvm_version_info
+
+from stepnet.engines.llvm.machine.target import Target
+
+I1 = ir.IntType(1)
+I8 = ir.IntType(8)
+I16 = ir.IntType(16)
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+POINTER = ir.PointerType()
+
+REGISTER_TYPES = {
+    "float32": ir.FloatType(),
+    "float64": ir.DoubleType(),
+    "float16": I16,  # its bits, as those of bfloat16: neither is computed in
+    "bfloat16": I16,
+    "int32": I32,
+    "int64": I64,
+    "bool": I1,
+}
+HAS_SPLAT = llvm_version_info[0] >= 20
+"""Whether LLVM reads `splat (float 1.0)`. Written in full, such vectors are half of the text of a module."""
+MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
+
+
+class Splat(ir.Constant):
+    """A vector with the same number in every element."""
+
+    def get_reference(self) -> str:
+        """Its text as an operand."""
+        return f"splat ({self.constant[0]})"
+
+
+# Constants that are equal are one object, so that their text, which is long for a vector, is written once.
+
+
+@lru_cache(maxsize=4096)
+def integer(value: int) -> ir.Constant:
+    """A 64-bit integer."""
+    return ir.Constant(I64, value)
+
+
+@lru_cache(maxsize=1024)
+def repeated(type_: ir.VectorType, number: ir.Constant) -> ir.Constant:
+    """A vector with a number in every element."""
+    return (Splat if HAS_SPLAT else ir.Constant)(type_, [number] * type_.count)
+
+
+@lru_cache(maxsize=1024)
+def places(first: int, count: int) -> ir.Constant:
+    """The integers from `first` on as a vector: which elements of vectors are taken."""
+    return ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
+
+
+@lru_cache(maxsize=1024)
+def undefined(type_: ir.Type) -> ir.Constant:
+    """A register in which nothing is put yet."""
+    return ir.Constant(type_, ir.Undefined)
+
+
+class Code(ir.IRBuilder):
+    """An LLVM builder that knows its target and can write loops.
+
+    It uses byte pointers and byte offsets throughout: the records decide where values are, not LLVM's types.
+    """
+
+    def __init__(self, block: ir.Block, target: Target) -> None:
+        super().__init__(block)
+        self.target = target
+
+    # ---- numbers
+
+    def number(self, value: int) -> ir.Constant:
+        """A 64-bit integer constant."""
+        return integer(value)
+
+    def splat(self, type_: ir.Type, value: float) -> ir.Constant:
+        """`value` in every element of a vector of `type_`, or the scalar where `type_` is one."""
+        if isinstance(type_, ir.VectorType):
+            return repeated(type_, ir.Constant(type_.element, value))
+        return ir.Constant(type_, value)
+
+    def spread(self, value: ir.Value, width: int) -> ir.Value:
+        """A scalar in every element of a vector."""
+        if width == 1:
+            return value
+        nothing = undefined(ir.VectorType(value.type, width))
+        first = self.insert_element(nothing, value, ir.Constant(I32, 0))
+        return self.shuffle_vector(first, nothing, self.splat(ir.VectorType(I32, width), 0))
+
+    def part(self, value: ir.Value, first: int, count: int) -> ir.Value:
+        """`count` elements of a vector, from the element `first` on."""
+        return self.shuffle_vector(value, undefined(value.type), places(first, count))
+
+    def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """The smaller of two integers."""
+        return self.select(self.icmp_signed("<", a, b), a, b)
+
+    # ---- calls
+
+    def intrinsic(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
+        """A call of `llvm.<name>` (mangled with the result type), declared in the module when first used."""
+        return self.function_call(f"llvm.{name}.{mangled(result)}", result, arguments)
+
+    def function_call(self, name: str, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
+        """A call of a function by name, declared in the module when first used."""
+        function = self.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), name)
+        return self.call(function, arguments)
+
+    def call_at(self, address: ir.Value, result: ir.Type, arguments: Sequence[ir.Value]) -> ir.Value:
+        """A call of the function at an address."""
+        type_ = ir.FunctionType(result, [argument.type for argument in arguments])
+        function = self.inttoptr(address, type_.as_pointer())
+        assert isinstance(function, ir.NamedValue)
+        return self.call(function, arguments)
+
+    def address(self, name: str) -> ir.Value:
+        """The address of a function by name, as a number."""
+        function = self.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.module, ir.FunctionType(I64, []), name)
+        return self.ptrtoint(function, I64)
+
+    def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """a * b + c, rounded once where the target can; rounded twice elsewhere."""
+        if not self.target.has_fused:
+            return self.fadd(self.fmul(a, b), c)
+        return self.intrinsic("fma", a.type, [a, b, c])
+
+    def pause(self) -> None:
+        """Tells an x86 processor that this is a loop that waits."""
+        if self.target.cpu:
+            self.function_call("llvm.x86.sse2.pause", ir.VoidType(), [])
+
+    # ---- memory
+
+    def at(self, pointer: ir.Value, offset: "ir.Value | int") -> ir.Value:
+        """The pointer, `offset` bytes on."""
+        if isinstance(offset, int):
+            return pointer if offset == 0 else self.at(pointer, self.number(offset))
+        return self.gep(pointer, [offset], source_etype=I8)
+
+    def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
+        """The value of a type at a pointer."""
+        return self.load(pointer, align=align, typ=type_)
+
+    def write(self, value: ir.Value, pointer: ir.Value, align: int | None = None) -> None:
+        """A value put at a pointer."""
+        self.store(value, pointer, align=align)
+
+    def word_pointer(self, pointer: ir.Value) -> ir.Value:
+        """A pointer to a 64-bit word as llvmlite takes it for an atomic store: with the word's type."""
+        return self.inttoptr(self.ptrtoint(pointer, I64), I64.as_pointer())
+
+    def read_number(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
+        """Element `index` of an array of 64-bit integers."""
+        return self.read(I64, self.at(pointer, self.mul(index, self.number(8))), 8)
+
+    def write_number(self, value: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
+        """Element `index` of an array of 64-bit integers, set."""
+        self.write(value, self.at(pointer, self.mul(index, self.number(8))), 8)
+
+    def copy_bytes(self, target: ir.Value, source: ir.Value, count: int) -> None:
+        """`count` bytes copied; the two places do not overlap."""
+        arguments = [target, source, self.number(count), ir.Constant(I1, 0)]
+        if count:
+            self.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), arguments)
+
+    def zero_bytes(self, target: ir.Value, count: int) -> None:
+        """`count` bytes set to zero."""
+        arguments = [target, ir.Constant(I8, 0), self.number(count), ir.Constant(I1, 0)]
+        if count:
+            self.function_call("llvm.memset.p0.i64", ir.VoidType(), arguments)
+
+    # ---- control
+
+    @contextmanager
+    def loop(self, start: ir.Value, stop: ir.Value, step: "int | ir.Value" = 1) -> Generator[ir.Value]:
+        """Code inside runs for i = start, start + step, ... while i < stop; gives i."""
+        head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
+        before = self.block
+        self.branch(head)
+        self.position_at_end(head)
+        index = self.phi(I64)
+        index.add_incoming(start, before)
+        self.cbranch(self.icmp_signed("<", index, stop), body, after)
+        self.position_at_end(body)
+        yield index
+        stride = self.number(step) if isinstance(step, int) else step
+        index.add_incoming(self.add(index, stride), self.block)
+        self.branch(head)
+        self.position_at_end(after)
+
+    @contextmanager
+    def loop_while(self, holds: Callable[[], ir.Value]) -> Generator[None]:
+        """Code inside runs again and again while what `holds` writes is true."""
+        head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
+        self.branch(head)
+        self.position_at_end(head)
+        self.cbranch(holds(), body, after)
+        self.position_at_end(body)
+        yield
+        self.branch(head)
+        self.position_at_end(after)
+
+    def return_when(self, condition: ir.Value, value: ir.Value) -> None:
+        """The function returns a value here if the condition holds."""
+        leave, stay = self.append_basic_block("leave"), self.append_basic_block("stay")
+        self.cbranch(condition, leave, stay)
+        self.position_at_end(leave)
+        self.ret(value)
+        self.position_at_end(stay)
+
+    @contextmanager
+    def when(self, condition: ir.Value) -> Generator[None]:
+        """Code inside runs if the condition holds."""
+        inside, after = self.append_basic_block("then"), self.append_basic_block("next")
+        self.cbranch(condition, inside, after)
+        self.position_at_end(inside)
+        yield
+        self.branch(after)
+        self.position_at_end(after)
+
+
+def mangled(type_: ir.Type) -> str:
+    """LLVM's suffix for an overloaded intrinsic: v16f32, f64, i32."""
+    if isinstance(type_, ir.VectorType):
+        return f"v{type_.count}{mangled(type_.element)}"
+    if isinstance(type_, ir.FloatType):
+        return "f32"
+    if isinstance(type_, ir.DoubleType):
+        return "f64"
+    return str(type_)
+
+
+def register_type(dtype: str, width: int) -> ir.Type:
+    """The type of a value of `dtype` on registers: a vector, or a scalar where the width is 1."""
+    return vector_of(REGISTER_TYPES[dtype], width)
+
+
+def vector_of(element: ir.Type, width: int) -> ir.Type:
+    """A vector of elements, or the element where the width is 1."""
+    return element if width == 1 else ir.VectorType(element, width)
+
+
+def width_of(value: ir.Value) -> int:
+    """The number of elements of a register."""
+    return value.type.count if isinstance(value.type, ir.VectorType) else 1
+
+
+def element_type(type_: ir.Type) -> ir.Type:
+    """The type of one element of a register's type."""
+    return type_.element if isinstance(type_, ir.VectorType) else type_
+
+
+def is_float(value: ir.Value) -> bool:
+    """Whether a register holds floating-point numbers."""
+    return isinstance(element_type(value.type), ir.FloatType | ir.DoubleType)
+
+
+def is_single(type_: ir.Type) -> bool:
+    """Whether a register's type is of floats in single precision."""
+    return isinstance(element_type(type_), ir.FloatType)
+
+
+def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: int) -> ir.Value:
+    """`width` numbers that lie side by side, as a register; booleans lie as bytes."""
+    element = MEMORY_TYPES[dtype]
+    value = code.read(element if width == 1 else ir.VectorType(element, width), pointer, align)
+    if dtype != "bool":
+        return value
+    return code.icmp_unsigned("!=", value, code.splat(value.type, 0))
+
+
+def store_vector(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
+    """A register put where its numbers lie side by side."""
+    if dtype == "bool":
+        width = width_of(value)
+        value = code.zext(value, I8 if width == 1 else ir.VectorType(I8, width))
+    code.write(value, pointer, align)

@@ -1,0 +1,179 @@
+"""sin, cos, tan and arctan as LLVM code on vectors (or scalars) of float or double, as in `maths`.
+
+1. An angle is brought within π/4 of 0 (`quarters`); there sin and cos are short series, and the number of
+   quarters taken away says which of them it is, and its sign.
+2. Single precision goes by way of double, where nothing is lost that single precision has.
+3. What is left of a double is two numbers; the lower one joins in where it counts, as in fdlibm (Sun
+   Microsystems, 1993).
+"""
+
+from fractions import Fraction
+from functools import cache
+from math import factorial
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.engines.llvm.writing.code import Code, is_single, register_type, width_of
+from stepnet.engines.llvm.writing.maths import (
+    economised_even,
+    horner,
+    magnitude,
+    with_sign,
+)
+from stepnet.engines.llvm.writing.powers import Pair, ordered_sum, quotient
+from stepnet.engines.llvm.writing.quarters import Turned, pi, turned
+
+TINY = 2.0**-28
+"""Below it sin, tan and arctan are their argument, in both precisions."""
+
+LARGEST_ANGLE = Fraction(786, 1000)
+LARGEST_TANGENT = Fraction(415, 1000)
+"""Barely more than π/4, and than tan(π/8)."""
+
+SERIES_DEGREE = {True: 3, False: 6}
+ARCTAN_DEGREE = {True: 5, False: 12}
+"""How long each polynomial has to be, in single precision (True) and in double."""
+
+
+def sin(code: Code, x: ir.Value) -> ir.Value:
+    """The sine."""
+    return unless_tiny(code, x, circular(code, x, 0))
+
+
+def cos(code: Code, x: ir.Value) -> ir.Value:
+    """The cosine: the sine a quarter of a turn ahead."""
+    return circular(code, x, 1)
+
+
+def tan(code: Code, x: ir.Value) -> ir.Value:
+    """The tangent: sin / cos, or -cos / sin where the number of quarters is odd."""
+    wide, single = widened(code, x), is_single(x.type)
+    angle = turned(code, wide, single)
+    sine, cosine = sine_of(code, angle, single), cosine_of(code, angle, single)
+    odd = has_bit(code, angle.quarter, 1)
+    minus = Pair(*(code.fneg(part) for part in cosine))
+    above, below = (
+        Pair(*(code.select(odd, a, b) for a, b in zip(left, right, strict=True)))
+        for left, right in ((minus, sine), (sine, cosine))
+    )
+    if single:
+        return unless_tiny(code, x, code.fptrunc(code.fdiv(total(code, above), total(code, below)), x.type))
+    above, below = ordered_sum(code, *above), ordered_sum(code, *below)
+    high, low = quotient(code, above.high, below)
+    return unless_tiny(code, x, code.fadd(high, code.fadd(low, code.fdiv(above.low, below.high))))
+
+
+def circular(code: Code, x: ir.Value, ahead: int) -> ir.Value:
+    """The sine of x and as many quarters of a turn `ahead`."""
+    wide, single = widened(code, x), is_single(x.type)
+    angle = turned(code, wide, single)
+    quarter = code.add(angle.quarter, code.splat(angle.quarter.type, ahead))
+    sine, cosine = (total(code, part(code, angle, single)) for part in (sine_of, cosine_of))
+    value = code.select(has_bit(code, quarter, 1), cosine, sine)
+    result = code.select(has_bit(code, quarter, 2), code.fneg(value), value)
+    return code.fptrunc(result, x.type) if single else result
+
+
+def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
+    """sin(high + low), as the sum of a number and a smaller one."""
+    high, low = angle.high, angle.low
+    z = code.fmul(high, high)
+    cube = code.fmul(high, z)
+    series = horner(code, z, sine_series(SERIES_DEGREE[single]))
+    if single:
+        return Pair(high, code.fmul(cube, series))
+    slope = code.fused(z, code.splat(z.type, -0.5), code.splat(z.type, 1.0))
+    return Pair(high, code.fused(cube, series, code.fmul(low, slope)))
+
+
+def cosine_of(code: Code, angle: Turned, single: bool) -> Pair:
+    """cos(high + low), as the sum of a number and a smaller one: 1 - z/2 as rounded, and what that lost."""
+    high, low = angle.high, angle.low
+    z = code.fmul(high, high)
+    one, half = code.splat(z.type, 1.0), code.fmul(z, code.splat(z.type, 0.5))
+    most = code.fsub(one, half)
+    series = code.fmul(code.fmul(z, z), horner(code, z, cosine_series(SERIES_DEGREE[single])))
+    if single:
+        return Pair(most, series)
+    lost = code.fsub(code.fsub(one, most), half)
+    return Pair(most, code.fadd(lost, code.fsub(series, code.fmul(high, low))))
+
+
+def arctan(code: Code, x: ir.Value) -> ir.Value:
+    """The inverse tangent, by that of a smaller number: of (|x| - 1) / (|x| + 1), or of -1 / |x|."""
+    size, single = magnitude(code, x), is_single(x.type)
+    one = code.splat(x.type, 1.0)
+    middle = code.fcmp_ordered(">", size, code.splat(x.type, 0.414213562373095))
+    last = code.fcmp_ordered(">", size, code.splat(x.type, 2.414213562373095))
+    above = code.select(last, code.fneg(one), code.select(middle, code.fsub(size, one), size))
+    below = code.select(last, size, code.select(middle, code.fadd(size, one), one))
+    t = code.fdiv(above, below)
+    z = code.fmul(t, t)
+    tail = code.fmul(code.fmul(t, z), horner(code, z, arctan_series(ARCTAN_DEGREE[single])))
+    high, low = (
+        code.select(
+            last,
+            code.splat(x.type, quarters[part]),
+            code.select(middle, code.splat(x.type, eighths[part]), code.splat(x.type, 0.0)),
+        )
+        for part in (0, 1)
+        for eighths, quarters in [(parts_of(pi() / 4, single), parts_of(pi() / 2, single))]
+    )
+    value = code.fadd(high, code.fadd(t, code.fadd(tail, low)))
+    return unless_tiny(code, x, with_sign(code, value, x))
+
+
+# ---- what they are made of ---------------------------------------------------------------------------------
+
+
+def widened(code: Code, x: ir.Value) -> ir.Value:
+    """x in double precision."""
+    return code.fpext(x, register_type("float64", width_of(x))) if is_single(x.type) else x
+
+
+def total(code: Code, pair: Pair) -> ir.Value:
+    """The sum of a pair."""
+    return code.fadd(pair.high, pair.low)
+
+
+def has_bit(code: Code, number: ir.Value, bit: int) -> ir.Value:
+    """Whether an integer has a bit."""
+    return code.icmp_unsigned(
+        "!=", code.and_(number, code.splat(number.type, bit)), code.splat(number.type, 0)
+    )
+
+
+def unless_tiny(code: Code, x: ir.Value, value: ir.Value) -> ir.Value:
+    """The value; x itself where that is so small, zeros of both signs among them."""
+    return code.select(code.fcmp_ordered("<", magnitude(code, x), code.splat(x.type, TINY)), x, value)
+
+
+# ---- their coefficients ------------------------------------------------------------------------------------
+
+
+@cache
+def sine_series(degree: int) -> list[Fraction]:
+    """p, where sin(x) = x + x³ p(x²), for |x| <= π/4."""
+    series = [Fraction((-1) ** (k + 1), factorial(2 * k + 3)) for k in range(degree + 8)]
+    return economised_even(series, LARGEST_ANGLE, degree)
+
+
+@cache
+def cosine_series(degree: int) -> list[Fraction]:
+    """p, where cos(x) = 1 - x²/2 + x⁴ p(x²), for |x| <= π/4."""
+    series = [Fraction((-1) ** k, factorial(2 * k + 4)) for k in range(degree + 8)]
+    return economised_even(series, LARGEST_ANGLE, degree)
+
+
+@cache
+def arctan_series(degree: int) -> list[Fraction]:
+    """p, where arctan(x) = x + x³ p(x²), for |x| <= tan(π/8)."""
+    series = [Fraction((-1) ** (k + 1), 2 * k + 3) for k in range(degree + 20)]
+    return economised_even(series, LARGEST_TANGENT, degree)
+
+
+def parts_of(value: Fraction, single: bool) -> tuple[float, float]:
+    """A number as rounded, and what that lost."""
+    high = float(np.float32(value)) if single else float(value)
+    return high, float(value - Fraction(high))
