@@ -50,7 +50,7 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
       %6 = contract x d_0 : const f32[2, 3]
       return %3, %5, %6
     """
-    if any_low(net):
+    if any_low(net, ("int8",)):
         raise RefusedError(
             "a recurrence in fewer bits has no gradient: train the one that `quantize` was given, and "
             "quantize it again"
