@@ -153,14 +153,6 @@ def test_streams_and_explanations() -> None:
     assert "1.8 kB of weights" in plain
 
 
-def test_gradients_are_refused() -> None:
-    message = "a recurrence in fewer bits has no gradient: train the one that `quantize` was given"
-    x = normal(2, 5, 6)
-    for layers in (own(6, 9), sn.Stack([cell("gru", 6, 4)]), both(6, 3)):
-        with pytest.raises(RefusedError, match=message):
-            sn.vjp(sn.quantize(layers, SAMPLES, "bfloat16"))(x)
-
-
 WRONG: dict[str, tuple[Any, str]] = {
     "none": ([], "samples is a list of inputs"),
     "no steps": ([np.zeros((2, 0, 6), "f4")], "the samples have no steps"),

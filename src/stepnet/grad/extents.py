@@ -24,8 +24,8 @@ from stepnet.net.types import CONST
 class Total:
     """A sum over all rows to come: a `contract` of two values, a `scatter` of one by an index, or a `sum`.
 
-    rows: how many a scatter gives. weights: the encoding of both sides of a contract (`stepnet.net.encodings`);
-    None for none.
+    rows: how many a scatter gives. weights: the encoding of both sides of a contract
+    (`stepnet.net.encodings`); None for none.
     """
 
     operation: str

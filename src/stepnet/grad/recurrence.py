@@ -98,7 +98,7 @@ class Transposed:
             self.sweep.add(self.operands[number], replace(total, operands=operands, weights=encoded))
 
     def encoding(self, total: Total) -> str | None:
-        """How both sides of a contract are encoded: as those of the products of a recurrence in fewer bits."""
+        """How both sides of a contract are encoded: as those of the recurrence's products are."""
         precision = self.recur.precision
         if precision is None or not precision.is_low or total.operation != "contract":
             return None

@@ -86,7 +86,7 @@ class PackCode:
             move(*self.line(block, word), word)
 
     def encoded(self, type_: ir.Type, source: ir.Value, word: ir.Value) -> ir.Value:
-        """The word of the numbers at a place, of one column or of a vector of them; zeros beyond the last k."""
+        """The word of the numbers at a place, of one column or of a vector of them; 0 beyond the last k."""
         code = self.code
         values = [code.read(type_, source, 1)]
         for term in range(1, self.terms):
