@@ -1,4 +1,4 @@
-"""Gradients of recurrences in bfloat16: beside PyTorch with the same rule, written out as a loop of its own."""
+"""Gradients of recurrences in bfloat16, beside PyTorch with the same rule as a loop of its own."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def plain(x: torch.Tensor, W: torch.Tensor) -> torch.Tensor:
 
 
 def gru(product: Any, x: torch.Tensor, p: dict[str, torch.Tensor]) -> torch.Tensor:
-    """A reset-after GRU (Cho et al., 2014, with the reset behind the product) over one sequence [time, inputs]."""
+    """A GRU whose reset gate stands behind the product, over one sequence [time, inputs]."""
     h, outputs = torch.zeros(1, p["R"].shape[0]), []
     for step in x:
         rx, zx, nx = (product(step[None], p["W"]) + p["b"]).chunk(3, dim=1)

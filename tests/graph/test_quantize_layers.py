@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.errors import InputError, RefusedError
+from stepnet.errors import InputError
 from stepnet.rnn.precisions import leaves_in_order
 from stepnet.rnn.recurrence import RNN
 
