@@ -176,13 +176,12 @@ def test_float32_parameters_learn() -> None:
     x, target = normal(2, 6, 3), normal(2, 6, 4)
     train = sn.value_and_grad(lambda y, target: ((y - target) ** 2).sum(-1), layer)
     params = layer.params
-    first, _ = train(x, target, params=params)
+    first, gradients = train(x, target, params=params)
     for _ in range(400):
-        value, gradients = train(x, target, params=params)
+        _, gradients = train(x, target, params=params)
         params = {name: array - 5e-3 * gradients.params[name] for name, array in params.items()}
+    value, _ = train(x, target, params=params)
     assert value < 0.9 * first
-    again, _ = train(x, target, params=params)
-    assert again == train(x, target, params=params)[0]
 
 
 def test_int8_has_no_gradient() -> None:
