@@ -2,11 +2,13 @@
 
     python bench/bits.py                            an LSTM and a GRU at five sizes
     python bench/bits.py --cell lstm --batch 64 --hidden 512
+    python bench/bits.py --training                 outputs, and gradients of parameters and inputs
     python bench/bits.py --json
 
 As many inputs as units. All have the same weights and the same arrays, by turns in one process, with a pause
 before each turn, since threads may spin for a while. A time is the median of all turns; `away` is the root of
-the mean square of the differences from float32, relative to that of the outputs.
+the mean square of the differences from float32, relative to that of the outputs; in training of the
+gradients of the inputs.
 
     stepnet                float32
     stepnet bfloat16/int8  `sn.quantize(rnn, [x], dtype)`
@@ -20,6 +22,7 @@ the mean square of the differences from float32, relative to that of the outputs
 It stops where an output is further away than `MOST`.
 """
 
+import copy
 import io
 import json
 import logging
@@ -130,9 +133,49 @@ def ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, Run]:
     return runs
 
 
-def timed(cell: str, batch: int, hidden: int, steps: int, rounds: int) -> list[Row]:
+def training_ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, Run]:
+    """What runs a case and takes its gradients, those of parameters and of inputs; each gives the latter."""
+    torch.manual_seed(0)
+    modules = {"torch": CELLS[cell](hidden, hidden, batch_first=True)}
+    modules["torch bfloat16"] = copy.deepcopy(modules["torch"]).bfloat16()
+    x, cotangent = torch.randn(batch, steps, hidden), torch.randn(batch, steps, hidden)
+    weights = {name: tensor.detach().numpy() for name, tensor in modules["torch"].state_dict().items()}
+    rnn: Any = sn.layout.layers(weights, f"torch.{cell}")
+    layers = {
+        "stepnet": (rnn, "llvm"),
+        "stepnet bfloat16": (sn.quantize(rnn, [x.numpy()], "bfloat16"), "llvm"),
+    }
+    layers["oneDNN bfloat16"] = sn.quantize(rnn, [x.numpy()], "bfloat16", engine="onednn"), "onednn"
+
+    def by_stepnet(layer: Any, engine: str) -> Run:
+        run = sn.vjp(layer)
+
+        def gradients() -> Array:
+            _, backward = run(x.numpy(), wrt=("params", "inputs"), engine=engine)
+            return backward(cotangent.numpy()).inputs
+
+        return gradients
+
+    def by_torch(module: Any) -> Run:
+        dtype = next(module.parameters()).dtype
+        given, along = x.to(dtype).requires_grad_(), cotangent.to(dtype)
+
+        def gradients() -> Array:
+            module.zero_grad()
+            given.grad = None
+            with torch.enable_grad():
+                module(given)[0].backward(along)
+            assert given.grad is not None
+            return given.grad.float().numpy()
+
+        return gradients
+
+    runs = {name: by_stepnet(*layer) for name, layer in layers.items()}
+    return runs | {name: by_torch(module) for name, module in modules.items()}
+
+
+def timed(runs: dict[str, Run], cell: str, batch: int, hidden: int, rounds: int) -> list[Row]:
     """The rows of a case."""
-    runs = ways(cell, batch, hidden, steps)
     made = {name: np.asarray(run(), np.float64) for name, run in runs.items()}
     right = made["stepnet"]
     away = {name: float(np.sqrt(np.mean((y - right) ** 2) / np.mean(right**2))) for name, y in made.items()}
@@ -167,6 +210,7 @@ def main(
     hidden: Annotated[int | None, typer.Option(min=1, help="Inputs and units, with --batch.")] = None,
     steps: Annotated[int, typer.Option("--time", min=1, help="Steps.")] = 50,
     rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 15,
+    training: Annotated[bool, typer.Option("--training", help="Gradients too.")] = False,
     threads_: Annotated[int | None, typer.Option("--threads", min=1, help="Threads of all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
 ) -> None:
@@ -179,12 +223,13 @@ def main(
     torch.set_num_threads(threads())
     sizes = CASES if batch is None or hidden is None else [(batch, hidden)]
     cases = [(name, *size) for name in cell or CELLS for size in sizes]
+    runs_of = training_ways if training else ways
     quiet = Console(stderr=True, quiet=as_json)
     with torch.no_grad():
         rows = [
             row
             for case in track(cases, "running", console=quiet, transient=True)
-            for row in timed(*case, steps, rounds)
+            for row in timed(runs_of(*case, steps), *case, rounds)
         ]
     if as_json:
         print(json.dumps({"threads": threads(), "rows": [asdict(row) for row in rows]}, indent=2))

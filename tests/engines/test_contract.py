@@ -12,7 +12,9 @@ from stepnet.engines.llvm.machine.target import Target, available_targets
 from stepnet.engines.llvm.products import contract as module
 from stepnet.engines.llvm.products.contract import contract
 from stepnet.engines.threads import set_threads
+from stepnet.net.encodings import rounded
 from stepnet.net.totals import BLOCK
+from stepnet.net.totals import contract as contract_in_numpy
 
 Array = np.ndarray
 TARGETS = available_targets()
@@ -50,6 +52,26 @@ def test_it_is_the_sum_of_outer_products(target: Target, dtype: str, rows: int, 
     result = contract(a, b, None, target)
     assert (result.dtype, result.shape) == (a.dtype, (m, n))
     assert_close(result, right(a, b), 1, rows)
+
+
+@pytest.mark.parametrize("target", [*TARGETS, Target("generic", "", "", 16, 16)], ids=lambda t: t.name)
+@pytest.mark.parametrize(("rows", "m", "n"), SHAPES)
+def test_sides_in_bfloat16_are_rounded(target: Target, rows: int, m: int, n: int) -> None:
+    a, b = vectors(rows, m, n)
+    result = contract(a, b, None, target, weights="bfloat16")
+    assert (result.dtype, result.shape) == (a.dtype, (m, n))
+    assert_close(result, right(rounded(a), rounded(b)), 1, rows)
+    assert_close(contract_in_numpy(a, b, weights="bfloat16"), right(rounded(a), rounded(b)), 1, rows)
+
+
+def test_rows_in_bfloat16_are_read_by_their_places() -> None:
+    """An odd number of them too, of which the last one has none beside it."""
+    a, b = vectors(2 * BLOCK + 7, 19, 37)
+    for count in (1, 2, BLOCK + 1, len(a)):
+        places = np.random.default_rng(count).permutation(len(a))[:count]
+        made = contract(a, b, places, TARGETS[0], weights="bfloat16")
+        there = contract(a[places], b[places], None, TARGETS[0], weights="bfloat16")
+        np.testing.assert_array_equal(made, there, strict=True)
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,13 +1,14 @@
 """Packing in machine code: each number of a matrix at its place, wherever the matrix lies."""
 
 import hypothesis.strategies as st
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from stepnet.engines.llvm.machine.memory import aligned, pointer
 from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.llvm.products.pack import Packing
+from stepnet.engines.llvm.products.pack import Packing, words_of
 
 Array = np.ndarray
 DTYPES = ("float32", "float64", "float16", "int32", "int64", "bool")
@@ -54,6 +55,32 @@ def test_every_number_is_at_its_place(
     for value, whole in zip(values, unpacked(memory, (inner, size), gates, width, dtype), strict=True):
         np.testing.assert_array_equal(whole[:, :size], value, strict=True)
         assert not whole[:, size:].any()
+
+
+@pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
+@pytest.mark.parametrize("view", VIEWS)
+@settings(max_examples=10, deadline=None)
+@given(inner=st.integers(1, 40), size=st.integers(1, 40), gates=st.integers(1, 4), seed=st.integers(0, 99))
+def test_numbers_in_bfloat16_lie_two_to_a_word(
+    target: Target, view: str, inner: int, size: int, gates: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    width = target.vector_bytes // 4
+    drawn = [random.normal(size=(inner, size)).astype("float32") for _ in range(gates)]
+    for numbers in drawn:
+        numbers[random.random((inner, size)) < 0.05] = random.choice([np.nan, np.inf, -np.inf, 1e-40, 3.4e38])
+    values = [VIEWS[view](numbers) for numbers in drawn]
+    memory = aligned(4096 * 64)
+    for gate, value in enumerate(values):
+        Packing(value, gate, gates, width, memory, target, "bfloat16")(pointer(value))
+    words = unpacked(memory, (words_of(inner, "bfloat16"), size), gates, width, "uint32")
+    for value, whole in zip(values, words, strict=True):
+        halves = np.stack([whole & 0xFFFF, whole >> 16], axis=1).astype(np.uint16)
+        numbers = halves.reshape(-1, whole.shape[1])
+        expected = value.astype(ml_dtypes.bfloat16).view(np.uint16)
+        np.testing.assert_array_equal(numbers[:inner, :size], expected, strict=True)
+        assert not numbers[inner:].any()
+        assert not numbers[:, size:].any()
 
 
 def test_a_matrix_without_numbers_is_nothing_to_pack() -> None:

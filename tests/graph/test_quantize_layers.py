@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stepnet as sn
-from stepnet.errors import InputError, RefusedError
+from stepnet.errors import InputError
 from stepnet.rnn.precisions import leaves_in_order
 from stepnet.rnn.recurrence import RNN
 
@@ -151,14 +151,6 @@ def test_streams_and_explanations() -> None:
     # The loop reads 432 bytes of weights and the 48 of a bias; in float32 four times as many weights.
     assert "480 B of weights" in text
     assert "1.8 kB of weights" in plain
-
-
-def test_gradients_are_refused() -> None:
-    message = "a recurrence in fewer bits has no gradient: train the one that `quantize` was given"
-    x = normal(2, 5, 6)
-    for layers in (own(6, 9), sn.Stack([cell("gru", 6, 4)]), both(6, 3)):
-        with pytest.raises(RefusedError, match=message):
-            sn.vjp(sn.quantize(layers, SAMPLES, "bfloat16"))(x)
 
 
 WRONG: dict[str, tuple[Any, str]] = {

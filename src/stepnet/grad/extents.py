@@ -11,6 +11,7 @@ in one hands the operands out (`recurrence.py`).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +24,14 @@ from stepnet.net.types import CONST
 class Total:
     """A sum over all rows to come: a `contract` of two values, a `scatter` of one by an index, or a `sum`.
 
-    rows: how many a scatter gives.
+    rows: how many a scatter gives. weights: the encoding of both sides of a contract
+    (`stepnet.net.encodings`); None for none.
     """
 
     operation: str
     operands: tuple[Value, ...]
     rows: int = 0
+    weights: str | None = None
 
     @property
     def made(self) -> Value:
@@ -36,7 +39,9 @@ class Total:
         first, *rest = self.operands
         if self.operation == "sum":
             return first.reduced(CONST)
-        attributes = {"rows": self.rows} if self.operation == "scatter" else {}
+        attributes: dict[str, Any] = {"rows": self.rows} if self.operation == "scatter" else {}
+        if self.weights is not None:
+            attributes["weights"] = self.weights
         return first.apply(self.operation, *rest, **attributes)
 
     @property

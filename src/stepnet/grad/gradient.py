@@ -34,6 +34,10 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
     wanted: places of inputs whose cotangents are results, behind those of the net; all floating-point ones by
     default.
 
+    The gradient of a recurrence in bfloat16 is in bfloat16 too. It is that of a function without rounding, at
+    the values that rounding gave, and each of its products and contracts rounds both sides. The cotangents of
+    parameters are float32.
+
     >>> from stepnet.net.types import CONST, STEPS, Type
     >>> builder = Builder()
     >>> x = builder.input(Type(STEPS, (2,), "float32"), "x")
@@ -50,10 +54,10 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
       %6 = contract x d_0 : const f32[2, 3]
       return %3, %5, %6
     """
-    if any_low(net):
+    if any_low(net, ("int8",)):
         raise RefusedError(
-            "a recurrence in fewer bits has no gradient: train the one that `quantize` was given, and "
-            "quantize it again"
+            "a recurrence in int8 has no gradient: train the one that `quantize` was given, in float32 or "
+            "bfloat16, and quantize it again"
         )
     for rewrite in (prune, fold, part, constants_outside):
         net = rewrite(net)

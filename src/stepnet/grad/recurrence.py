@@ -8,10 +8,11 @@ memories    the cotangent of the memory, begun with that of the last one; for ea
 outputs     the cotangents of the inputs; the operands of the sums that parameters are given, made outside
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from stepnet.grad.extents import Total
 from stepnet.grad.forward import Forward
 from stepnet.grad.sweep import Sweep
 from stepnet.grad.value import Value
@@ -93,7 +94,15 @@ class Transposed:
             self.sweep.add(self.operands[number], value)
         for number, total in inner.totals:
             operands = tuple(outside[operand.number] for operand in total.operands)
-            self.sweep.add(self.operands[number], type(total)(total.operation, operands, total.rows))
+            encoded = total.weights or self.encoding(total)
+            self.sweep.add(self.operands[number], replace(total, operands=operands, weights=encoded))
+
+    def encoding(self, total: Total) -> str | None:
+        """How both sides of a contract are encoded: as those of the recurrence's products are."""
+        precision = self.recur.precision
+        if precision is None or not precision.is_low or total.operation != "contract":
+            return None
+        return precision.dtype if {value.type.dtype for value in total.operands} == {"float32"} else None
 
     def made(self, handed: list[Value], after: list[Value]) -> dict[int, Value]:
         """Makes the recurrence; gives values of its body as they are at every step, by their numbers."""
@@ -108,7 +117,13 @@ class Transposed:
             sequences = {self.place[first]: self.sequences[self.place[first]]}
         others = {number: outer for number, outer in self.others.items() if number in read}
         body = with_inputs(self.builder, [*sequences, *self.memories, *others], results)
-        recur = Recur(body, len(sequences), len(self.memories), reverse=not self.recur.reverse)
+        recur = Recur(
+            body,
+            len(sequences),
+            len(self.memories),
+            reverse=not self.recur.reverse,
+            precision=self.recur.precision,
+        )
         results = recur.add_results(around, [*sequences.values(), *self.memories.values(), *others.values()])
         self.final = [Value(around, number) for number in results.memories]
         made = dict(zip(outputs, results.outputs, strict=True))

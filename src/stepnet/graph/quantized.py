@@ -3,12 +3,10 @@
 from functools import partial
 from typing import Any
 
-from stepnet.errors import InputError
 from stepnet.graph.graph import Graph
 from stepnet.graph.programs import GraphProgram
 from stepnet.graph.report import Quantization
 from stepnet.net.precision import Precision
-from stepnet.rnn.gradients import GradientSource
 from stepnet.rnn.program import Asked
 from stepnet.rnn.reading import Reading
 from stepnet.trace.lines import refuse
@@ -53,13 +51,6 @@ class QuantizedGraph(Graph):
     def _in_model(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
         """Refused: in another model its recurrences would lose their numbers of bits."""
         raise refuse("a quantized graph is no part of a model: put the graph there, and quantize the whole")
-
-    def gradient_source(self) -> GradientSource:
-        """Refused: numbers of few bits are rounded, and rounding has the derivative 0."""
-        raise InputError(
-            "a quantized graph has no gradient: rounding to few bits has the derivative 0; take the gradient "
-            "of the graph that it was made of, and quantize that when it is trained"
-        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As that of a `Graph`."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import InputError
+from stepnet.net.encodings import rounded
 from stepnet.net.ir import Builder, Net, Node
 from stepnet.net.meanings import REDUCTIONS, vectors
 from stepnet.net.type_rules import recur_extent
@@ -164,6 +165,8 @@ def reduce(net: Net, node: Node, operands: list[Array], segments: Segments) -> A
 def contract(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
     """The sum over all vectors of all elements of the outer products."""
     left, right = map(vectors, operands)
+    if node.attributes.get("weights") is not None:
+        left, right = rounded(left), rounded(right)
     return left.T @ right
 
 

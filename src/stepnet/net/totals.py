@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from stepnet.net import meanings
+from stepnet.net.encodings import rounded
 from stepnet.net.interpret import within
 from stepnet.net.ir import Node
 from stepnet.ragged.offsets import ends_of
@@ -23,13 +24,17 @@ BLOCK = 256
 additions round less."""
 
 
-def contract(left: Array, right: Array) -> Array:
+def contract(left: Array, right: Array, *, weights: str | None = None) -> Array:
     """The sum over all vectors of the outer products: [n..., a] and [n..., b] give [a, b].
+
+    weights: the encoding of both sides (`stepnet.net.encodings`), bfloat16 or None for none.
 
     >>> contract(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0], [10.0]])).tolist()
     [[31.0], [42.0]]
     """
     left, right = meanings.vectors(left), meanings.vectors(right)
+    if weights is not None:
+        left, right = rounded(left), rounded(right)
     dtype = np.result_type(left, right)
     total = np.zeros((left.shape[1], right.shape[1]), dtype)
     for first in range(0, len(left), BLOCK):
@@ -51,7 +56,7 @@ def total_of(node: Node, operands: list[Array]) -> Array:
     """The value of a node of extent const that is computed from all rows."""
     with np.errstate(all="ignore"):
         if node.operation == "contract":
-            return contract(*operands)
+            return contract(*operands, **node.attributes)
         return (
             total(node.attributes["how"], *operands) if node.operation == "reduce" else within(node, operands)
         )

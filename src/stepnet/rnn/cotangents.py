@@ -44,7 +44,8 @@ def vjp(model: Layer | HasGradient) -> "Vjp":
         model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
 
     Raises:
-        InputError: For what is none of these, and for a quantized graph.
+        InputError: For what is none of these.
+        RefusedError: For a recurrence in int8, when it is run.
 
     >>> import stepnet as sn
     >>> rnn = sn.RNN(lambda x, h, W: (h + x * W, h + x * W), np.array([2.0]), memory=1)

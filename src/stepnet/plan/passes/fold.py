@@ -62,7 +62,8 @@ def of_view(builder: Builder, node: Node, operands: list[int]) -> int | None:
         return source.inputs[0] if same else builder.add("transpose", source.inputs[0], order=order)
     if node.operation == "transpose" and source.operation == "contract":
         left, right = source.inputs
-        return builder.add("contract", right, left) if node.attributes["order"] == (1, 0) else None
+        turned = node.attributes["order"] == (1, 0)
+        return builder.add("contract", right, left, **source.attributes) if turned else None
     return None
 
 

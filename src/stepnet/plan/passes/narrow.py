@@ -9,7 +9,9 @@ those that take products apart, since a left side in int8 has one scale, and bef
 products, which keep what it says.
 """
 
-from stepnet.net.encodings import MOST_TERMS
+from collections.abc import Collection
+
+from stepnet.net.encodings import ENCODINGS, MOST_TERMS
 from stepnet.net.ir import Builder, Net, Node
 from stepnet.net.types import CONST
 from stepnet.plan.passes.rewrite import rewritten
@@ -20,10 +22,11 @@ def narrow(net: Net) -> Net:
     return rewritten(net, marked) if any_low(net) else net
 
 
-def any_low(net: Net) -> bool:
-    """Whether a recurrence of a net, at any level, is marked to be in fewer bits."""
+def any_low(net: Net, dtypes: Collection[str] = tuple(ENCODINGS)) -> bool:
+    """Whether a recurrence of a net, at any level, is marked to be in fewer bits: in one of these dtypes."""
     recurs = [node.recur for node in net.nodes if node.operation == "recur"]
-    return any((r.precision is not None and r.precision.is_low) or any_low(r.body) for r in recurs)
+    marks = [recur.precision.dtype for recur in recurs if recur.precision is not None]
+    return any(dtype in dtypes for dtype in marks) or any(any_low(recur.body, dtypes) for recur in recurs)
 
 
 def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:

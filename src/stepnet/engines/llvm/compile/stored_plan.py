@@ -8,7 +8,7 @@ from stepnet.engines.llvm.machine.late import late
 from stepnet.engines.llvm.machine.records import Field, Source
 from stepnet.engines.llvm.machine.stored_code import keep, read
 from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.products.constants import Constant, Constants, Encoded, Packed, Places
+from stepnet.engines.llvm.products.constants import Constant, Constants, Packed, Places, Scaled
 from stepnet.net.types import Type
 from stepnet.plan.plan import Plan
 
@@ -24,7 +24,7 @@ PLAN = Form(
     Constant,
     Places,
     Packed,
-    Encoded,
+    Scaled,
     Type,
 )
 

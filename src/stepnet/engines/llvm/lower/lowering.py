@@ -33,7 +33,7 @@ from stepnet.engines.llvm.lower.loops import (
 from stepnet.engines.llvm.machine.records import Field, Records
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.arithmetic import arithmetic
-from stepnet.engines.llvm.products.constants import Constant, Constants, Encoded, Packed, Places
+from stepnet.engines.llvm.products.constants import Constant, Constants, Packed, Places, Scaled
 from stepnet.errors import NetError
 from stepnet.net.encodings import ENCODINGS
 from stepnet.net.ir import Net
@@ -204,7 +204,9 @@ class Stage:
         if weights is None:
             left, start = self.run_of(operand, by_number=True)
             return Side(left, start, inner, self.constants.add(Packed(parameters, self.width)))
-        packed = self.constants.add(Encoded(parameters, self.width, weights))
+        is_scaled = ENCODINGS[weights].is_scaled
+        entry = Scaled(parameters, self.width) if is_scaled else Packed(parameters, self.width, weights)
+        packed = self.constants.add(entry)
         left, scales = self.encoded_left(operand, weights)
         return Side(left, 0, inner, packed, weights, scales)
 

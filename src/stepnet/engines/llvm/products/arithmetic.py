@@ -14,7 +14,7 @@ product of a pair before the first, rounding after each, and so does the row wit
 but for numbers below 2^-126, which vdpbf16ps takes for zero. Sums of int8 are exact in every row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -22,7 +22,7 @@ from llvmlite import ir
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.constants import HEADS
 from stepnet.engines.llvm.writing.code import I8, I16, I32, Code, is_float, register_type, width_of
-from stepnet.engines.llvm.writing.stored import rounded_bfloat16, single_of, widened_bfloat16
+from stepnet.engines.llvm.writing.stored import like, rounded_bfloat16, single_of, widened_bfloat16
 
 F32 = ir.FloatType()
 
@@ -167,6 +167,32 @@ WIDENED_PAIRS = Arithmetic(2, I32, F32, F32, (1, 0), F32, 2, widened_pair, multi
 QUADS = Arithmetic(4, I32, I32, I8, (0, 1, 2, 3), I32, 1, whole, multiply_quads, 128)
 SPLIT_QUADS = Arithmetic(4, I32, I32, I16, (0, 2, 1, 3), I32, 2, split_quad, multiply_halves)
 WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad, multiply_add)
+
+
+# ---- rows next to one another ------------------------------------------------------------------------------
+
+
+def in_words(code: Code, row: Arithmetic, values: Sequence[ir.Value], *, is_left: bool) -> ir.Value:
+    """Numbers of `terms` rows as words of two bfloat16; as a left side has them, if it is one.
+
+    With one term they are what they were. Rows in int8 are not put together so.
+    """
+    if row.terms == 1:
+        return values[0]
+    low, high = (rounded_bfloat16(code, value) for value in values)
+    if is_left and row.stored == F32:
+        return alternating(code, widened_bfloat16(code, high), widened_bfloat16(code, low))
+    low, high = (code.zext(each, like(each, I32)) for each in (low, high))
+    return code.or_(low, code.shl(high, code.splat(high.type, 16)))
+
+
+def alternating(code: Code, first: ir.Value, second: ir.Value) -> ir.Value:
+    """A vector of the numbers of two in turn."""
+    width = width_of(first)
+    if width == 1:
+        first, second = (code.bitcast(each, ir.VectorType(F32, 1)) for each in (first, second))
+    places = [place + side * width for place in range(width) for side in range(2)]
+    return code.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, len(places)), places))
 
 
 NARROW = {bits: f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}" for bits in (256, 512)}

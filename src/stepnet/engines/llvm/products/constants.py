@@ -14,13 +14,12 @@ from stepnet.engines.llvm.machine.late import late
 from stepnet.engines.llvm.machine.memory import POOL, pointer
 from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.products.pack import Packing
+from stepnet.engines.llvm.products.pack import Packing, words_of
 from stepnet.engines.packed import parameters_of
-from stepnet.net.encodings import ENCODINGS, whole_numbers
+from stepnet.net.encodings import whole_numbers
 from stepnet.net.interpret import evaluated
 from stepnet.net.types import CONST, Type
 from stepnet.plan.plan import Plan
-from stepnet.values.dtypes import BFLOAT16
 
 Array = np.ndarray
 
@@ -85,22 +84,27 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Parameters [k, n] of one shape, packed for the microkernel: [unit block][k][gate][element], padded."""
+    """Parameters [k, n] of one shape, packed for the microkernel, padded with zeros:
+
+    [unit block][k][gate][element], or in bfloat16 [unit block][k / 2][gate][2 x bfloat16]
+    """
 
     sources: tuple[Constant, ...]
     width: int
+    weights: str | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
         """The key by which equal entries are shared."""
-        return self.sources, "packed", self.width
+        return self.sources, "packed", self.width, self.weights
 
     @property
     def bytes(self) -> int:
         """The size in memory."""
         type_ = self.sources[0].type
         inner, size = type_.shape
-        return -(-size // self.width) * self.width * inner * len(self.sources) * type_.itemsize
+        words = words_of(inner, self.weights)
+        return -(-size // self.width) * self.width * words * len(self.sources) * type_.itemsize
 
     def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
         """Puts the packed numbers into memory, which is zeros, from the values of the parameters."""
@@ -110,7 +114,10 @@ class Packed:
     def packings(self, memory: Array, like: Sequence[Array], target: Target) -> list[Packing]:
         """What packs each of such parameters into memory."""
         gates = len(like)
-        return [Packing(value, gate, gates, self.width, memory, target) for gate, value in enumerate(like)]
+        return [
+            Packing(value, gate, gates, self.width, memory, target, self.weights)
+            for gate, value in enumerate(like)
+        ]
 
 
 HEADS = 2
@@ -118,21 +125,19 @@ HEADS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
-    """Float32 parameters [k, n] of one shape in fewer bits, packed for the microkernel, padded with zeros:
+class Scaled:
+    """Float32 parameters [k, n] of one shape in int8, packed for the microkernel, padded with zeros:
 
-    bfloat16   [unit block][word of k][gate][element]
-    int8       [unit block][sums begin with; scales; word of k][gate][element]
+    [unit block][sums begin with; scales; k / 4][gate][4 x int8]
     """
 
     sources: tuple[Constant, ...]
     width: int
-    weights: str
 
     @property
     def key(self) -> tuple[object, ...]:
         """The key by which equal entries are shared."""
-        return self.sources, self.weights, self.width
+        return self.sources, "int8", self.width
 
     @property
     def blocks(self) -> int:
@@ -142,9 +147,7 @@ class Encoded:
     @property
     def lines(self) -> int:
         """The vectors of a gate in each unit block."""
-        encoding = ENCODINGS[self.weights]
-        heads = HEADS if encoding.is_scaled else 0
-        return heads + -(-self.sources[0].type.shape[0] * encoding.bytes // 4)
+        return HEADS + words_of(self.sources[0].type.shape[0], "int8")
 
     @property
     def bytes(self) -> int:
@@ -153,17 +156,12 @@ class Encoded:
 
     def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
         """Puts the words into memory, which is zeros, from the values of the parameters."""
-        is_scaled = ENCODINGS[self.weights].is_scaled
-        kind = (
-            late("products.arithmetic").arithmetic(self.weights, "float32", self.width, target)
-            if is_scaled
-            else None
-        )
+        shift: int = late("products.arithmetic").arithmetic("int8", "float32", self.width, target).shift
         shape = self.blocks, self.lines, len(self.sources), self.width
         packed = memory[: self.bytes].view(np.uint32).reshape(shape)
         for gate, value in enumerate(values):
             with np.errstate(all="ignore"):  # of NaN and infinity
-                lines = self.lines_of(value, 0 if kind is None else kind.shift)
+                lines = scaled_lines(value, shift)
             padded = np.zeros((self.lines, self.blocks * self.width), np.uint32)
             padded[:, : lines.shape[1]] = lines
             packed[:, :, gate] = padded.reshape(self.lines, self.blocks, self.width).swapaxes(0, 1)
@@ -172,26 +170,25 @@ class Encoded:
         """What puts the words into memory, from the values of the parameters."""
         return partial(self.fill, memory, target=target)
 
-    def lines_of(self, value: Array, shift: int) -> Array:
-        """All lines of a gate for the whole of a parameter, 32 bits each."""
-        if self.weights == "bfloat16":
-            return words_of(value.astype(BFLOAT16).view(np.uint16), 2)
-        numbers, scales = whole_numbers(value, 0)
-        begin = -shift * numbers.sum(axis=0, keepdims=True, dtype=np.float64)
-        heads = begin.astype(np.int32).view(np.uint32), scales.view(np.uint32)
-        return np.concatenate([*heads, words_of(numbers.astype(np.int8).view(np.uint8), 4)])
+
+def scaled_lines(value: Array, shift: int) -> Array:
+    """All lines of a gate for the whole of a parameter, 32 bits each."""
+    numbers, scales = whole_numbers(value, 0)
+    begin = -shift * numbers.sum(axis=0, keepdims=True, dtype=np.float64)
+    heads = begin.astype(np.int32).view(np.uint32), scales.view(np.uint32)
+    return np.concatenate([*heads, quads_of(numbers.astype(np.int8).view(np.uint8))])
 
 
-def words_of(numbers: Array, terms: int) -> Array:
-    """Numbers [k, n] as words [k / terms, n] of 32 bits, padded with zeros."""
+def quads_of(numbers: Array) -> Array:
+    """Bytes [k, n] as words [k / 4, n] of 32 bits, padded with zeros."""
     size, columns = numbers.shape
-    padded = np.zeros((-(-size // terms) * terms, columns), numbers.dtype)
+    padded = np.zeros((-(-size // 4) * 4, columns), numbers.dtype)
     padded[:size] = numbers
-    beside = padded.reshape(-1, terms, columns).swapaxes(1, 2)
+    beside = padded.reshape(-1, 4, columns).swapaxes(1, 2)
     return np.ascontiguousarray(beside).view(np.uint32)[..., 0]
 
 
-Entry = Places | Packed | Encoded
+Entry = Places | Packed | Scaled
 
 
 @dataclass

@@ -10,6 +10,8 @@
 Rows are read where they lie, by their places. Each number of the result is the sum of one chain for each
 block of rows, added block by block: it depends on the rows in their order, and on nothing else. Threads share
 out the result, so that each tile is one thread's.
+
+With sides in bfloat16 a packed word holds the numbers of two rows, so there are half as many words as rows.
 """
 
 import ctypes
@@ -68,10 +70,11 @@ class Sizes:
 
     target: Target
     dtype: str
+    weights: str | None = None
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one number."""
+        """Bytes of one number of the sides, and as many as packed sides take for it at most."""
         return np.dtype(self.dtype).itemsize
 
     @property
@@ -101,29 +104,32 @@ class Sizes:
 
 
 @cache
-def kernel(target: Target, dtype: str) -> NativeFunction:
-    """The machine code for a dtype: one for all shapes."""
-    return machine_code("products.contract", target, dtype).function("contract", ctypes.c_int64)
+def kernel(target: Target, dtype: str, weights: str | None) -> NativeFunction:
+    """The machine code for a dtype, and for sides in bfloat16: one for all shapes."""
+    return machine_code("products.contract", target, dtype, weights).function("contract", ctypes.c_int64)
 
 
 # ---- calling it --------------------------------------------------------------------------------------------
 
 
-def contract(left: Array, right: Array, places: Array | None, target: Target) -> Array:
+def contract(
+    left: Array, right: Array, places: Array | None, target: Target, *, weights: str | None = None
+) -> Array:
     """The sum over rows of the outer products of vectors: [..., m] and [..., n] give [m, n].
 
-    places: the rows that count, in the order in which they are added; None for all.
+    places: the rows that count, in the order in which they are added; None for all. weights: "bfloat16" for
+    sides that are rounded to it, of float32.
     """
     same = left.dtype == right.dtype and left.dtype.name in DTYPES
     sizes = left.shape[-1], right.shape[-1]
     if places is not None and (left.ndim > 2 or not same):
         left, right, places = left[places], right[places], None
     if not same or not all(sizes):
-        return contract_in_numpy(left, right)
+        return contract_in_numpy(left, right, weights=weights)
     left, right = (np.ascontiguousarray(array.reshape(-1, array.shape[-1])) for array in (left, right))
     if places is None:
         places = np.arange(len(left))
-    prepared = Contract(left.shape[1], right.shape[1], left.dtype.name, places, target)
+    prepared = Contract(left.shape[1], right.shape[1], left.dtype.name, places, target, weights)
     total = prepared(left, right)
     prepared.release()
     return total
@@ -139,13 +145,16 @@ def can_be_kept(left: Array, right: Array) -> bool:
 class Contract:
     """What runs contracts of one form: memory, and the words of each thread.
 
-    left, right: columns of the sides. places: the rows that count, in their order.
+    left, right: columns of the sides. places: the rows that count, in their order. weights: the encoding of
+    both sides; None for none.
     """
 
-    def __init__(self, left: int, right: int, dtype: str, places: Array, target: Target) -> None:
+    def __init__(
+        self, left: int, right: int, dtype: str, places: Array, target: Target, weights: str | None = None
+    ) -> None:
         self.columns, self.dtype = (left, right), dtype
         self.places = np.ascontiguousarray(places, np.int64)
-        self.sizes = Sizes(target, dtype)
+        self.sizes = Sizes(target, dtype, weights)
         groups, units = -(-left // self.sizes.group), -(-right // self.sizes.width)
         whole = groups * self.sizes.group, units * self.sizes.width
         self.total_columns = whole[1]
@@ -154,7 +163,7 @@ class Contract:
         self.rows_at_once = max(1, AT_ONCE // (left * right * BLOCK)) * BLOCK
         self.held: list[Array] = []
         self.words = np.stack([self.share(*part) for part in parts(groups, units, count)])
-        self.work = Work(kernel(target, dtype), self.words)
+        self.work = Work(kernel(target, dtype, weights), self.words)
 
     def share(self, groups: tuple[int, int], units: tuple[int, int]) -> Array:
         """The words of a thread that has these groups and units."""

@@ -1,24 +1,40 @@
 """The code of the contract kernel; see `contract`."""
 
+from dataclasses import dataclass
+
 from llvmlite import ir
 
 from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.products.arithmetic import plain
+from stepnet.engines.llvm.products.arithmetic import arithmetic, in_words
 from stepnet.engines.llvm.products.contract import WORD, Sizes
 from stepnet.engines.llvm.products.tile import UNROLLED, Left, accumulate
 from stepnet.engines.llvm.products.tiles import Tile
-from stepnet.engines.llvm.writing.code import I64, POINTER, Code, load_vector, store_vector
+from stepnet.engines.llvm.writing.code import I64, POINTER, Code, load_vector
 from stepnet.net.totals import BLOCK
 
 
-def write_contract(target: Target, dtype: str) -> ir.Module:
-    """The module of the function `contract`, for numbers of a dtype."""
+def write_contract(target: Target, dtype: str, weights: str | None) -> ir.Module:
+    """The module of the function `contract`, for numbers of a dtype, and an encoding of both sides."""
     module = ir.Module("contract")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "contract")
     code = Code(function.append_basic_block("entry"), target)
-    ContractCode(code, Sizes(target, dtype), function.args[0]).write()
+    ContractCode(code, Sizes(target, dtype, weights), function.args[0]).write()
     return module
+
+
+@dataclass(frozen=True)
+class Packed:
+    """How a side is packed: in parts of so many columns.
+
+    word_bytes: of one word of each column of a part. part_bytes: from one part to the next.
+    """
+
+    name: str
+    part: str
+    columns: int
+    word_bytes: int
+    part_bytes: int
 
 
 class ContractCode:
@@ -26,6 +42,7 @@ class ContractCode:
 
     def __init__(self, code: Code, sizes: Sizes, words: ir.Value) -> None:
         self.code, self.sizes, self.words = code, sizes, words
+        self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
 
     def word(self, name: str) -> ir.Value:
         """A word as a number."""
@@ -37,65 +54,78 @@ class ContractCode:
 
     def write(self) -> None:
         """All blocks of rows, one after the other."""
-        code = self.code
+        code, sizes, kind = self.code, self.sizes, self.kind
+        left = Packed("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
+        right = Packed("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
         last = self.word("last_row")
         with code.loop(self.word("first_row"), last, BLOCK) as first:
             count = code.smaller(code.sub(last, first), code.number(BLOCK))
-            whole = code.mul(
-                code.sdiv(code.add(count, code.number(UNROLLED - 1)), code.number(UNROLLED)),
-                code.number(UNROLLED),
-            )
-            self.pack("left", "group", self.sizes.group, self.sizes.group_bytes, first, count, whole)
-            self.pack("right", "unit", self.sizes.width, self.sizes.unit_bytes, first, count, whole)
+            words = self.quotient(count, kind.terms)
+            whole = code.mul(self.quotient(words, UNROLLED), code.number(UNROLLED))
+            for side in (left, right):
+                self.pack(side, first, count, words, whole)
             self.multiply(whole)
         code.ret(code.number(0))
+
+    def quotient(self, value: ir.Value, divisor: int) -> ir.Value:
+        """A number divided by another, rounded up."""
+        return self.code.sdiv(self.code.add(value, self.code.number(divisor - 1)), self.code.number(divisor))
 
     # ---- packing
 
     def pack(
-        self,
-        side: str,
-        part: str,
-        part_columns: int,
-        part_bytes: int,
-        first: ir.Value,
-        count: ir.Value,
-        whole: ir.Value,
+        self, side: "Packed", first: ir.Value, count: ir.Value, words: ir.Value, whole: ir.Value
     ) -> None:
-        """Packs `count` rows of one side, and zeros behind them up to `whole`."""
+        """Packs `count` rows of a side, and zeros behind their words up to `whole`."""
         code, itemsize = self.code, self.sizes.itemsize
-        source, places, stride = self.pointer(side), self.pointer("places"), self.word(f"{side}_stride")
-        target = self.pointer(f"packed_{side}")
-        begin, end = self.word(f"first_{part}"), self.word(f"last_{part}")
-        columns = code.sub(self.word(f"{side}_columns"), code.mul(begin, code.number(part_columns)))
-        full = code.smaller(code.sdiv(columns, code.number(part_columns)), code.sub(end, begin))
-        rest = code.smaller(columns, code.mul(code.sub(end, begin), code.number(part_columns)))
-        row_bytes = part_columns * itemsize
-        first_byte = code.mul(begin, code.number(row_bytes))
+        target, source = self.pointer(f"packed_{side.name}"), self.pointer(side.name)
+        begin, end = self.word(f"first_{side.part}"), self.word(f"last_{side.part}")
+        width = code.number(side.columns)
+        columns = code.sub(self.word(f"{side.name}_columns"), code.mul(begin, width))
+        full = code.smaller(code.sdiv(columns, width), code.sub(end, begin))
+        rest = code.smaller(columns, code.mul(code.sub(end, begin), width))
+        source = code.at(source, code.mul(begin, code.number(side.columns * itemsize)))
 
-        def packed(place: ir.Value, row: ir.Value) -> ir.Value:
-            inside = code.at(target, code.mul(place, code.number(part_bytes)))
-            return code.at(inside, code.mul(row, code.number(row_bytes)))
+        def packed(place: ir.Value, word: ir.Value) -> ir.Value:
+            inside = code.at(target, code.mul(place, code.number(side.part_bytes)))
+            return code.at(inside, code.mul(word, code.number(side.word_bytes)))
 
-        with code.loop(code.number(0), count) as row:
-            place = code.read_number(places, code.add(first, row))
-            line = code.at(code.at(source, code.mul(place, stride)), first_byte)
+        with code.loop(code.number(0), words) as word:
+            rows = self.rows(source, self.word(f"{side.name}_stride"), first, count, word)
             with code.loop(code.number(0), full) as number:
-                there = code.at(line, code.mul(number, code.number(row_bytes)))
-                value = load_vector(code, self.sizes.dtype, part_columns, there, itemsize)
-                store_vector(code, self.sizes.dtype, value, packed(number, row), itemsize)
-            with code.loop(code.mul(full, code.number(part_columns)), rest) as column:
-                value = load_vector(
-                    code,
-                    self.sizes.dtype,
-                    1,
-                    code.at(line, code.mul(column, code.number(itemsize))),
-                    itemsize,
-                )
-                within = code.mul(code.srem(column, code.number(part_columns)), code.number(itemsize))
-                store_vector(code, self.sizes.dtype, value, code.at(packed(full, row), within), itemsize)
-        with code.loop(count, whole) as row, code.loop(code.number(0), code.sub(end, begin)) as number:
-            code.zero_bytes(packed(number, row), row_bytes)
+                column = code.mul(number, width)
+                code.write(self.encoded(side, rows, column, side.columns), packed(number, word), itemsize)
+            with code.loop(code.mul(full, width), rest) as column:
+                bytes_ = code.number(side.word_bytes // side.columns)
+                within = code.mul(code.srem(column, width), bytes_)
+                code.write(self.encoded(side, rows, column, 1), code.at(packed(full, word), within), itemsize)
+        with code.loop(words, whole) as word, code.loop(code.number(0), code.sub(end, begin)) as number:
+            code.zero_bytes(packed(number, word), side.word_bytes)
+
+    def rows(
+        self, source: ir.Value, stride: ir.Value, first: ir.Value, count: ir.Value, word: ir.Value
+    ) -> list[tuple[ir.Value, ir.Value]]:
+        """For each row of a word where it lies, and whether there is one: else it is that of another row."""
+        code, places = self.code, self.pointer("places")
+        begin = code.mul(word, code.number(self.kind.terms))
+        rows: list[tuple[ir.Value, ir.Value]] = []
+        for term in range(self.kind.terms):
+            row = code.add(begin, code.number(term))
+            place = code.smaller(row, code.sub(count, code.number(1)))
+            there = code.mul(code.read_number(places, code.add(first, place)), stride)
+            rows.append((code.at(source, there), code.icmp_signed("<", row, count)))
+        return rows
+
+    def encoded(
+        self, side: "Packed", rows: list[tuple[ir.Value, ir.Value]], column: ir.Value, width: int
+    ) -> ir.Value:
+        """The words of so many columns of these rows."""
+        code, dtype, itemsize = self.code, self.sizes.dtype, self.sizes.itemsize
+        offset = code.mul(column, code.number(itemsize))
+        values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
+        for place, (_, is_there) in enumerate(rows[1:], 1):
+            values[place] = code.select(is_there, values[place], code.splat(values[place].type, 0))
+        return in_words(code, self.kind, values, is_left=side.name == "left")
 
     # ---- multiplying
 
@@ -117,9 +147,9 @@ class ContractCode:
         sums = accumulate(
             code,
             shape,
-            Left((numbers,), itemsize, sizes.group * itemsize),
+            Left((numbers,), self.kind.left_bytes, sizes.group * self.kind.left_bytes),
             code.at(self.pointer("packed_right"), code.mul(unit, code.number(sizes.unit_bytes))),
-            plain(sizes.dtype),
+            self.kind,
             inner=inner,
             gates=1,
             width=sizes.width,

@@ -5,6 +5,8 @@
 A matrix is read where it lies: rows of it side by side, or, where it is a transposed one, its columns, which
 are turned on registers as a square of vectors; and number by number where neither lies side by side. In NumPy
 this takes several passes over memory.
+
+Weights in bfloat16 are rounded on the way, two k to a word:   [unit block][k / 2][gate][2 x bfloat16]
 """
 
 import ctypes
@@ -19,6 +21,7 @@ from stepnet.engines.llvm.machine.stored_code import machine_code
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.threads.workers import Work
 from stepnet.engines.threads import threads
+from stepnet.net.encodings import ENCODINGS
 
 Array = np.ndarray
 WORDS = (
@@ -43,11 +46,21 @@ WORD = {name: place for place, name in enumerate(WORDS)}
 class Packing:
     """The packing of a matrix [k, n] as one of several gates, for matrices of one shape and one layout.
 
-    like: such a matrix. width: elements of a unit block. packed: the bytes of all gates' numbers. What is
-    beyond n in the last unit block stays as it is.
+    like: such a matrix. width: elements of a unit block. packed: the bytes of all gates' numbers. weights:
+    "bfloat16" for numbers of float32 that are rounded to it, two k to a word. What is beyond n in the last
+    unit block stays as it is.
     """
 
-    def __init__(self, like: Array, gate: int, gates: int, width: int, packed: Array, target: Target) -> None:
+    def __init__(
+        self,
+        like: Array,
+        gate: int,
+        gates: int,
+        width: int,
+        packed: Array,
+        target: Target,
+        weights: str | None = None,
+    ) -> None:
         inner, size = like.shape
         step_bytes = gates * width * like.itemsize
         numbers = {
@@ -59,11 +72,11 @@ class Packing:
             "size": size,
             "packed": pointer(packed) + gate * width * like.itemsize,
             "step_bytes": step_bytes,
-            "block_bytes": inner * step_bytes,
+            "block_bytes": words_of(inner, weights) * step_bytes,
         }
         self.words = np.array([numbers[name] for name in WORDS], np.int64)
         self.address = pointer(self.words)
-        self.run = kernel(target, like.itemsize, width) if like.size else None
+        self.run = kernel(target, like.itemsize, width, weights) if like.size else None
 
     def __call__(self, source: int) -> None:
         """Packs the matrix that begins at an address."""
@@ -94,7 +107,16 @@ class Packings:
         self.work()
 
 
+def words_of(inner: int, weights: str | None) -> int:
+    """The number of packed words for so many k of numbers of four bytes, or of others as they are.
+
+    >>> words_of(5, "bfloat16"), words_of(5, None)
+    (3, 5)
+    """
+    return inner if weights is None else -(-inner * ENCODINGS[weights].bytes // 4)
+
+
 @cache
-def kernel(target: Target, itemsize: int, width: int) -> NativeFunction:
-    """The machine code for numbers of a size: one for all shapes, dtypes and strides."""
-    return machine_code("products.pack", target, itemsize, width).function("pack", ctypes.c_int64)
+def kernel(target: Target, itemsize: int, width: int, weights: str | None) -> NativeFunction:
+    """The machine code for numbers of a size and an encoding: one for all shapes, dtypes and strides."""
+    return machine_code("products.pack", target, itemsize, width, weights).function("pack", ctypes.c_int64)

@@ -5,27 +5,33 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.products.arithmetic import F32, Arithmetic, arithmetic, in_words
 from stepnet.engines.llvm.products.pack import WORD, WORDS
 from stepnet.engines.llvm.writing.code import I32, I64, POINTER, Code, width_of
 
-Move = Callable[[ir.Value, ir.Value], None]
+Move = Callable[[ir.Value, ir.Value, ir.Value], None]
 
 
-def write_pack(target: Target, itemsize: int, width: int) -> ir.Module:
-    """The module of the function `pack`, for numbers of a size."""
+def write_pack(target: Target, itemsize: int, width: int, weights: str | None) -> ir.Module:
+    """The module of the function `pack`, for numbers of a size and an encoding."""
     module = ir.Module("pack")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "pack")
-    PackCode(Code(function.append_basic_block("entry"), target), itemsize, width, function.args[0]).write()
+    code = Code(function.append_basic_block("entry"), target)
+    kind = None if weights is None else arithmetic(weights, "float32", width, target)
+    PackCode(code, itemsize, width, kind, function.args[0]).write()
     return module
 
 
 class PackCode:
-    """The code that packs one matrix."""
+    """The code that packs one matrix. kind: how its numbers are encoded; None where they stay as they are."""
 
-    def __init__(self, code: Code, itemsize: int, width: int, words: ir.Value) -> None:
-        self.code, self.itemsize, self.width = code, itemsize, width
-        self.element = ir.IntType(8 * itemsize)
+    def __init__(
+        self, code: Code, itemsize: int, width: int, kind: Arithmetic | None, words: ir.Value
+    ) -> None:
+        self.code, self.itemsize, self.width, self.kind = code, itemsize, width, kind
+        self.terms = 1 if kind is None else kind.terms
+        self.element = ir.IntType(8 * itemsize) if kind is None else F32
         self.first = words
 
     def write(self) -> None:
@@ -44,44 +50,63 @@ class PackCode:
         full, rest = (
             divide(self.words["size"], code.number(self.width)) for divide in (code.sdiv, code.srem)
         )
-        itemsize, inner, zero = code.number(self.itemsize), self.words["inner"], code.number(0)
+        itemsize, zero, terms = code.number(self.itemsize), code.number(0), code.number(self.terms)
+        inner = code.sdiv(code.add(self.words["inner"], code.number(self.terms - 1)), terms)
         beside = code.icmp_signed("==", self.words["column_bytes"], itemsize)
         along = code.icmp_signed("==", self.words["row_bytes"], itemsize)
-        squares = code.mul(code.sdiv(inner, code.number(self.width)), code.number(self.width))
+        whole = code.mul(code.sdiv(self.words["inner"], code.number(self.width)), code.number(self.width))
+        squares = code.sdiv(whole, terms)
         with code.when(beside):
             self.blocks(full, zero, inner, self.copy)
         with code.when(code.not_(beside)):
             turned = code.select(along, squares, zero)
-            self.blocks(full, zero, turned, self.turn, self.width)
+            self.blocks(full, zero, turned, self.turn, self.width // self.terms)
             self.blocks(full, turned, inner, self.gather)
-        with code.loop(code.number(0), self.words["inner"]) as k, code.loop(code.number(0), rest) as place:
-            source, packed = self.line(full, k)
-            there = code.at(packed, code.mul(place, code.number(self.itemsize)))
-            number = code.read(self.element, code.at(source, code.mul(place, self.words["column_bytes"])), 1)
-            code.write(number, there, self.itemsize)
+        with code.loop(zero, inner) as word, code.loop(zero, rest) as place:
+            source, packed = self.line(full, word)
+            there = code.at(source, code.mul(place, self.words["column_bytes"]))
+            number = self.encoded(self.element, there, word)
+            code.write(number, code.at(packed, code.mul(place, itemsize)), self.itemsize)
 
-    def line(self, block: ir.Value, k: ir.Value) -> tuple[ir.Value, ir.Value]:
-        """Where the numbers of one k of a unit block lie, and where they are packed."""
+    def line(self, block: ir.Value, word: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Where the numbers of the first k of a word of a unit block lie, and where the word is packed."""
         code, words = self.code, self.words
+        k = code.mul(word, code.number(self.terms))
         column = code.mul(code.mul(block, code.number(self.width)), words["column_bytes"])
         source = code.at(
             code.inttoptr(words["source"], POINTER), code.add(code.mul(k, words["row_bytes"]), column)
         )
-        place = code.add(code.mul(block, words["block_bytes"]), code.mul(k, words["step_bytes"]))
+        place = code.add(code.mul(block, words["block_bytes"]), code.mul(word, words["step_bytes"]))
         return source, code.at(code.inttoptr(words["packed"], POINTER), place)
 
     def blocks(self, full: ir.Value, first: ir.Value, last: ir.Value, move: Move, step: int = 1) -> None:
-        """All full unit blocks, each k of them, or `step` at a time, moved in one way."""
+        """All full unit blocks, each word of them, or `step` at a time, moved in one way."""
         code = self.code
-        with code.loop(code.number(0), full) as block, code.loop(first, last, step) as k:
-            move(*self.line(block, k))
+        with code.loop(code.number(0), full) as block, code.loop(first, last, step) as word:
+            move(*self.line(block, word), word)
 
-    def copy(self, source: ir.Value, packed: ir.Value) -> None:
+    def encoded(self, type_: ir.Type, source: ir.Value, word: ir.Value) -> ir.Value:
+        """The word of the numbers at a place, of one column or of a vector of them; 0 beyond the last k."""
+        code = self.code
+        values = [code.read(type_, source, 1)]
+        for term in range(1, self.terms):
+            k = code.add(code.mul(word, code.number(self.terms)), code.number(term))
+            is_there = code.icmp_signed("<", k, self.words["inner"])
+            behind = code.mul(self.words["row_bytes"], code.number(term))
+            there = code.at(source, code.select(is_there, behind, code.number(0)))
+            values.append(code.select(is_there, code.read(type_, there, 1), code.splat(type_, 0)))
+        return self.in_words(values)
+
+    def in_words(self, values: list[ir.Value]) -> ir.Value:
+        """Numbers of as many k as a word holds, as words."""
+        return values[0] if self.kind is None else in_words(self.code, self.kind, values, is_left=False)
+
+    def copy(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
         """Numbers that lie side by side."""
         vector = ir.VectorType(self.element, self.width)
-        self.code.write(self.code.read(vector, source, 1), packed, self.itemsize)
+        self.code.write(self.encoded(vector, source, word), packed, self.itemsize)
 
-    def turn(self, source: ir.Value, packed: ir.Value) -> None:
+    def turn(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
         """As many k as a vector has numbers, which lie side by side for each column."""
         code, width = self.code, self.width
         vector = ir.VectorType(self.element, width)
@@ -93,17 +118,16 @@ class PackCode:
         for _ in range(half.bit_length()):  # each turn shuffles both halves into each other
             pairs = zip(square[:half], square[half:], strict=True)
             square = [shuffled(code, *pair, first) for pair in pairs for first in (0, half)]
-        for line in square:
-            code.write(line, packed, self.itemsize)
+        for first in range(0, width, self.terms):
+            code.write(self.in_words(square[first : first + self.terms]), packed, self.itemsize)
             packed = code.at(packed, self.words["step_bytes"])
 
-    def gather(self, source: ir.Value, packed: ir.Value) -> None:
+    def gather(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
         """Numbers that lie a stride apart."""
         code = self.code
         for place in range(self.width):
-            code.write(
-                code.read(self.element, source, 1), code.at(packed, place * self.itemsize), self.itemsize
-            )
+            number = self.encoded(self.element, source, word)
+            code.write(number, code.at(packed, place * self.itemsize), self.itemsize)
             source = code.at(source, self.words["column_bytes"])
 
 

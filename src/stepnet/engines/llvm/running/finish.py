@@ -175,7 +175,8 @@ class FinishCall:
         left, right = (operand.array for operand in operands)
         if number not in self.contracts and can_be_kept(left, right):
             columns = left.shape[1], right.shape[1]
-            made = Contract(*columns, left.dtype.name, self.places, self.finish.target)
+            encoding = node.attributes.get("weights")
+            made = Contract(*columns, left.dtype.name, self.places, self.finish.target, encoding)
             self.contracts[number] = made
         known = self.contracts.get(number)
         return total(node, operands, self.finish.target) if known is None else known(left, right, out)
@@ -200,5 +201,5 @@ def total(node: Node, operands: Sequence[Rows], target: Target) -> Array:
         return total_of(node, [operand.packed for operand in operands])
     left, right = operands
     if left.places is right.places:
-        return contract(left.array, right.array, left.places, target)
-    return contract(left.packed, right.packed, None, target)
+        return contract(left.array, right.array, left.places, target, **node.attributes)
+    return contract(left.packed, right.packed, None, target, **node.attributes)
