@@ -12,7 +12,7 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
-from stepnet.engines import Call, Results
+from stepnet.engines import Bound, Call, Results
 from stepnet.errors import InputError
 from stepnet.net.interpret import Segments, of_rows, within_steps
 from stepnet.net.ir import Builder, Net
@@ -33,6 +33,17 @@ MASKED = ("repeat", "zero")
 
 PIECES = (8, 128)
 """How many steps of each sequence are run before looking which have ended: at first, and at most."""
+LONG_PIECES = (256, 1024)
+"""The same where the machine code looks itself."""
+
+
+def next_piece(bound: Bound, rows: int, before: int) -> tuple[int, bool]:
+    """How many steps of so many sequences the next call runs, where the one before ran `before`; and whether it
+    looks itself which sequences have ended.
+    """
+    looks = rows <= bound.most_until
+    fewest, most = LONG_PIECES if looks else PIECES
+    return min(max(2 * before, fewest), most), looks
 
 
 class Controls(TypedDict, total=False):

@@ -1,0 +1,150 @@
+"""Generation as a recurrence: the net of a step whose input is made of the symbol that the step before chose.
+
+    symbol --feed--> x --layers--> scores --choose--> symbol        the memory of the new recurrence:
+                      memories -----------> memories                memories, symbol, step, ended
+
+A call over as many steps as are wanted is one call of a kernel, with no Python between two symbols. A sequence
+has ended from its stop symbol on. From then on its memories stay, its last symbol is fed again and its steps
+are not counted. So what is computed after the end is what was computed last: no index leaves its table.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.net.ir import Builder, Recur, with_inputs
+from stepnet.net.types import CONST, ROWS, STEPS, Type
+from stepnet.plan.plan import Plan
+from stepnet.rnn.control import chosen
+from stepnet.rnn.feeds import Feed
+from stepnet.rnn.one_step import one_step
+from stepnet.rnn.program import Program
+from stepnet.rnn.samplers import Sampling
+from stepnet.trace.step import Spec
+from stepnet.trace.traced import Traced, apply
+
+Array = np.ndarray
+
+OWN = {"symbol": "int64", "step": "int64", "ended": "bool", "unclear": "bool"}
+"""The memories behind those of the layers: the symbol that is fed next, the steps so far, whether the sequence
+has ended, and whether it ended because no score was the highest.
+"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a symbol is chosen among so many, and which of them end a sequence.
+
+    sampler: None for the highest score. Others than `Sampling` are functions that no net has.
+    """
+
+    symbols: int
+    stops: tuple[int, ...]
+    sampler: Any = None
+
+    @property
+    def random(self) -> str:
+        """The dtype of the sequence that a call runs over: random numbers, or nothing that is read."""
+        return "bool" if self.sampler is None else "float64"
+
+    def of(self, scores: Traced, random: Traced) -> tuple[Traced, Traced]:
+        """The symbol of each row, and whether its highest score is finite."""
+        highest = np.max(scores, axis=-1)
+        clear = abs(highest) < np.inf if scores.type.is_float else highest == highest
+        if self.sampler is None:
+            return scores.argmax(axis=-1), clear
+        assert isinstance(self.sampler, Sampling)
+        return self.sampler.of_values(scores, random), clear
+
+    def ends(self, symbol: Traced) -> Traced:
+        """Whether a symbol ends its sequence."""
+        return apply("gather", np.isin(np.arange(self.symbols), self.stops), symbol)
+
+
+def feedback(plans: Sequence[Plan], params: Sequence[Array], feed: Feed, choice: Choice) -> Program:
+    """The recurrence that writes symbols.
+
+    plans: of each layer, with one input and one output. params: their parameters, layer after layer.
+
+    Its sequence is one random number per step, or any bools. Its output is the symbol that each step chose.
+    Its memories are those of the layers, and `OWN`; its statics those of the layers.
+    """
+    builder = Builder()
+    inputs = Inputs.of(builder, plans, feed, choice)
+    symbol, step, ended, unclear = inputs.own
+    x = feed.of_values(symbol, inputs.table)
+    before, after = list[Traced](), list[Traced]()
+    for plan, memories, statics, parameters in inputs.parts(plans):
+        operands = [value.number for value in (x, *memories, *statics, *parameters)]
+        output, *following = one_step(builder, plan, operands, step.number)
+        x = Traced(builder, output)
+        before += memories
+        after += [Traced(builder, number) for number in following]
+    scores = x.astype(x.type.computed.dtype)
+    new, clear = choice.of(scores, inputs.random)
+    ends = ended | ~clear | choice.ends(new)
+    after = chosen(~ends, [*after, new, step + 1], [*before, symbol, step])
+    results = [new, *after, ends, unclear | ~(clear | ended)]
+    body = with_inputs(builder, [value.number for value in inputs.order], [value.number for value in results])
+    return program_of(Recur(body, 1, len(results) - 1), [*params, *feed.tables])
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of the body, by kind; those of each layer apart, and `own` for `OWN`."""
+
+    random: Traced
+    memories: list[list[Traced]]
+    own: list[Traced]
+    statics: list[list[Traced]]
+    parameters: list[list[Traced]]
+    table: Traced | None
+
+    @classmethod
+    def of(cls, builder: Builder, plans: Sequence[Plan], feed: Feed, choice: Choice) -> "Inputs":
+        """New inputs of a body."""
+
+        def new(type_: Type, name: str) -> Traced:
+            return Traced(builder, builder.input(type_, name))
+
+        def like(plan: Plan, places: tuple[int, ...]) -> list[Traced]:
+            nodes = [plan.net.nodes[plan.net.inputs[place]] for place in places]
+            return [new(node.type, node.name) for node in nodes]
+
+        return cls(
+            new(Type(ROWS, (), choice.random), "random"),
+            [like(plan, plan.ends.memories) for plan in plans],
+            [new(Type(ROWS, (), dtype), name) for name, dtype in OWN.items()],
+            [like(plan, plan.ends.statics) for plan in plans],
+            [like(plan, plan.ends.parameters) for plan in plans],
+            next((new(Type(CONST, table.shape, table.dtype.name), "table") for table in feed.tables), None),
+        )
+
+    def parts(
+        self, plans: Sequence[Plan]
+    ) -> Iterable[tuple[Plan, list[Traced], list[Traced], list[Traced]]]:
+        """Each plan with its memories, statics and parameters."""
+        return zip(plans, self.memories, self.statics, self.parameters, strict=True)
+
+    @property
+    def order(self) -> list[Traced]:
+        """All of them in the order of a recurrence's operands."""
+        layers = [[value for part in kind for value in part] for kind in (self.memories, self.statics)]
+        constants = [value for part in self.parameters for value in part]
+        tables = [] if self.table is None else [self.table]
+        return [self.random, *layers[0], *self.own, *layers[1], *constants, *tables]
+
+
+def program_of(recur: Recur, params: list[Array]) -> Program:
+    """The program of a recurrence over one sequence."""
+    builder, body = Builder(), recur.body
+    operands = [
+        builder.input(body.type_of(number).at(body.type_of(number).extent if place else STEPS), body.nodes[number].name)
+        for place, number in enumerate(body.inputs)
+    ]
+    results = recur.add_results(builder, operands)
+    memory = [Spec(body.type_of(number).shape, body.type_of(number).dtype) for number in recur.memories]
+    net = builder.net([*results.outputs, *results.memories])
+    return Program(net, 0, memory, memory, len(memory), params)

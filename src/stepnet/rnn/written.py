@@ -1,0 +1,172 @@
+"""Sequences written in machine code: `feedback` with the recurrence's own plans, called piece by piece.
+
+    first symbols --> call of many steps --> symbols, memories --> call --> ...      rows that have ended are left out
+
+A piece is one call of a kernel. It ends early where at least half of its rows have ended.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from stepnet.engines import Call, choose
+from stepnet.net.types import STEPS
+from stepnet.plan.plan import Plan
+from stepnet.ragged.offsets import offsets_of, positions_of
+from stepnet.rnn.batch import initial_arrays
+from stepnet.rnn.compose import Stack
+from stepnet.rnn.control import next_piece
+from stepnet.rnn.declared import keep
+from stepnet.rnn.feedback import OWN, Choice, feedback
+from stepnet.rnn.feeds import Feed
+from stepnet.rnn.layers import Leaf, leaves_of
+from stepnet.rnn.one_step import refusal
+from stepnet.rnn.program import Program, StepProgram
+from stepnet.rnn.recurrence import RNN
+from stepnet.rnn.samplers import MOST_SYMBOLS, Sampling
+from stepnet.rnn.writer import Front, Writer
+from stepnet.trace.step import Spec
+from stepnet.values.structure import leaves
+
+Array = np.ndarray
+Written = list[tuple[Array, Array]]
+"""The rows of symbols and these symbols, in the order in which they were written."""
+
+ENGINE = "llvm"
+KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, Program]]" = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Wired:
+    """What writes the sequences of a front in machine code: the new recurrence, and what it begins with."""
+
+    program: Program
+    memories: list[Array]
+    statics: list[Array]
+
+    @classmethod
+    def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
+        """It, or the reason why Python is needed between two steps."""
+        reason = refused(writer, choice.symbols, choice.sampler)
+        if reason is not None or not isinstance(writer.feed, Feed):
+            return str(reason)
+        parts = leaves_of(writer.layer, front.state, front.statics, len(front.scores))
+        programs = programs_of(parts, writer)
+        if isinstance(programs, str):
+            return programs
+        program = program_for(writer, writer.feed, parts, programs, choice)
+        if isinstance(program, str):
+            return program
+        memories = list[Array]()
+        for part, own in zip(parts, programs, strict=True):
+            arrays = initial_arrays(part.initial, own.memory, len(front.scores))
+            memories += [array for array in arrays if array is not None]
+        return cls(program, memories, [array for part in parts for array in part.statics.arrays])
+
+
+def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
+    """The reason why Python is needed between two steps, as far as arguments say; None where it is not."""
+    if not isinstance(writer.feed, Feed):
+        return "feed= is a function"
+    if writer.scores is not None:
+        return "scores= is a function"
+    if writer.feed.size is not None and writer.feed.size < symbols:
+        return f"there are scores of {symbols} symbols, and {writer.feed.size} can be fed"
+    if sampler is not None and type(sampler) is not Sampling:
+        return "sampler= is a function, and not one of sn.sampling"
+    if sampler is not None and symbols > MOST_SYMBOLS:
+        return f"symbols are drawn in machine code among {MOST_SYMBOLS} at most, and there are {symbols}"
+    return None
+
+
+def programs_of(parts: list[Leaf], writer: Writer) -> list[StepProgram] | str:
+    """The programs of all layers, which one plan each runs; or the reason why one is not a step of a net."""
+    assert isinstance(writer.feed, Feed)
+    spec, programs = writer.feed.spec, list[StepProgram]()
+    for part in parts:
+        program = part.rnn.program_of(spec, part.statics.specs)
+        single = program.schedule.whole
+        if part.statics.beside or single is None:
+            return f"{part.rnn!r} has sequences inside its steps, or statics that are sequences"
+        if len(leaves(program.output)) != 1:
+            return f"{part.rnn!r} has several outputs"
+        if (reason := refusal(single)) is not None:
+            return f"{part.rnn!r} is no step of a net: {reason}"
+        engine = choose(program.schedule, writer.engine)[0].name
+        if engine != ENGINE:
+            return f"{part.rnn!r} runs on {engine}"
+        type_ = program.net.type_of(program.net.results[0])
+        assert type_.extent == STEPS
+        spec = Spec(type_.shape, type_.dtype)
+        programs.append(program)
+    return programs
+
+
+def program_for(
+    writer: Writer, feed: Feed, parts: list[Leaf], programs: list[StepProgram], choice: Choice
+) -> Program | str:
+    """The recurrence that writes symbols, kept for the next call; the reason why the engine refuses it."""
+    known = KEPT.setdefault(writer.layer, OrderedDict())
+    key = feed.size, feed.dtype, choice, *(part.statics.key for part in parts)
+    program = known.get(key)
+    if program is None or not same_tables(feed, program):
+        plans: list[Plan] = [plan for each in programs if (plan := each.schedule.whole) is not None]
+        params = [array for each in programs for array in each.params]
+        program = feedback(plans, params, feed, choice)
+        engine = choose(program.schedule, (ENGINE, "interpret"))[0].name
+        if engine != ENGINE:
+            return "the net of a step with its symbols is refused by the engine"
+        keep(known, key, program)
+    return program
+
+
+def same_tables(feed: Feed, program: Program) -> bool:
+    """Whether a program was made with the rows that symbols stand for now."""
+    return all(np.array_equal(table, known) for table, known in zip(feed.tables, program.params[-1:]))
+
+
+# ---- the pieces --------------------------------------------------------------------------------------------
+
+
+def write(
+    wired: Wired, front: Front, first: Array, rows: Array, most: int, draw: Callable[[Array, Array], Array] | None
+) -> Written | None:
+    """The symbols behind the first ones, of the rows that go on: `most` of each; None where a score is not
+    finite, for which the steps one by one raise the error.
+
+    first: the first symbol of each of these rows. draw: random numbers for rows and steps.
+    """
+    bound = wired.program.bound(ENGINE)
+    memories = [memory[rows] for memory in wired.memories]
+    begun, symbol, written = front.begun[rows], first, np.zeros(len(front.scores), np.int64)
+    still, result = [static[rows] for static in wired.statics], Written()
+    ended = len(memories) + list(OWN).index("ended")
+    steps = 0
+    while len(rows):
+        steps, looks = next_piece(bound, len(rows), steps)
+        lengths = np.minimum(most - written[rows], steps)
+        offsets = offsets_of(lengths)
+        if draw is None:
+            random = np.zeros(int(offsets[-1]), bool)
+        else:
+            random = draw(np.repeat(rows, lengths), positions_of(written[rows] + 1, lengths))
+        no = np.zeros(len(rows), bool)
+        initial = [*memories, symbol, begun, no, no]
+        call = Call([random], offsets[:-1], lengths, int(offsets[-1]), initial, still, until=ended if looks else None)
+        results = bound(call)
+        *memories, symbol, step, done, unclear = results.final
+        if unclear.any():
+            return None
+        used = step - begun + done
+        places = positions_of(offsets[:-1], used)
+        result.append((np.repeat(rows, used), results.outputs[0][places]))
+        written[rows] += used
+        left = np.flatnonzero(~done & (written[rows] < most))
+        memories = [memory[left] for memory in memories]
+        still = [static[left] for static in still]
+        symbol, begun, rows = symbol[left], step[left], rows[left]
+    return result
