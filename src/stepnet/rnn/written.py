@@ -147,7 +147,7 @@ def write(
     ended = len(memories) + list(OWN).index("ended")
     steps = 0
     while len(rows):
-        steps, looks = next_piece(bound, len(rows), steps)
+        steps, looks = next_piece(bound.most_until, len(rows), steps)
         lengths = np.minimum(most - written[rows], steps)
         offsets = offsets_of(lengths)
         if draw is None:
