@@ -8,21 +8,21 @@ has ended from its stop symbol on. From then on its memories stay, its last symb
 are not counted. So what is computed after the end is what was computed last: no index leaves its table.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from stepnet.net.ir import Builder, Recur, with_inputs
-from stepnet.net.types import CONST, ROWS, STEPS, Type
+from stepnet.net.types import CONST, ROWS, Type
 from stepnet.plan.plan import Plan
 from stepnet.rnn.control import chosen
+from stepnet.rnn.by_symbol import program_of
 from stepnet.rnn.feeds import Feed
 from stepnet.rnn.one_step import one_step
 from stepnet.rnn.program import Program
 from stepnet.rnn.samplers import Sampling
-from stepnet.trace.step import Spec
 from stepnet.trace.traced import Traced, apply
 
 Array = np.ndarray
@@ -63,23 +63,29 @@ class Choice:
         return apply("gather", np.isin(np.arange(self.symbols), self.stops), symbol)
 
 
-def feedback(plans: Sequence[Plan], params: Sequence[Array], feed: Feed, choice: Choice) -> Program:
+def feedback(
+    plans: Sequence[Plan], params: Sequence[Array], feed: Feed, choice: Choice, known: Mapping[int, Array]
+) -> Program:
     """The recurrence that writes symbols.
 
-    plans: of each layer, with one input and one output. params: their parameters, layer after layer.
+    plans: of each layer, with one input and one output. params: their parameters, layer after layer. known:
+    for values of the first plan's net their rows for all symbols.
 
     Its sequence is one random number per step, or any bools. Its output is the symbol that each step chose.
     Its memories are those of the layers, and `OWN`; its statics those of the layers.
     """
     builder = Builder()
-    inputs = Inputs.of(builder, plans, feed, choice)
+    tables = [*known.values(), *feed.tables]
+    inputs = Inputs.of(builder, plans, tables, choice)
     symbol, step, ended, unclear = inputs.own
-    x = feed.of_values(symbol, inputs.table)
+    x = feed.of_values(symbol, *inputs.tables[len(known) :])
+    pairs = zip(known, inputs.tables, strict=False)
+    own = {number: builder.add("gather", table.number, symbol.number) for number, table in pairs}
     before, after = list[Traced](), list[Traced]()
     for plan, memories, statics, parameters in inputs.parts(plans):
         operands = [value.number for value in (x, *memories, *statics, *parameters)]
-        output, *following = one_step(builder, plan, operands, step.number)
-        x = Traced(builder, output)
+        output, *following = one_step(builder, plan, operands, step.number, own)
+        x, own = Traced(builder, output), {}
         before += memories
         after += [Traced(builder, number) for number in following]
     scores = x.astype(x.type.computed.dtype)
@@ -88,7 +94,7 @@ def feedback(plans: Sequence[Plan], params: Sequence[Array], feed: Feed, choice:
     after = chosen(~ends, [*after, new, step + 1], [*before, symbol, step])
     results = [new, *after, ends, unclear | ~(clear | ended)]
     body = with_inputs(builder, [value.number for value in inputs.order], [value.number for value in results])
-    return program_of(Recur(body, 1, len(results) - 1), [*params, *feed.tables])
+    return program_of(Recur(body, 1, len(results) - 1), [*params, *tables])
 
 
 @dataclass(frozen=True)
@@ -100,10 +106,10 @@ class Inputs:
     own: list[Traced]
     statics: list[list[Traced]]
     parameters: list[list[Traced]]
-    table: Traced | None
+    tables: list[Traced]
 
     @classmethod
-    def of(cls, builder: Builder, plans: Sequence[Plan], feed: Feed, choice: Choice) -> "Inputs":
+    def of(cls, builder: Builder, plans: Sequence[Plan], tables: Sequence[Array], choice: Choice) -> "Inputs":
         """New inputs of a body."""
 
         def new(type_: Type, name: str) -> Traced:
@@ -119,7 +125,7 @@ class Inputs:
             [new(Type(ROWS, (), dtype), name) for name, dtype in OWN.items()],
             [like(plan, plan.ends.statics) for plan in plans],
             [like(plan, plan.ends.parameters) for plan in plans],
-            next((new(Type(CONST, table.shape, table.dtype.name), "table") for table in feed.tables), None),
+            [new(Type(CONST, table.shape, table.dtype.name), "table") for table in tables],
         )
 
     def parts(
@@ -133,18 +139,4 @@ class Inputs:
         """All of them in the order of a recurrence's operands."""
         layers = [[value for part in kind for value in part] for kind in (self.memories, self.statics)]
         constants = [value for part in self.parameters for value in part]
-        tables = [] if self.table is None else [self.table]
-        return [self.random, *layers[0], *self.own, *layers[1], *constants, *tables]
-
-
-def program_of(recur: Recur, params: list[Array]) -> Program:
-    """The program of a recurrence over one sequence."""
-    builder, body = Builder(), recur.body
-    operands = [
-        builder.input(body.type_of(number).at(body.type_of(number).extent if place else STEPS), body.nodes[number].name)
-        for place, number in enumerate(body.inputs)
-    ]
-    results = recur.add_results(builder, operands)
-    memory = [Spec(body.type_of(number).shape, body.type_of(number).dtype) for number in recur.memories]
-    net = builder.net([*results.outputs, *results.memories])
-    return Program(net, 0, memory, memory, len(memory), params)
+        return [self.random, *layers[0], *self.own, *layers[1], *constants, *self.tables]

@@ -51,7 +51,7 @@ class Feed:
         within(symbols, self.size)
         return one_hot(symbols, self.size, self.dtype) if self.table is None else self.table[symbols]
 
-    def of_values(self, symbol: Traced, table: Traced | None) -> Traced:
+    def of_values(self, symbol: Traced, table: Traced | None = None) -> Traced:
         """The same for a value of a step."""
         if table is not None:
             return apply("gather", table, symbol)

@@ -9,10 +9,10 @@ the one behind all passes, and barriers keep the passes that run on the new net 
 products in another way. A barrier is `detach`, which no pass looks through.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stepnet.net.ir import Builder, Node
+from stepnet.net.ir import Builder, Node, ancestors
 from stepnet.net.types import CONST, ROWS, STEPS
 from stepnet.plan.plan import Plan
 
@@ -36,13 +36,39 @@ def counts(plan: Plan) -> bool:
     return any(node.operation == "index" for node in plan.body.nodes)
 
 
-def one_step(builder: Builder, plan: Plan, operands: Sequence[int], index: int) -> list[int]:
+def one_step(
+    builder: Builder, plan: Plan, operands: Sequence[int], index: int, known: Mapping[int, int]
+) -> list[int]:
     """The numbers of the plan's results after one step: its outputs, then the next memories.
 
     operands: a value of the body that `builder` makes for each input of the plan's net, per row or constant.
-    index: the number of steps that came before.
+    index: the number of steps that came before. known: values of the plan's net that the body has already.
     """
-    return OneStep(builder, plan, index).results(operands)
+    return OneStep(builder, plan, index, known).results(operands)
+
+
+def of_inputs(plan: Plan) -> list[int]:
+    """The values per step of a plan's net that are made of its sequences and parameters alone."""
+    found = {plan.net.inputs[place] for place in (*plan.ends.sequences, *plan.ends.parameters)}
+    for number, node in enumerate(plan.net.nodes):
+        if node.operation != "recur" and node.inputs and found.issuperset(node.inputs):
+            found.add(number)
+        elif node.operation == "constant":
+            found.add(number)
+    return [number for number in sorted(found) if plan.net.nodes[number].types[0].extent == STEPS]
+
+
+def before_loop(builder: Builder, plan: Plan, operands: Mapping[int, int], wanted: Sequence[int]) -> list[int]:
+    """The numbers of values that are made of a plan's sequences and parameters, for one step.
+
+    operands: a value of the body that `builder` makes for each of these inputs of the plan's net.
+    """
+    step = OneStep(builder, plan, -1, operands)
+    needed = ancestors(plan.net.nodes, wanted)
+    for number, node in enumerate(plan.net.nodes):
+        if number in needed and node.operation != "input":
+            step.place[number] = step.copied(node, [step.place[operand] for operand in node.inputs])
+    return [step.place[number] for number in wanted]
 
 
 @dataclass
@@ -52,20 +78,24 @@ class OneStep:
     builder: Builder
     plan: Plan
     index: int
-    place: dict[int, int] = field(default_factory=dict[int, int])
+    known: Mapping[int, int]
+    place: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = dict(self.known)
 
     def results(self, operands: Sequence[int]) -> list[int]:
         """The results for these operands."""
         net, several = self.plan.net, dict[int, list[int]]()
         for number, operand in zip(net.inputs, operands, strict=True):
             of_steps = net.type_of(number).extent == STEPS
-            self.place[number] = self.barrier(operand) if of_steps else operand
+            self.place.setdefault(number, self.barrier(operand) if of_steps else operand)
         for number, node in enumerate(net.nodes):
             if node.operation == "recur":
                 several[number] = self.loop([self.place[operand] for operand in node.inputs])
             elif node.operation == "result" and node.inputs[0] in several:
                 self.place[number] = several[node.inputs[0]][node.attributes["of"]]
-            elif node.operation != "input":
+            elif number not in self.place:
                 self.place[number] = self.copied(node, [self.place[operand] for operand in node.inputs])
         return [self.place[result] for result in net.results]
 

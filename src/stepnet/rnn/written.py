@@ -18,6 +18,7 @@ from stepnet.net.types import STEPS
 from stepnet.plan.plan import Plan
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.rnn.batch import initial_arrays
+from stepnet.rnn.by_symbol import symbol_tables
 from stepnet.rnn.compose import Stack
 from stepnet.rnn.control import next_piece
 from stepnet.rnn.declared import keep
@@ -116,7 +117,9 @@ def program_for(
     if program is None or not same_tables(feed, program):
         plans: list[Plan] = [plan for each in programs if (plan := each.schedule.whole) is not None]
         params = [array for each in programs for array in each.params]
-        program = feedback(plans, params, feed, choice)
+        own = programs[0].params
+        tables = symbol_tables(plans[0], own, feed, choice.symbols, choice.stops, ENGINE)
+        program = feedback(plans, params, feed, choice, tables)
         engine = choose(program.schedule, (ENGINE, "interpret"))[0].name
         if engine != ENGINE:
             return "the net of a step with its symbols is refused by the engine"
@@ -126,7 +129,7 @@ def program_for(
 
 def same_tables(feed: Feed, program: Program) -> bool:
     """Whether a program was made with the rows that symbols stand for now."""
-    return all(np.array_equal(table, known) for table, known in zip(feed.tables, program.params[-1:]))
+    return not feed.tables or np.array_equal(feed.tables[0], program.params[-1])
 
 
 # ---- the pieces --------------------------------------------------------------------------------------------
