@@ -58,9 +58,10 @@ class Choice:
         assert isinstance(self.sampler, Sampling)
         return self.sampler.of_values(scores, random), clear
 
-    def ends(self, symbol: Traced) -> Traced:
-        """Whether a symbol ends its sequence."""
-        return apply("gather", np.isin(np.arange(self.symbols), self.stops), symbol)
+    @property
+    def stopping(self) -> Array:
+        """Whether each symbol ends its sequence. It is a parameter: other stops need no other machine code."""
+        return np.isin(np.arange(self.symbols), self.stops)
 
 
 def feedback(
@@ -75,10 +76,11 @@ def feedback(
     Its memories are those of the layers, and `OWN`; its statics those of the layers.
     """
     builder = Builder()
-    tables = [*known.values(), *feed.tables]
-    inputs = Inputs.of(builder, plans, tables, choice)
+    tables = [("by symbol", table) for table in known.values()]
+    tables += [*(("table", table) for table in feed.tables), ("stopping", choice.stopping)]
+    inputs = Inputs.of(builder, plans, tables, choice.random)
     symbol, step, ended, unclear = inputs.own
-    x = feed.of_values(symbol, *inputs.tables[len(known) :])
+    x = feed.of_values(symbol, *inputs.tables[len(known) : -1])
     pairs = zip(known, inputs.tables, strict=False)
     own = {number: builder.add("gather", table.number, symbol.number) for number, table in pairs}
     before, after = list[Traced](), list[Traced]()
@@ -90,11 +92,11 @@ def feedback(
         after += [Traced(builder, number) for number in following]
     scores = x.astype(x.type.computed.dtype)
     new, clear = choice.of(scores, inputs.random)
-    ends = ended | ~clear | choice.ends(new)
+    ends = ended | ~clear | apply("gather", inputs.tables[-1], new)
     after = chosen(~ends, [*after, new, step + 1], [*before, symbol, step])
     results = [new, *after, ends, unclear | ~(clear | ended)]
     body = with_inputs(builder, [value.number for value in inputs.order], [value.number for value in results])
-    return program_of(Recur(body, 1, len(results) - 1), [*params, *tables])
+    return program_of(Recur(body, 1, len(results) - 1), [*params, *(table for _, table in tables)])
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ class Inputs:
     tables: list[Traced]
 
     @classmethod
-    def of(cls, builder: Builder, plans: Sequence[Plan], tables: Sequence[Array], choice: Choice) -> "Inputs":
-        """New inputs of a body."""
+    def of(cls, builder: Builder, plans: Sequence[Plan], tables: Sequence[tuple[str, Array]], random: str) -> "Inputs":
+        """New inputs of a body. tables: with their names. random: the dtype of the sequence."""
 
         def new(type_: Type, name: str) -> Traced:
             return Traced(builder, builder.input(type_, name))
@@ -120,12 +122,12 @@ class Inputs:
             return [new(node.type, node.name) for node in nodes]
 
         return cls(
-            new(Type(ROWS, (), choice.random), "random"),
+            new(Type(ROWS, (), random), "random"),
             [like(plan, plan.ends.memories) for plan in plans],
             [new(Type(ROWS, (), dtype), name) for name, dtype in OWN.items()],
             [like(plan, plan.ends.statics) for plan in plans],
             [like(plan, plan.ends.parameters) for plan in plans],
-            [new(Type(CONST, table.shape, table.dtype.name), "table") for table in tables],
+            [new(Type(CONST, table.shape, table.dtype.name), name) for name, table in tables],
         )
 
     def parts(

@@ -15,16 +15,16 @@ import numpy as np
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.compose import Stack
-from stepnet.rnn.feedback import Choice
 from stepnet.rnn.masks import MOST_SEED, SEED, identified, numbers_at
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
 from stepnet.rnn.writer import Front, Live, Writer, checked_most, checked_stops, checked_symbols
-from stepnet.rnn.written import Wired, Written, write
 from stepnet.values.arguments import function, whole
 
 Array = np.ndarray
 Sampler = Callable[[Array, Array], Any]
+Written = list[tuple[Array, Array]]
+"""The rows of symbols and these symbols, in the order in which they were written."""
 
 
 def generate(
@@ -87,7 +87,7 @@ def generate(
     whole(seed, SEED, 0, MOST_SEED)
     writer = Writer.of(rnn, feed, scores, engine)
     front = writer.begin(start, initial, statics, stops)
-    count, symbols = front.scores.shape
+    count = len(front.scores)
     names = identified(identities, count)
 
     def draw(rows: Array, steps: Array) -> Array:
@@ -98,10 +98,9 @@ def generate(
     rows = np.flatnonzero(~np.isin(first, stops))
     written: Written = [(np.arange(count), first)]
     if len(rows) and most > 1:
-        choice = Choice(symbols, tuple(np.unique(stops).tolist()), sampler)
-        wired = Wired.of(writer, front, choice)
-        rest = None if isinstance(wired, str) else write(wired, front, first[rows], rows, most - 1, chooser.drawn)
-        written += stepped(writer, front, chooser, stops, most, first, rows) if rest is None else rest
+        call = writer, front, chooser, stops, most - 1, first[rows], rows
+        rest = in_machine_code(*call)
+        written += stepped(*call) if rest is None else rest
     of, values = (np.concatenate(parts) for parts in zip(*written, strict=True))
     return Ragged(values[np.argsort(of, kind="stable")], (offsets_of(np.bincount(of, minlength=count)),))
 
@@ -126,13 +125,27 @@ class Chooser:
         return checked_symbols(self.sampler(scores, random), scores.shape)
 
 
+def in_machine_code(
+    writer: Writer, front: Front, chooser: Chooser, stops: Array, most: int, symbols: Array, rows: Array
+) -> Written | None:
+    """At most `most` symbols behind the first ones, of these rows; None where it takes steps one by one."""
+    # What makes the net of a step with its feedback: few processes generate anything.
+    from stepnet.rnn.feedback import Choice
+    from stepnet.rnn.written import Wired, write
+
+    choice = Choice(front.scores.shape[1], tuple(np.unique(stops).tolist()), chooser.sampler)
+    wired = Wired.of(writer, front, choice)
+    if isinstance(wired, str):
+        return None
+    return write(wired, front, symbols, rows, most, chooser.drawn)
+
+
 def stepped(
     writer: Writer, front: Front, chooser: Chooser, stops: Array, most: int, symbols: Array, rows: Array
 ) -> Written:
-    """The symbols behind the first ones, step by step: with Python between two steps."""
-    written, live, left = Written(), Live(writer, front, rows), np.arange(len(rows))
-    symbols = symbols[rows]
-    for step in range(1, most):
+    """The same step by step: with Python between two steps."""
+    written, live = Written(), Live(writer, front, rows)
+    for step in range(1, most + 1):
         scores = writer.scored(live.step(symbols), len(rows))
         symbols = chooser.symbols(scores, rows, step)
         written.append((rows, symbols))
@@ -140,6 +153,6 @@ def stepped(
         rows, symbols = rows[left], symbols[left]
         if not len(rows):
             break
-        if step + 1 < most:
+        if step < most:
             live = live.take(left)
     return written

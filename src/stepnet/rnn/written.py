@@ -34,9 +34,6 @@ from stepnet.trace.step import Spec
 from stepnet.values.structure import leaves
 
 Array = np.ndarray
-Written = list[tuple[Array, Array]]
-"""The rows of symbols and these symbols, in the order in which they were written."""
-
 ENGINE = "llvm"
 KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, Program]]" = WeakKeyDictionary()
 
@@ -129,7 +126,7 @@ def program_for(
 
 def same_tables(feed: Feed, program: Program) -> bool:
     """Whether a program was made with the rows that symbols stand for now."""
-    return not feed.tables or np.array_equal(feed.tables[0], program.params[-1])
+    return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
 
 
 # ---- the pieces --------------------------------------------------------------------------------------------
@@ -137,8 +134,8 @@ def same_tables(feed: Feed, program: Program) -> bool:
 
 def write(
     wired: Wired, front: Front, first: Array, rows: Array, most: int, draw: Callable[[Array, Array], Array] | None
-) -> Written | None:
-    """The symbols behind the first ones, of the rows that go on: `most` of each; None where a score is not
+) -> list[tuple[Array, Array]] | None:
+    """The rows of the symbols behind the first ones, and these: at most `most` of each row that goes on. None where a score is not
     finite, for which the steps one by one raise the error.
 
     first: the first symbol of each of these rows. draw: random numbers for rows and steps.
@@ -146,7 +143,7 @@ def write(
     bound = wired.program.bound(ENGINE)
     memories = [memory[rows] for memory in wired.memories]
     begun, symbol, written = front.begun[rows], first, np.zeros(len(front.scores), np.int64)
-    still, result = [static[rows] for static in wired.statics], Written()
+    still, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()
     ended = len(memories) + list(OWN).index("ended")
     steps = 0
     while len(rows):
