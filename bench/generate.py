@@ -4,17 +4,17 @@
     python bench/generate.py --rounds 51      with more turns for each
     python bench/generate.py --json
 
-An embedding, a GRU or an LSTM, and a dense layer over 100 symbols, float32. From one symbol for each sequence on, the
-best symbol is written 200 times, and nothing stops. `machine code` is `sn.generate`; `step by step` is the same with a
-function for `feed=`, which Python calls between two steps. Both write the same symbols.
+An embedding, a GRU or an LSTM, and a dense layer over 100 symbols, float32. From one symbol for each
+sequence on, the best symbol is written 200 times, and nothing stops. `machine code` is `sn.generate`; `step
+by step` is the same with a function for `feed=`, which Python calls between two steps. Both write the same symbols.
 
-onnxruntime runs a model of one step that has all of it in it, from symbols and states to the best symbols and new
-states, in a loop: on memory that is bound once, where two bindings take turns so that what one writes is what the other
-reads; with one and with two threads, of which the better counts. PyTorch runs an embedding, `GRUCell` or `LSTMCell`, a
-linear layer and `argmax` in a loop under inference mode, with threads as many as stepnet's.
+onnxruntime runs a model of one step that has all of it in it, from symbols and states to the best symbols and
+new states, in a loop: on memory that is bound once, where two bindings take turns so that what one writes
+is what the other reads; with one and with two threads. PyTorch runs an embedding, `GRUCell` or `LSTMCell`,
+a product with the dense weights and `argmax` in a loop under inference mode, with threads as many as stepnet's.
 
-All have to write the same symbols. They take turns of two calls each, of which the second counts. A time is the median of all turns; a ratio that of
-each round's.
+All have to write the same symbols. They take turns of two calls each, of which the second counts. A time is
+the median of all turns; a ratio that of each round's.
 """
 
 import json
@@ -94,7 +94,9 @@ class Measured:
 
     def ratio(self, other: str) -> float:
         """How many times our time another way takes."""
-        return median(theirs / ours for ours, theirs in zip(self.seconds[OURS], self.seconds[other], strict=True))
+        return median(
+            theirs / ours for ours, theirs in zip(self.seconds[OURS], self.seconds[other], strict=True)
+        )
 
 
 # ---- the ways ----------------------------------------------------------------------------------------------
@@ -158,7 +160,8 @@ def with_onnxruntime(model: Model, start: Array, count: int) -> Write:
     )
     shape = 1, rows, model.hidden
     memory = [
-        {"symbol": np.zeros(rows, np.int64)} | {name: np.zeros(shape, np.float32) for name in STATES[model.cell]}
+        {"symbol": np.zeros(rows, np.int64)}
+        | {name: np.zeros(shape, np.float32) for name in STATES[model.cell]}
         for _ in range(2)
     ]
 

@@ -1,7 +1,6 @@
 """Sequences written in machine code: the symbols are those of steps one by one, and of plain loops."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -115,7 +114,7 @@ def ragged(starts: list[list[int]]) -> sn.Ragged:
 
 
 @pytest.fixture
-def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+def pieces(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each call that was written in machine code so far, whether it was to its end."""
     calls, write = list[bool](), written.write
 
@@ -125,7 +124,7 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
         return rest
 
     monkeypatch.setattr(written, "write", spied)
-    yield calls
+    return calls
 
 
 def step_by_step(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> sn.Ragged:
@@ -172,9 +171,7 @@ def test_symbols_are_those_of_a_plain_loop(pieces: list[bool]) -> None:
 
 @pytest.mark.parametrize("name", ["ids", "table", "statics", "stack", "float16"])
 @pytest.mark.parametrize("tables", [True, False])
-def test_memories_have_the_bits_of_a_stream(
-    name: str, tables: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memories_have_the_bits_of_a_stream(name: str, tables: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With rows of a table in the place of products, and without."""
     rnn, options = CASES[name]
     monkeypatch.setattr(by_symbol, "MOST_BYTES", by_symbol.MOST_BYTES if tables else 0)

@@ -2,8 +2,8 @@
 
     x = E[symbol];  x @ W + b     at every step        ->        table[symbol],  table = E @ W + b     once
 
-The rows of a table are computed by the machine code that computes them ahead of a loop, and have its bits. For few
-symbols, as those of a model of characters, this takes the product with the input out of each step.
+The rows of a table are computed by the machine code that computes them ahead of a loop, and have its bits.
+For few symbols, as those of a model of characters, this takes the product with the input out of each step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ MOST_BYTES = 8 * 2**20
 def symbol_tables(
     plan: Plan, params: Sequence[Array], feed: Feed, symbols: int, stops: Sequence[int], engine: str
 ) -> Mapping[int, Array]:
-    """For values of the plan's net, which the rest of it reads, their rows for all symbols; none where no product
-    is saved, where they are too large, and where there are symbols that cannot be fed.
+    """For values of the plan's net, which the rest of it reads, their rows for all symbols; none where no
+    product is saved, where they are too large, and where there are symbols that cannot be fed.
 
     stops: the symbols that are never fed.
     """
@@ -45,7 +45,13 @@ def symbol_tables(
     program = table_program(plan, params, feed, wanted)
     fed = np.arange(symbols)
     fed[list(stops)] = 0
-    call = Call([np.zeros(symbols, bool)], np.arange(symbols), np.ones(symbols, np.int64), symbols, [fed, *([None] * len(wanted))])
+    call = Call(
+        [np.zeros(symbols, bool)],
+        np.arange(symbols),
+        np.ones(symbols, np.int64),
+        symbols,
+        [fed, *([None] * len(wanted))],
+    )
     try:
         _, *rows = program.bound(engine)(call).final
     except InputError:  # a symbol is outside a table of the step: the error is for who feeds it

@@ -38,8 +38,8 @@ LONG_PIECES = (256, 1024)
 
 
 def next_piece(most_looked_at: int, rows: int, before: int) -> tuple[int, bool]:
-    """How many steps of so many sequences the next call runs, where the one before ran `before`; and whether it
-    looks itself which sequences have ended, as that of `most_looked_at` sequences at most does.
+    """How many steps of so many sequences the next call runs, where the one before ran `before`; and whether
+    it looks itself which sequences have ended, as a call of at most `most_looked_at` sequences does.
     """
     looks = rows <= most_looked_at
     fewest, most = LONG_PIECES if looks else PIECES
@@ -225,7 +225,8 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
     """The lengths of sequences that end early, and the results, with the outputs end to end.
 
     net: of a step made by `ending` and `counting`, which `run` runs. ended: the place of its memory "done";
-    "taken" is the last one. Some steps of all sequences are run at a time; sequences that have ended are then left out.
+    "taken" is the last one. Some steps of all sequences are run at a time; sequences that have ended are then
+    left out.
     """
     recur = next(node.recur for node in net.nodes if node.operation == "recur")
     types, reverse = recur.operands_by_kind([net.type_of(number) for number in net.inputs]), recur.reverse
@@ -252,8 +253,8 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
 
 
 def reads_tables(net: Net) -> bool:
-    """Whether a step takes rows of parameters. Where steps behind the end are run, what they index with may be
-    outside; so as few as possible are.
+    """Whether a step takes rows of parameters. Where steps behind the end are run, what they index with may
+    be outside; so as few as possible are.
     """
     return any(node.operation == "gather" for node in all_nodes(net))
 

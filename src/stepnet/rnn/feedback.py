@@ -3,8 +3,8 @@
     symbol --feed--> x --layers--> scores --choose--> symbol        the memory of the new recurrence:
                       memories -----------> memories                memories, symbol, step, ended
 
-A call over as many steps as are wanted is one call of a kernel, with no Python between two symbols. A sequence
-has ended from its stop symbol on. From then on its memories stay, its last symbol is fed again and its steps
+A call over as many steps as are wanted is one call of a kernel, with no Python between two symbols. A
+sequence has ended from its stop symbol on. From then on its memories stay, its last symbol is fed again and its steps
 are not counted. So what is computed after the end is what was computed last: no index leaves its table.
 """
 
@@ -17,8 +17,8 @@ import numpy as np
 from stepnet.net.ir import Builder, Recur, with_inputs
 from stepnet.net.types import CONST, ROWS, Type
 from stepnet.plan.plan import Plan
-from stepnet.rnn.control import chosen
 from stepnet.rnn.by_symbol import program_of
+from stepnet.rnn.control import chosen
 from stepnet.rnn.feeds import Feed
 from stepnet.rnn.one_step import one_step
 from stepnet.rnn.program import Program
@@ -28,8 +28,8 @@ from stepnet.trace.traced import Traced, apply
 Array = np.ndarray
 
 OWN = {"symbol": "int64", "step": "int64", "ended": "bool", "unclear": "bool"}
-"""The memories behind those of the layers: the symbol that is fed next, the steps so far, whether the sequence
-has ended, and whether it ended because no score was the highest.
+"""The memories behind those of the layers: the symbol that is fed next, the steps so far, whether the
+sequence has ended, and whether it ended because no score was the highest.
 """
 
 
@@ -111,7 +111,9 @@ class Inputs:
     tables: list[Traced]
 
     @classmethod
-    def of(cls, builder: Builder, plans: Sequence[Plan], tables: Sequence[tuple[str, Array]], random: str) -> "Inputs":
+    def of(
+        cls, builder: Builder, plans: Sequence[Plan], tables: Sequence[tuple[str, Array]], random: str
+    ) -> "Inputs":
         """New inputs of a body. tables: with their names. random: the dtype of the sequence."""
 
         def new(type_: Type, name: str) -> Traced:
@@ -130,9 +132,7 @@ class Inputs:
             [new(Type(CONST, table.shape, table.dtype.name), name) for name, table in tables],
         )
 
-    def parts(
-        self, plans: Sequence[Plan]
-    ) -> Iterable[tuple[Plan, list[Traced], list[Traced], list[Traced]]]:
+    def parts(self, plans: Sequence[Plan]) -> Iterable[tuple[Plan, list[Traced], list[Traced], list[Traced]]]:
         """Each plan with its memories, statics and parameters."""
         return zip(plans, self.memories, self.statics, self.parameters, strict=True)
 

@@ -51,14 +51,16 @@ def of_inputs(plan: Plan) -> list[int]:
     """The values per step of a plan's net that are made of its sequences and parameters alone."""
     found = {plan.net.inputs[place] for place in (*plan.ends.sequences, *plan.ends.parameters)}
     for number, node in enumerate(plan.net.nodes):
-        if node.operation != "recur" and node.inputs and found.issuperset(node.inputs):
-            found.add(number)
-        elif node.operation == "constant":
+        if (
+            node.operation != "recur" and node.inputs and found.issuperset(node.inputs)
+        ) or node.operation == "constant":
             found.add(number)
     return [number for number in sorted(found) if plan.net.nodes[number].types[0].extent == STEPS]
 
 
-def before_loop(builder: Builder, plan: Plan, operands: Mapping[int, int], wanted: Sequence[int]) -> list[int]:
+def before_loop(
+    builder: Builder, plan: Plan, operands: Mapping[int, int], wanted: Sequence[int]
+) -> list[int]:
     """The numbers of values that are made of a plan's sequences and parameters, for one step.
 
     operands: a value of the body that `builder` makes for each of these inputs of the plan's net.
@@ -103,7 +105,9 @@ class OneStep:
         """The results of the recurrence's body."""
         recur = self.plan.recurrence.recur
         body, count = recur.body, recur.sequence_count
-        inside = dict(zip(body.inputs, (*map(self.barrier, operands[:count]), *operands[count:]), strict=True))
+        inside = dict(
+            zip(body.inputs, (*map(self.barrier, operands[:count]), *operands[count:]), strict=True)
+        )
         for number, node in enumerate(body.nodes):
             if node.operation == "index":
                 inside[number] = self.index

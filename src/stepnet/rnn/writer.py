@@ -1,4 +1,4 @@
-"""Sequences that are written step by step: a recurrence with what makes inputs of symbols and scores of outputs."""
+"""Sequences that are written: a recurrence, with what makes inputs of symbols and scores of outputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,6 @@ from stepnet.values.dtypes import kind_of_dtype
 from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
-
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Sequences written in machine code: `feedback` with the recurrence's own plans, called piece by piece.
 
-    first symbols --> call of many steps --> symbols, memories --> call --> ...      rows that have ended are left out
+    first symbols --> call of many steps --> symbols, memories --> call --> ...   without rows that have ended
 
 A piece is one call of a kernel. It ends early where at least half of its rows have ended.
 """
@@ -133,10 +133,16 @@ def same_tables(feed: Feed, program: Program) -> bool:
 
 
 def write(
-    wired: Wired, front: Front, first: Array, rows: Array, most: int, draw: Callable[[Array, Array], Array] | None
+    wired: Wired,
+    front: Front,
+    first: Array,
+    rows: Array,
+    most: int,
+    draw: Callable[[Array, Array], Array] | None,
 ) -> list[tuple[Array, Array]] | None:
-    """The rows of the symbols behind the first ones, and these: at most `most` of each row that goes on. None where a score is not
-    finite, for which the steps one by one raise the error.
+    """The rows of the symbols behind the first ones, and these symbols: at most `most` of each row.
+
+    None where a score is not finite, for which the steps one by one raise the error.
 
     first: the first symbol of each of these rows. draw: random numbers for rows and steps.
     """
@@ -156,7 +162,9 @@ def write(
             random = draw(np.repeat(rows, lengths), positions_of(written[rows] + 1, lengths))
         no = np.zeros(len(rows), bool)
         initial = [*memories, symbol, begun, no, no]
-        call = Call([random], offsets[:-1], lengths, int(offsets[-1]), initial, still, until=ended if looks else None)
+        call = Call(
+            [random], offsets[:-1], lengths, int(offsets[-1]), initial, still, until=ended if looks else None
+        )
         results = bound(call)
         *memories, symbol, step, done, unclear = results.final
         if unclear.any():

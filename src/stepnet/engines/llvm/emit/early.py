@@ -1,6 +1,6 @@
 """The machine code that ends a call ahead of its last step, where many of its sequences have ended.
 
-    lanes at work   a b c d      at least half have ended   ->   last memories of all are stored, the call ends
+    lanes at work   a b c d      at least half have ended   ->   all last memories are stored, the call ends
     ended?          1 0 1 0      fewer have                 ->   on with the next block
 
 A sequence ends where a memory of its own, a bool, becomes True: `Call.until` is its place. The caller leaves

@@ -66,8 +66,8 @@ by step of a block; and those of the call.
 """
 PROGRESS = ("threads", "pause", "begin", "swapped", "over")
 """The words that say how far a call is, the same for all its threads: how many there are (0 until that is
-known), whether they pause, the step to begin at, whether the memories `now` and `next` are exchanged, and whether the
-call is over ahead of its last step.
+known), whether they pause, the step to begin at, whether the memories `now` and `next` are exchanged, and
+whether the call is over ahead of its last step.
 """
 
 ARRAYS = ("inputs", "initial", "final", "statics", "outputs", "kept", "reduced", "ended")
