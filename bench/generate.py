@@ -6,12 +6,14 @@
 
 An embedding, a GRU or an LSTM, and a dense layer over 100 symbols, float32. From one symbol for each
 sequence on, the best symbol is written 200 times, and nothing stops. `machine code` is `sn.generate`; `step
-by step` is the same with a function for `feed=`, which Python calls between two steps. Both write the same symbols.
+by step` is the same with a function for `feed=`, which Python calls between two steps. Both write the same
+symbols.
 
-onnxruntime runs a model of one step that has all of it in it, from symbols and states to the best symbols and
-new states, in a loop: on memory that is bound once, where two bindings take turns so that what one writes
-is what the other reads; with one and with two threads. PyTorch runs an embedding, `GRUCell` or `LSTMCell`,
-a product with the dense weights and `argmax` in a loop under inference mode, with threads as many as stepnet's.
+onnxruntime runs a model of one step that has all of it in it, from symbols and states to the best symbols
+and new states, in a loop: on memory that is bound once, where two bindings take turns so that what one
+writes is what the other reads; with one and with two threads. PyTorch runs an embedding, `GRUCell` or
+`LSTMCell`, a product with the dense weights and `argmax` in a loop under inference mode, with threads as
+many as stepnet's.
 
 All have to write the same symbols. They take turns of two calls each, of which the second counts. A time is
 the median of all turns; a ratio that of each round's.

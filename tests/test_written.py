@@ -227,7 +227,8 @@ def test_what_is_behind_the_end_is_not_fed(pieces: list[bool], monkeypatch: pyte
     params = weights(5, **EMBEDDED, P=(8, HIDDEN))
     params["E"] = params["E"][:-1]
     rnn = sn.RNN(placed, params, memory=HIDDEN, inputs=IDS)
-    starts, options = np.arange(SYMBOLS - 1), {"stop": SYMBOLS - 1, "max_steps": 8}
+    options: dict[str, Any] = {"stop": SYMBOLS - 1, "max_steps": 8}
+    starts = np.arange(SYMBOLS - 1)
     found = sn.generate(rnn, starts, **options)
     assert found.equal(step_by_step(monkeypatch, rnn, starts, **options))
     assert set(found.lengths.tolist()) > {8}

@@ -4,8 +4,9 @@
                       memories -----------> memories                memories, symbol, step, ended
 
 A call over as many steps as are wanted is one call of a kernel, with no Python between two symbols. A
-sequence has ended from its stop symbol on. From then on its memories stay, its last symbol is fed again and its steps
-are not counted. So what is computed after the end is what was computed last: no index leaves its table.
+sequence has ended from its stop symbol on. From then on its memories stay, its last symbol is fed again and
+its steps are not counted. So what is computed after the end is what was computed last: no index leaves its
+table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +61,7 @@ class Choice:
 
     @property
     def stopping(self) -> Array:
-        """Whether each symbol ends its sequence. It is a parameter: other stops need no other machine code."""
+        """Whether each symbol ends its sequence: a parameter, as other stops need no other machine code."""
         return np.isin(np.arange(self.symbols), self.stops)
 
 

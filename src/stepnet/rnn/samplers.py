@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class Sampling:
         above = (other > mine) | ((other == mine) & (places[None, :] < places[:, None]))
         rank = np.sum(above.astype(np.int64), axis=-1)
         away = known / self.temperature
-        weights = np.exp(away - np.max(away, axis=-1, keepdims=True))
+        weights: Any = np.exp(away - np.max(away, axis=-1, keepdims=True))
         weights = weights / np.sum(weights, axis=-1, keepdims=True)
         if self.top_p is not None:
             weights = np.where(sum_of(weights, above) < self.top_p, weights, 0.0)

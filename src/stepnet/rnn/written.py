@@ -15,13 +15,11 @@ import numpy as np
 
 from stepnet.engines import Call, choose
 from stepnet.net.types import STEPS
-from stepnet.plan.plan import Plan
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.rnn.batch import initial_arrays
 from stepnet.rnn.by_symbol import symbol_tables
 from stepnet.rnn.compose import Stack
 from stepnet.rnn.control import next_piece
-from stepnet.rnn.declared import keep
 from stepnet.rnn.feedback import OWN, Choice, feedback
 from stepnet.rnn.feeds import Feed
 from stepnet.rnn.layers import Leaf, leaves_of
@@ -35,7 +33,19 @@ from stepnet.values.structure import leaves
 
 Array = np.ndarray
 ENGINE = "llvm"
-KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, Program]]" = WeakKeyDictionary()
+MOST_KEPT = 8
+"""For how many ways to feed and to choose symbols a layer keeps what was made."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """The recurrence that writes symbols, and the `Spec`s of the memory of each layer."""
+
+    program: Program
+    memories: list[Any]
+
+
+KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, Made]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -49,21 +59,27 @@ class Wired:
     @classmethod
     def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
         """It, or the reason why Python is needed between two steps."""
+        feed, rows = writer.feed, len(front.scores)
         reason = refused(writer, choice.symbols, choice.sampler)
-        if reason is not None or not isinstance(writer.feed, Feed):
+        if reason is not None or not isinstance(feed, Feed):
             return str(reason)
-        parts = leaves_of(writer.layer, front.state, front.statics, len(front.scores))
-        programs = programs_of(parts, writer)
-        if isinstance(programs, str):
-            return programs
-        program = program_for(writer, writer.feed, parts, programs, choice)
-        if isinstance(program, str):
-            return program
-        memories = list[Array]()
-        for part, own in zip(parts, programs, strict=True):
-            arrays = initial_arrays(part.initial, own.memory, len(front.scores))
-            memories += [array for array in arrays if array is not None]
-        return cls(program, memories, [array for part in parts for array in part.statics.arrays])
+        parts = leaves_of(writer.layer, front.state, front.statics, rows)
+        kept = KEPT.setdefault(writer.layer, OrderedDict())
+        key = feed.size, feed.dtype, choice, writer.engine, *(part.statics.key for part in parts)
+        made = kept.get(key)
+        if made is None or not same_table(feed, made.program):
+            made = made_for(writer, feed, parts, choice)
+            if isinstance(made, str):
+                return made
+            if len(kept) >= MOST_KEPT:
+                kept.popitem(last=False)
+            kept[key] = made
+        memories = [
+            np.zeros((rows, *spec.shape), spec.dtype) if array is None else array
+            for part, specs in zip(parts, made.memories, strict=True)
+            for array, spec in zip(initial_arrays(part.initial, specs, rows), leaves(specs), strict=True)
+        ]
+        return cls(made.program, memories, [array for part in parts for array in part.statics.arrays])
 
 
 def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
@@ -104,27 +120,23 @@ def programs_of(parts: list[Leaf], writer: Writer) -> list[StepProgram] | str:
     return programs
 
 
-def program_for(
-    writer: Writer, feed: Feed, parts: list[Leaf], programs: list[StepProgram], choice: Choice
-) -> Program | str:
-    """The recurrence that writes symbols, kept for the next call; the reason why the engine refuses it."""
-    known = KEPT.setdefault(writer.layer, OrderedDict())
-    key = feed.size, feed.dtype, choice, *(part.statics.key for part in parts)
-    program = known.get(key)
-    if program is None or not same_tables(feed, program):
-        plans: list[Plan] = [plan for each in programs if (plan := each.schedule.whole) is not None]
-        params = [array for each in programs for array in each.params]
-        own = programs[0].params
-        tables = symbol_tables(plans[0], own, feed, choice.symbols, choice.stops, ENGINE)
-        program = feedback(plans, params, feed, choice, tables)
-        engine = choose(program.schedule, (ENGINE, "interpret"))[0].name
-        if engine != ENGINE:
-            return "the net of a step with its symbols is refused by the engine"
-        keep(known, key, program)
-    return program
+def made_for(writer: Writer, feed: Feed, parts: list[Leaf], choice: Choice) -> Made | str:
+    """The recurrence that writes symbols; or the reason why there is none."""
+    programs = programs_of(parts, writer)
+    if isinstance(programs, str):
+        return programs
+    plans = [plan for program in programs if (plan := program.schedule.whole) is not None]
+    params = [array for program in programs for array in program.params]
+    own = programs[0].params
+    tables = symbol_tables(plans[0], own, feed, choice.symbols, choice.stops, ENGINE)
+    program = feedback(plans, params, feed, choice, tables)
+    engine = choose(program.schedule, (ENGINE, "interpret"))[0].name
+    if engine != ENGINE:
+        return "the net of a step with its symbols is refused by the engine"
+    return Made(program, [program.memory for program in programs])
 
 
-def same_tables(feed: Feed, program: Program) -> bool:
+def same_table(feed: Feed, program: Program) -> bool:
     """Whether a program was made with the rows that symbols stand for now."""
     return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
 
