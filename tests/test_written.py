@@ -210,13 +210,14 @@ def test_a_sequence_is_the_same_in_any_batch(pieces: list[bool]) -> None:
     assert len(sn.generate(rnn, [], **options)) == 0
 
 
-@pytest.mark.parametrize("longest", [(1, 1), (3, 5)])
-def test_pieces_change_nothing(longest: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    rnn, options = CASES["statics"]
-    way: dict[str, Any] = {"max_steps": 14, "stop": 4, "sampler": sn.sampling(2.0)}
+@pytest.mark.parametrize("name", ["statics", "positions"])
+def test_pieces_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rnn, options = CASES[name]
+    way: dict[str, Any] = {"max_steps": 12, "stop": 4, "sampler": sn.sampling(2.0)}
     whole = sn.generate(rnn, ragged(STARTS), **options, **way)
-    monkeypatch.setattr("stepnet.rnn.control.LONG_PIECES", longest)
-    assert sn.generate(rnn, ragged(STARTS), **options, **way).equal(whole)
+    for longest in ((1, 1), (3, 5)):
+        monkeypatch.setattr("stepnet.rnn.control.LONG_PIECES", longest)
+        assert sn.generate(rnn, ragged(STARTS), **options, **way).equal(whole)
 
 
 # ---- errors, and what is fed behind the end
