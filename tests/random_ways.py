@@ -226,7 +226,9 @@ def controlled(data: st.DataObject) -> None:
     inputs = {"x": batch.inputs, "flag": flags}
     rnn = sn.RNN(flagged, step.params, memory=step.memory, reverse=reverse, until=until)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(control, "PIECES", data.draw(st.sampled_from([(1, 4), (2, 2), (8, 128)])))
+        pieces = data.draw(st.sampled_from([(1, 4), (2, 2), (8, 128)]))
+        patch.setattr(control, "PIECES", pieces)
+        patch.setattr(control, "LONG_PIECES", pieces)
         found = rnn(inputs, batch.initial, batch.statics, mask=mask, masked=masked, engine=engine)
     initial = batch.initial or zeros(step, len(like))
     wanted = controlled_loop(

@@ -40,8 +40,8 @@ STAGES = {
 }
 
 # What imports inside functions: each command what it needs, so that all of them start at once; and LLVM is
-# loaded where an engine is asked for, by one thread and between two forks.
-LATE = {"cli.commands", "engines"}
+# loaded where an engine is asked for, by one thread and between two forks. Few processes generate symbols.
+LATE = {"cli.commands", "engines", "rnn.generate"}
 
 
 def modules() -> dict[str, Path]:

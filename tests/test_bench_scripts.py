@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +30,7 @@ from bench import (
     bits,
     compiling,
     convert,
+    generate,
     keras_layers,
     length,
     nested,
@@ -225,6 +227,25 @@ def test_a_search_is_timed_beside_generation():
         assert one["ratio"] == one["search"] / one["rows"]
         assert one["by_beam"] == one["search"] / one["beams"] / one["alone"]
     assert ran(beams, "--rounds", "1").count("kept") == 2
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models, and few symbols."""
+    for name, value in {"CASES": (("gru", 4), ("lstm", 4)), "ROWS": (2,), "STEPS": 6}.items():
+        monkeypatch.setattr(generate, name, value)
+
+
+@pytest.mark.usefixtures("short")
+def test_generation_is_timed_beside_others(monkeypatch: pytest.MonkeyPatch):
+    found = json.loads(ran(generate, "--rounds", "2", "--json"))
+    assert [(one["cell"], one["hidden"], one["rows"]) for one in found] == [("gru", 4, 2), ("lstm", 4, 2)]
+    for one in found:
+        pairs = zip(one["seconds"]["torch"], one["seconds"]["machine code"], strict=True)
+        assert one["ratios"]["torch"] == median(theirs / ours for theirs, ours in pairs)
+    monkeypatch.setattr(generate, "with_torch", lambda model, start: lambda: np.zeros((len(start), 6), int))
+    with pytest.raises(AssertionError, match="torch writes other symbols"):
+        ran(generate, "--rounds", "1")
 
 
 @pytest.mark.usefixtures("narrow")

@@ -12,11 +12,12 @@ from stepnet.rnn.beams import beam_search
 from stepnet.rnn.builder import create_rnn_op, foreach
 from stepnet.rnn.compose import Bidirectional, Stack
 from stepnet.rnn.cotangents import vjp
-from stepnet.rnn.generate import generate, sampling
+from stepnet.rnn.generate import generate
 from stepnet.rnn.gradients import Gradients
 from stepnet.rnn.losses import value_and_grad
 from stepnet.rnn.nested import expand, reduce, softmax_over_steps
 from stepnet.rnn.recurrence import RNN, scan
+from stepnet.rnn.samplers import sampling
 from stepnet.trace.functions import (
     elu,
     erf,

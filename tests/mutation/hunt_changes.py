@@ -70,6 +70,11 @@ TESTS: dict[str, Sequence[str]] = {
         f"engines/llvm/{name}.py": ("tests/engines/test_step_places.py", *GENERATED)
         for name in ("constants", "copies", "timetable", "transfers")
     },
+    "engines/llvm/emit/early.py": ("tests/test_written.py", "tests/test_control.py"),
+    **{
+        f"rnn/{name}.py": ("tests/test_written.py", "tests/test_generate.py")
+        for name in ("by_symbol", "feedback", "feeds", "one_step", "samplers", "writer", "written")
+    },
     "engines/llvm/emit/driver.py": (
         "tests/engines/test_step_places.py",
         "tests/engines/test_workers.py",

@@ -31,7 +31,9 @@ class Call:
     last_only: whether outputs are the last of each sequence, [batch, features...], or of every step, [total,
     features...]. begun: the number of steps of each sequence that were run before this call, int64; None for
     zeros. apart: how many of the outputs, the first ones, have memory of their own; the others live equally
-    long, and may lie in one piece. None for all. known: what engines have worked out of where the sequences
+    long, and may lie in one piece. None for all. until: the place of a memory, a bool that is False at first;
+    from the step on that makes it True, nobody reads what is computed for the sequence. See
+    `Bound.most_until`. known: what engines have worked out of where the sequences
     lie.
     """
 
@@ -47,6 +49,7 @@ class Call:
     inner: tuple[Array, ...] = ()
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
     apart: int | None = None
+    until: int | None = None
     known: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
 
     def with_arrays(
@@ -66,6 +69,7 @@ class Call:
             statics=statics,
             last_only=last_only,
             apart=apart,
+            until=None,
         )
         return made
 
@@ -212,6 +216,15 @@ class Chain(Protocol):
 
 class Bound(Protocol):
     """A kernel with its parameters."""
+
+    @property
+    def most_until(self) -> int:
+        """How many sequences a call with `Call.until` has at most; 0 where it takes none.
+
+        Such a call may be over before its last step, where many sequences have ended. Then the last memories
+        are those of the steps that were taken, and outputs behind them are not written.
+        """
+        ...
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Takes other parameters in place of its own, for what it has laid out too; False where it cannot."""

@@ -68,6 +68,7 @@ class BoundNet:
 
     net: Net
     parameters: tuple[Array, ...]
+    most_until: int = 0
 
     @computed_once
     def form(self) -> Form:

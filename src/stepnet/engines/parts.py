@@ -140,6 +140,7 @@ class BoundParts:
     kernel: PartsKernel
     constants: Values
     bound: "tuple[Bound | BoundParts | None, ...]"
+    most_until: int = 0
 
     @property
     def schedule(self) -> Schedule:

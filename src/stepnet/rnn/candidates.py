@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import InputError
-from stepnet.rnn.generate import check_highest
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
 from stepnet.rnn.stream import Stream
+from stepnet.rnn.writer import check_highest
 from stepnet.trace.step import Spec
 
 Array = np.ndarray

@@ -12,10 +12,10 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
-from stepnet.engines import Call, Results
+from stepnet.engines import Bound, Call, Results
 from stepnet.errors import InputError
 from stepnet.net.interpret import Segments, of_rows, within_steps
-from stepnet.net.ir import Builder, Net
+from stepnet.net.ir import Builder, Net, all_nodes
 from stepnet.net.recur import OperandsByKind
 from stepnet.net.types import ROWS, STEPS
 from stepnet.ragged import Ragged
@@ -33,6 +33,17 @@ MASKED = ("repeat", "zero")
 
 PIECES = (8, 128)
 """How many steps of each sequence are run before looking which have ended: at first, and at most."""
+LONG_PIECES = (256, 1024)
+"""The same where the machine code looks itself."""
+
+
+def next_piece(most_looked_at: int, rows: int, before: int) -> tuple[int, bool]:
+    """How many steps of so many sequences the next call runs, where the one before ran `before`; and whether
+    it looks itself which sequences have ended, as a call of at most `most_looked_at` sequences does.
+    """
+    looks = rows <= most_looked_at
+    fewest, most = LONG_PIECES if looks else PIECES
+    return min(max(2 * before, fewest), most), looks
 
 
 class Controls(TypedDict, total=False):
@@ -57,6 +68,7 @@ class Control:
     def around(self, step: Step, traced: TracedStep) -> TracedStep:
         """The trace of the wrapped step, from the step and its own trace."""
         inputs, memory, statics, params = traced.inputs, traced.memory, traced.statics, traced.params
+        own = len(leaves(memory))
         precision = traced.precision
         if self.until is not None:
             step, memory = ending(step, self.until), {"memory": memory, "done": Spec((), "bool")}
@@ -66,6 +78,9 @@ class Control:
             step = maskable(step, shown, repeats)
             memory = {"memory": memory, "previous": shown if repeats else None}
             inputs = {"x": inputs, "mask": Spec((), "bool")}
+            traced = trace_step(step, inputs, memory, statics, params)
+        if self.until is not None:
+            step, memory = counting(step, own), {"memory": memory, "taken": Spec((), "int64")}
             traced = trace_step(step, inputs, memory, statics, params)
         return replace(traced, precision=precision)
 
@@ -94,7 +109,7 @@ def maskable(step: Step, shown: Any, repeats: bool) -> Step:
 def ending(step: Step, until: Until) -> Step:
     """A step that keeps its memory after the first step at which `until` holds.
 
-    Its output is {"output", "done"}, where "done" says whether the sequence has ended.
+    Behind that is the memory "done", whether the sequence has ended.
     """
 
     @wraps(step)
@@ -109,7 +124,22 @@ def ending(step: Step, until: Until) -> Step:
             raise refuse(f"until gives one bool per row, not {described}", defined_at(until))
         done = ended | done
         after = chosen(~ended, after, memory["memory"])
-        return {"output": output, "done": done}, {"memory": after, "done": done}
+        return output, {"memory": after, "done": done}
+
+    return run
+
+
+def counting(step: Step, done: int) -> Step:
+    """A step that counts in a memory "taken" how many steps, masked ones too, a sequence took until it ended.
+
+    done: the place of the memory that says whether it has.
+    """
+
+    @wraps(step)
+    def run(x: Any, memory: Any, params: Any, **extras: Any) -> tuple[Any, Any]:
+        goes_on = ~leaves(memory["memory"])[done]
+        output, after = step(x, memory["memory"], params, **extras)
+        return output, {"memory": after, "taken": memory["taken"] + goes_on.astype(np.int64)}
 
     return run
 
@@ -191,36 +221,42 @@ class Piece:
     outputs: list[Array]
 
 
-def run_until(run: Callable[[Call], Results], call: Call, net: Net) -> tuple[Array, Results]:
+def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Results]:
     """The lengths of sequences that end early, and the results, with the outputs end to end.
 
-    net: of a step made by `ending`, whose last output says that a sequence has ended. `run` runs it. A few
-    steps of all sequences are run at a time; sequences that have ended are then left out.
+    net: of a step made by `ending` and `counting`, which `run` runs. ended: the place of its memory "done";
+    "taken" is the last one. Some steps of all sequences are run at a time; sequences that have ended are then
+    left out.
     """
     recur = next(node.recur for node in net.nodes if node.operation == "recur")
     types, reverse = recur.operands_by_kind([net.type_of(number) for number in net.inputs]), recur.reverse
+    most_looked_at = 0 if reads_tables(net) else run.most_until
     rows, taken = np.arange(call.rows), np.zeros(call.rows, np.int64)
-    memories, steps = call.initial, PIECES[0]
+    memories, steps = call.initial, 0
     final: list[Array] = []
     pieces: list[Piece] = []
     while not pieces or len(rows):
+        steps, looks = next_piece(most_looked_at, len(rows), steps)
         lengths = np.minimum(call.lengths[rows] - taken[rows], steps)
-        results = run(some_steps(call, types, reverse, rows, taken[rows], lengths, memories))
+        piece = some_steps(call, types, reverse, rows, taken[rows], lengths, memories)
+        results = run(replace(piece, until=ended if looks else None))
         final = final or [memory.copy() for memory in results.final]
         for whole, memory in zip(final, results.final, strict=True):
             whole[rows] = memory
-        *outputs, done = results.outputs
-        used, ended = used_steps(done, offsets_of(lengths), reverse)
+        used = results.final[-1] - taken[rows]
         kept = positions_of(offsets_of(lengths)[:-1] + (lengths - used if reverse else 0), used)
-        pieces.append(Piece(rows, taken[rows], used, [output[kept] for output in outputs]))
+        pieces.append(Piece(rows, taken[rows], used, [output[kept] for output in results.outputs]))
         taken[rows] += used
-        left = ~ended & (taken[rows] < call.lengths[rows])
-        memories, rows, steps = (
-            [memory[left] for memory in results.final],
-            rows[left],
-            min(2 * steps, PIECES[1]),
-        )
+        left = ~results.final[ended] & (taken[rows] < call.lengths[rows])
+        memories, rows = [memory[left] for memory in results.final], rows[left]
     return taken, Results(put_together(pieces, taken, call.last_only, reverse), final)
+
+
+def reads_tables(net: Net) -> bool:
+    """Whether a step takes rows of parameters. Where steps behind the end are run, what they index with may
+    be outside; so as few as possible are.
+    """
+    return any(node.operation == "gather" for node in all_nodes(net))
 
 
 def some_steps(
@@ -253,19 +289,6 @@ def some_steps(
         inner=inner,
         beside=beside,
     )
-
-
-def used_steps(done: Array, offsets: Array, reverse: bool) -> tuple[Array, Array]:
-    """The number of steps of each sequence up to the first that is done, and whether there is one."""
-    places, starts, stops = np.flatnonzero(done), offsets[:-1], offsets[1:]
-    padded = np.concatenate([[-1], places, [offsets[-1]]])
-    if reverse:
-        boundary = padded[np.searchsorted(places, stops)]
-        ended = boundary >= starts
-        return np.where(ended, stops - boundary, stops - starts), ended
-    boundary = padded[np.searchsorted(places, starts) + 1]
-    ended = boundary < stops
-    return np.where(ended, boundary + 1 - starts, stops - starts), ended
 
 
 def put_together(pieces: list[Piece], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:

@@ -101,7 +101,8 @@ class Cut:
         """The steps that a call takes, by running it."""
         reading = rnn.read(sequences, initial, statics, lengths, **control)
         call, net, batch = reading.call, reading.running.net, reading.batch
-        used, _ = run_until(reading.running.bound(engine), call, net)
+        ended = len(leaves(reading.program.memory))
+        used, _ = run_until(reading.running.bound(engine), call, net, ended)
         ahead = call.lengths - used if rnn.reverse else np.zeros_like(used)
         places, inner = within_steps(call.places(np.arange(call.rows), ahead, used), call.inner)
         offsets = (offsets_of(used), *inner)

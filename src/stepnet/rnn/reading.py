@@ -15,7 +15,7 @@ from stepnet.rnn.control import mask_array, run_until
 from stepnet.rnn.frozen import FrozenCalls
 from stepnet.rnn.idle import Key
 from stepnet.rnn.program import Program
-from stepnet.values.structure import rebuild
+from stepnet.values.structure import leaves, rebuild
 
 Array = np.ndarray
 Kind = TypeVar("Kind", bound=Program)
@@ -53,7 +53,8 @@ class Reading(Generic[Kind]):
             raise InputError(NO_END if self.ends else NO_LAST)
         outputs: list[Any]
         if self.ends:
-            lengths, results = run_until(bound, call, self.running.net)
+            ended = len(leaves(program.memory))
+            lengths, results = run_until(bound, call, self.running.net, ended)
             outputs = results.outputs
             if not call.last_only:
                 outputs = [Ragged(output, (offsets_of(lengths),)) for output in outputs]

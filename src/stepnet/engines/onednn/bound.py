@@ -38,6 +38,8 @@ class OneDnnKernel:
 class BoundRecurrence:
     """A recurrence with its weights."""
 
+    most_until = 0
+
     def __init__(self, known: Known, loaded: Library, recurrence: Recurrence, weights: Weights) -> None:
         self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights
 

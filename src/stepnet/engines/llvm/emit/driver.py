@@ -18,11 +18,14 @@ another process takes makes the others wait. So between blocks those that were l
 
 `run` returns between two blocks once it has run for a while, and goes on there when it is called again: that
 is how an interrupt arrives in the middle of a long call.
+
+Where sequences end early (`emit/early.py`), a call may be over behind any block.
 """
 
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.call_code import CallCode
+from stepnet.engines.llvm.emit.early import end_early
 from stepnet.engines.llvm.emit.emit import emit
 from stepnet.engines.llvm.emit.stage import Rows, StageCode
 from stepnet.engines.llvm.emit.timetable import write_timetable
@@ -62,6 +65,8 @@ def write_call(call: CallCode) -> None:
         with call.by_first_thread():
             judge(call, began, stop, deadline)
         with code.when(code.icmp_signed("<", stop, call.word["steps"])):
+            with call.by_first_thread():
+                end_early(call, stop, code.load(now_cell))
             call.wait()
             between(call, stop, now_cell)
     with call.by_first_thread(), code.when(call.sliced):
@@ -104,13 +109,19 @@ def judge(call: CallCode, began: ir.Value, stop: ir.Value, deadline: ir.Value) -
 
 
 def between(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
-    """The code between two blocks: threads that are left out end here, and all end where there is a pause."""
+    """The code between two blocks: threads that are left out end here, and all end where the call is over or
+    pauses.
+    """
     code = call.code
     threads, pause = (
         call.progress("threads"),
         code.icmp_signed("!=", call.progress("pause"), code.number(0)),
     )
     code.return_when(code.icmp_signed(">=", call.word["thread"], threads), code.number(0))
+    over = code.icmp_signed("!=", call.progress("over"), code.number(0))
+    with call.by_first_thread(), code.when(over):
+        call.set_progress("begin", call.word["steps"])
+    code.return_when(over, code.number(0))
     with call.by_first_thread(), code.when(pause):
         swapped = code.icmp_unsigned("!=", code.load(now_cell), call.pointer["now"])
         call.set_progress("begin", stop)

@@ -5,6 +5,7 @@ CALL_WORDS = (
     "last_only",
     "sequence",
     "begun",
+    "until",
     "steps",
     "order",
     "first",
@@ -63,9 +64,10 @@ TABLES = (
 """The words that are pointers to tables of numbers: those of the machine code by lane, by row of a block and
 by step of a block; and those of the call.
 """
-PROGRESS = ("threads", "pause", "begin", "swapped")
+PROGRESS = ("threads", "pause", "begin", "swapped", "over")
 """The words that say how far a call is, the same for all its threads: how many there are (0 until that is
-known), whether they pause, the step to begin at, and whether the memories `now` and `next` are exchanged.
+known), whether they pause, the step to begin at, whether the memories `now` and `next` are exchanged, and
+whether the call is over ahead of its last step.
 """
 
 ARRAYS = ("inputs", "initial", "final", "statics", "outputs", "kept", "reduced", "ended")

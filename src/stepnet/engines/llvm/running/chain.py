@@ -38,12 +38,13 @@ FROZEN_BYTES = 2 * 2**20
 @dataclass(frozen=True)
 class Shape:
     """What memory is prepared for: the waves of kernels, and of each kernel the lanes of each set, and how
-    many threads share its steps.
+    many threads share its steps. ends: whether sequences may end early.
     """
 
     waves: Waves
     lanes: tuple[tuple[int, ...], ...]
     together: tuple[int, ...]
+    ends: bool
 
 
 class Prepared:
@@ -54,7 +55,7 @@ class Prepared:
     ) -> None:
         self.shape, self.natives, self.pauses = shape, natives, pauses
         self.spaces = [
-            [native.workspace(lanes, together) for lanes in sets]
+            [native.workspace(lanes, together, shape.ends) for lanes in sets]
             for native, sets, together in zip(natives, shape.lanes, shape.together, strict=True)
         ]
         self.runs = [self.run_of(wave, kind) for wave in shape.waves]
@@ -152,7 +153,8 @@ class Chain:
         waves, shares = self.arranged(laid)
         sets = [own.sets(share.sets) for own, share in zip(laid, shares, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
-        shape = Shape(waves, lanes, tuple(share.together for share in shares))
+        ends = any(call.until is not None for call in calls)
+        shape = Shape(waves, lanes, tuple(share.together for share in shares), ends)
         known = self.taken(shape) if kind is Again and pauses else None
         prepared = known or Prepared(self.natives, shape, kind, pauses)
         prepared.write(calls, arrays, sets)

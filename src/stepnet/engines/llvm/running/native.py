@@ -15,7 +15,7 @@ from stepnet.engines.llvm.products.constants import constant_values
 from stepnet.engines.llvm.running.again import OUTSIDE
 from stepnet.engines.llvm.running.finish import Finish
 from stepnet.engines.llvm.running.form import Arrays, Form, Kind
-from stepnet.engines.llvm.running.laid import Laid
+from stepnet.engines.llvm.running.laid import LANES, Laid
 from stepnet.engines.llvm.running.refill import Refill
 from stepnet.engines.llvm.running.workspace import WORD, Share, Workspace, shared_out
 from stepnet.errors import InputError
@@ -85,9 +85,17 @@ class Native:
         """Whether all that it does to full sequences is machine code, which may run later."""
         return not self.by_sequence and self.finish is None
 
-    def workspace(self, lanes: int, together: int) -> Workspace:
-        """Memory for calls of so many lanes."""
-        return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse)
+    @property
+    def most_until(self) -> int:
+        """How many sequences of a call may end early: each has a lane alone."""
+        recurrence, net = self.plan.recurrence, self.plan.net
+        first = recurrence.recur.operands_by_kind(recurrence.inputs).memories
+        same = first == [net.inputs[place] for place in self.plan.ends.memories]
+        return LANES if same and self.finish is None else 0
+
+    def workspace(self, lanes: int, together: int, ends: bool) -> Workspace:
+        """Memory for calls of so many lanes. ends: whether sequences may end early."""
+        return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, ends)
 
     def words(self, call: Call, arrays: Arrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
         """The words of a call for a set of lanes.
@@ -96,7 +104,14 @@ class Native:
         """
         begun = Laid.of(call).begun() if self.compiled.counts else 0
         record = pointer(arrays.record)
-        return [ticks, call.last_only, record, begun, *lanes, *self.pointers(arrays)]
+        return [ticks, call.last_only, record, begun, self.until(call), *lanes, *self.pointers(arrays)]
+
+    def until(self, call: Call) -> int:
+        """Where in a lane's memories the bool is that says that its sequence has ended; -1 for nowhere."""
+        if call.until is None:
+            return -1
+        _, _, field = self.compiled.memories[call.until]
+        return field.offset
 
     def pointers(self, arrays: Arrays) -> list[int]:
         """The pointers of arrays in the order of their words."""

@@ -21,6 +21,7 @@ class Runner:
 
     def __init__(self, native: Native) -> None:
         self.native, self.alone = native, Chain((native,), ((0,),))
+        self.most_until = native.most_until
 
     def __call__(self, call: Call) -> Results:
         """The results of a call; raises `InputError` where an integer does not fit a table."""

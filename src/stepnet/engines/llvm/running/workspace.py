@@ -20,6 +20,8 @@ SHARED_BYTES = 384 * 1024
 CACHE_BYTES = 1536 * 1024
 # And only if a call reads more than what could be read while a thread is handed its part, some microseconds.
 HANDOVER_BYTES = 768 * 1024
+# Whether sequences have ended is looked at between blocks: these are of so many steps.
+ENDING_STEPS = 8
 # A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
 PAUSE_BYTES = 600 * 2**20
 WORD = {name: place for place, name in enumerate(WORDS)}
@@ -57,13 +59,19 @@ class Workspace:
     """The memory that one set of lanes works in, and a row of words for each thread that works there."""
 
     def __init__(
-        self, compiled: Compiled, constants: Array, lanes: int, together: int, reverse: bool
+        self,
+        compiled: Compiled,
+        constants: Array,
+        lanes: int,
+        together: int,
+        reverse: bool,
+        ends: bool,
     ) -> None:
         strides = compiled.strides
         rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
         self.lanes, self.together = lanes, together
         slowest = PAUSE_BYTES // max(1, compiled.weights)
-        block_steps = max(1, min(rows // lanes, slowest))
+        block_steps = max(1, min(rows // lanes, slowest, ENDING_STEPS if ends else rows))
         rows, slots = block_steps * lanes + SLACK, lanes + SLACK
         parts = {
             "now": slots * strides["now"],

@@ -1,0 +1,274 @@
+"""How long a symbol takes that a model of characters writes, beside onnxruntime and PyTorch.
+
+    python bench/generate.py                  a table
+    python bench/generate.py --rounds 51      with more turns for each
+    python bench/generate.py --json
+
+An embedding, a GRU or an LSTM, and a dense layer over 100 symbols, float32. From one symbol for each
+sequence on, the best symbol is written 200 times, and nothing stops. `machine code` is `sn.generate`; `step
+by step` is the same with a function for `feed=`, which Python calls between two steps. Both write the same
+symbols.
+
+onnxruntime runs a model of one step that has all of it in it, from symbols and states to the best symbols
+and new states, in a loop: on memory that is bound once, where two bindings take turns so that what one
+writes is what the other reads; with one and with two threads. PyTorch runs an embedding, `GRUCell` or
+`LSTMCell`, a product with the dense weights and `argmax` in a loop under inference mode, with threads as
+many as stepnet's.
+
+All have to write the same symbols. They take turns of two calls each, of which the second counts. A time is
+the median of all turns; a ratio that of each round's.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import stepnet as sn
+from stepnet import cells
+from stepnet.engines.threads import threads
+
+Array = np.ndarray
+CASES = (("gru", 256), ("lstm", 512))
+ROWS, SYMBOLS, STEPS = (1, 16), 100, 200
+OURS, STEPPED = "machine code", "step by step"
+STATES = {"gru": ("h",), "lstm": ("h", "c")}
+PAUSE = 0.02  # seconds between turns: the threads of the one before may spin for a while
+WIDE = 140
+Write = Callable[[], Array]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of symbols: the weights around a cell, and those of the cell in stepnet's layout."""
+
+    cell: str
+    hidden: int
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters, the same each time."""
+        random = np.random.default_rng(0)
+        shapes = {"embedding": (SYMBOLS, self.hidden), "dense": (self.hidden, SYMBOLS)}
+        made: dict[str, Any] = {name: random.standard_normal(s, np.float32) for name, s in shapes.items()}
+        return {**made, "cell": dict(cells.CELLS[self.cell].parameters(self.hidden, self.hidden))}
+
+    def in_layout(self, framework: str) -> dict[str, Array]:
+        """The cell's parameters as a framework has them."""
+        name = f"stepnet.{self.cell}"
+        return dict(sn.convert(self.params["cell"], name, f"{framework}.{self.cell}").arrays)
+
+    def rnn(self) -> sn.RNN:
+        """The model as a recurrence from symbols to scores."""
+        cell = {"gru": cells.gru, "lstm": cells.lstm}[self.cell]
+
+        def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+            h, memory = cell(p["embedding"][x], memory, p["cell"])
+            return h @ p["dense"], memory
+
+        memory: Any = self.hidden if self.cell == "gru" else {"h": self.hidden, "c": self.hidden}
+        return sn.RNN(step, self.params, memory=memory, inputs=sn.Spec((), np.int64))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of a symbol of all sequences, by way, in every round."""
+
+    cell: str
+    hidden: int
+    rows: int
+    seconds: dict[str, list[float]]
+
+    def time(self, name: str) -> float:
+        """The median of a way."""
+        return median(self.seconds[name])
+
+    def ratio(self, other: str) -> float:
+        """How many times our time another way takes."""
+        return median(
+            theirs / ours for ours, theirs in zip(self.seconds[OURS], self.seconds[other], strict=True)
+        )
+
+
+# ---- the ways ----------------------------------------------------------------------------------------------
+
+
+def ours(model: Model, start: Array) -> dict[str, Write]:
+    """stepnet, without and with Python between two steps."""
+    rnn = model.rnn()
+
+    def write(feed: Any = None) -> Array:
+        return sn.generate(rnn, start, max_steps=STEPS, feed=feed).values.reshape(len(start), STEPS)
+
+    return {OURS: write, STEPPED: lambda: write(np.asarray)}
+
+
+def step_model(model: Model, rows: int) -> bytes:
+    """One step as a model of ONNX: symbols [rows] and states -> symbols [rows] and new states."""
+    helper, numbers = onnx.helper, onnx.numpy_helper
+    states, params = STATES[model.cell], model.params
+    new = [f"new_{name}" for name in states]
+    options = {"linear_before_reset": 1} if model.cell == "gru" else {}
+    nodes = [
+        helper.make_node("Gather", ["embedding", "symbol"], ["x"]),
+        helper.make_node("Unsqueeze", ["x", "zero"], ["steps"]),
+        helper.make_node(
+            model.cell.upper(),
+            ["steps", "W", "R", "B", "", *states],
+            ["", *new],
+            hidden_size=model.hidden,
+            **options,
+        ),
+        helper.make_node("Squeeze", ["new_h", "zero"], ["last"]),
+        helper.make_node("MatMul", ["last", "dense"], ["scores"]),
+        helper.make_node("ArgMax", ["scores"], ["new_symbol"], axis=1, keepdims=0),
+    ]
+    arrays = {**model.in_layout("onnx"), "embedding": params["embedding"], "dense": params["dense"]}
+    arrays["zero"] = np.zeros(1, np.int64)
+
+    def value(name: str) -> Any:
+        if name.endswith("symbol"):
+            return helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [rows])
+        return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, rows, model.hidden])
+
+    graph = helper.make_graph(
+        nodes,
+        model.cell,
+        [value(name) for name in ("symbol", *states)],
+        [value(name) for name in ("new_symbol", *new)],
+        [numbers.from_array(array, name) for name, array in arrays.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    return made.SerializeToString()
+
+
+def with_onnxruntime(model: Model, start: Array, count: int) -> Write:
+    """onnxruntime with so many threads: two bindings, what one writes is what the other reads."""
+    options, rows = onnxruntime.SessionOptions(), len(start)
+    options.intra_op_num_threads, options.inter_op_num_threads = count, 1
+    session = onnxruntime.InferenceSession(
+        step_model(model, rows), options, providers=["CPUExecutionProvider"]
+    )
+    shape = 1, rows, model.hidden
+    memory = [
+        {"symbol": np.zeros(rows, np.int64)}
+        | {name: np.zeros(shape, np.float32) for name in STATES[model.cell]}
+        for _ in range(2)
+    ]
+
+    def bound(old: dict[str, Array], new: dict[str, Array]) -> Any:
+        binding, share = session.io_binding(), onnxruntime.OrtValue.ortvalue_from_numpy
+        for name in old:
+            binding.bind_ortvalue_input(name, share(old[name]))
+            binding.bind_ortvalue_output(f"new_{name}", share(new[name]))
+        return binding
+
+    bindings = [bound(*memory), bound(*reversed(memory))]
+    written, run = np.zeros((STEPS, rows), np.int64), session.run_with_iobinding
+
+    def write() -> Array:
+        for array in memory[0].values():
+            array[...] = 0
+        memory[0]["symbol"][...] = start
+        for step in range(STEPS):
+            run(bindings[step % 2])
+            written[step] = memory[1 - step % 2]["symbol"]
+        return written.T.copy()
+
+    return write
+
+
+def with_torch(model: Model, start: Array) -> Write:
+    """PyTorch's cell between an embedding and a dense layer."""
+    cell = {"gru": torch.nn.GRUCell, "lstm": torch.nn.LSTMCell}[model.cell](model.hidden, model.hidden)
+    weights = {name.removesuffix("_l0"): array for name, array in model.in_layout("torch").items()}
+    cell.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    embedding, dense = (torch.from_numpy(model.params[name]) for name in ("embedding", "dense"))
+    first = torch.from_numpy(start)
+
+    def write() -> Array:
+        symbol, state, written = first, None, list[Any]()
+        with torch.inference_mode():
+            for _ in range(STEPS):
+                state = cell(embedding[symbol], state)
+                symbol = ((state if model.cell == "gru" else state[0]) @ dense).argmax(1)
+                written.append(symbol)
+            return torch.stack(written, 1).numpy()
+
+    return write
+
+
+def ways(model: Model, rows: int) -> dict[str, Write]:
+    """Every way, ours first."""
+    start = np.arange(rows)
+    found = ours(model, start)
+    found |= {f"onnxruntime, {count}": with_onnxruntime(model, start, count) for count in (1, 2)}
+    return {**found, "torch": with_torch(model, start)}
+
+
+# ---- how long they take ------------------------------------------------------------------------------------
+
+
+def measured(model: Model, rows: int, rounds: int) -> Measured:
+    """The times of a case; raises `AssertionError` where the ways write other symbols."""
+    found = ways(model, rows)
+    expected = found[OURS]()
+    for name, write in found.items():
+        assert np.array_equal(write(), expected), f"{name} writes other symbols"
+    seconds: dict[str, list[float]] = {name: [] for name in found}
+    for _ in range(rounds):
+        for name, write in found.items():
+            time.sleep(PAUSE)
+            write()
+            begun = time.perf_counter()
+            write()
+            seconds[name].append((time.perf_counter() - begun) / STEPS)
+    return Measured(model.cell, model.hidden, rows, seconds)
+
+
+def table(found: list[Measured]) -> Table:
+    """Microseconds of a symbol, and ratios to ours."""
+    shown = Table(title="a symbol of each sequence: microseconds, and threads")
+    shown.add_column("model, sequences", no_wrap=True)
+    names = list(found[0].seconds)
+    for name in (*names, *(f"{name} / ours" for name in names[1:])):
+        shown.add_column(name, justify="right")
+    for case in found:
+        times = [f"{case.time(name) * 1e6:.1f}" for name in names]
+        ratios = [f"{case.ratio(name):.2f}" for name in names[1:]]
+        shown.add_row(f"{case.cell} {case.hidden}, {case.rows}", *times, *ratios)
+    return shown
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 15,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Time generation beside onnxruntime and PyTorch."""
+    console = Console(stderr=as_json)
+    torch.set_num_threads(threads())
+    cases = [(Model(*case), rows) for case in CASES for rows in ROWS]
+    found = [measured(*case, rounds) for case in track(cases, "writing", console=console, transient=True)]
+    if as_json:
+        ratios = [{"ratios": {name: case.ratio(name) for name in case.seconds}} for case in found]
+        typer.echo(json.dumps([{**asdict(c), **r} for c, r in zip(found, ratios, strict=True)], indent=1))
+        return
+    if not console.is_terminal:
+        console = Console(width=WIDE)
+    console.print(table(found))
+    console.print(f"{STEPS} symbols; {threads()} threads; {rounds} rounds.", style="dim")
+
+
+if __name__ == "__main__":
+    typer.run(main)

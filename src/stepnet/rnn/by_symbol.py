@@ -1,0 +1,95 @@
+"""What the first layer makes of a symbol ahead of its loop, computed once for all symbols.
+
+    x = E[symbol];  x @ W + b     at every step        ->        table[symbol],  table = E @ W + b     once
+
+The rows of a table are computed by the machine code that computes them ahead of a loop, and have its bits.
+For few symbols, as those of a model of characters, this takes the product with the input out of each step.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from stepnet.engines import Call
+from stepnet.errors import InputError
+from stepnet.net.ir import Builder, Recur, ancestors
+from stepnet.net.types import CONST, ROWS, STEPS, Type
+from stepnet.plan.plan import Plan
+from stepnet.rnn.feeds import Feed
+from stepnet.rnn.one_step import before_loop, of_inputs
+from stepnet.rnn.program import Program
+from stepnet.trace.step import Spec
+from stepnet.trace.traced import Traced
+
+Array = np.ndarray
+MOST_BYTES = 8 * 2**20
+"""The most bytes of all tables."""
+
+
+def symbol_tables(
+    plan: Plan, params: Sequence[Array], feed: Feed, symbols: int, stops: Sequence[int], engine: str
+) -> Mapping[int, Array]:
+    """For values of the plan's net, which the rest of it reads, their rows for all symbols; none where no
+    product is saved, where they are too large, and where there are symbols that cannot be fed.
+
+    stops: the symbols that are never fed.
+    """
+    net, known = plan.net, of_inputs(plan)
+    inside = set(known)
+    read = {n for number, node in enumerate(net.nodes) if number not in inside for n in node.inputs}
+    wanted = [number for number in known if number in read or number in net.results]
+    types = [net.type_of(number) for number in wanted]
+    saved = any(net.nodes[number].kind == "matmul" for number in ancestors(net.nodes, wanted) & inside)
+    if not saved or symbols * sum(type_.size * type_.itemsize for type_ in types) > MOST_BYTES:
+        return {}
+    program = table_program(plan, params, feed, wanted)
+    fed = np.arange(symbols)
+    fed[list(stops)] = 0
+    call = Call(
+        [np.zeros(symbols, bool)],
+        np.arange(symbols),
+        np.ones(symbols, np.int64),
+        symbols,
+        [fed, *([None] * len(wanted))],
+    )
+    try:
+        _, *rows = program.bound(engine)(call).final
+    except InputError:  # a symbol is outside a table of the step: the error is for who feeds it
+        return {}
+    return dict(zip(wanted, rows, strict=True))
+
+
+def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Sequence[int]) -> Program:
+    """The recurrence whose memories are a symbol, and values of a plan's net after a step with this symbol.
+
+    What is made of memories for memories stays in the loop: no pass takes the work apart once more.
+    """
+    builder, net, ends = Builder(), plan.net, plan.ends
+    builder.input(Type(ROWS, (), "bool"), "nothing")
+    symbol = Traced(builder, builder.input(Type(ROWS, (), "int64"), "symbol"))
+    for number in wanted:
+        builder.input(net.type_of(number).at(ROWS), f"value{number}")
+    operands = {
+        net.inputs[place]: builder.input(net.type_of(net.inputs[place]), net.nodes[net.inputs[place]].name)
+        for place in ends.parameters
+    }
+    tables = [
+        Traced(builder, builder.input(Type(CONST, table.shape, table.dtype.name), "table"))
+        for table in feed.tables
+    ]
+    operands[net.inputs[ends.sequences[0]]] = feed.of_values(symbol, *(tables or [None])).number
+    body = builder.net([(symbol + 1).number, *before_loop(builder, plan, operands, wanted)])
+    return program_of(Recur(body, 1, 1 + len(wanted)), [*params, *feed.tables])
+
+
+def program_of(recur: Recur, params: Sequence[Array]) -> Program:
+    """The program of a recurrence whose first input alone is a sequence."""
+    builder, body = Builder(), recur.body
+    types = [body.type_of(number) for number in body.inputs]
+    types[0] = types[0].at(STEPS)
+    names = [body.nodes[number].name for number in body.inputs]
+    operands = [builder.input(type_, name) for type_, name in zip(types, names, strict=True)]
+    results = recur.add_results(builder, operands)
+    memory = [Spec(body.type_of(number).shape, body.type_of(number).dtype) for number in recur.memories]
+    net = builder.net([*results.outputs, *results.memories])
+    return Program(net, 0, memory, memory, len(memory), list(params))

@@ -1,0 +1,192 @@
+"""Sequences written in machine code: `feedback` with the recurrence's own plans, called piece by piece.
+
+    first symbols --> call of many steps --> symbols, memories --> call --> ...   without rows that have ended
+
+A piece is one call of a kernel. It ends early where at least half of its rows have ended.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from stepnet.engines import Call, choose
+from stepnet.net.types import STEPS
+from stepnet.ragged.offsets import offsets_of, positions_of
+from stepnet.rnn.batch import initial_arrays
+from stepnet.rnn.by_symbol import symbol_tables
+from stepnet.rnn.compose import Stack
+from stepnet.rnn.control import next_piece
+from stepnet.rnn.feedback import OWN, Choice, feedback
+from stepnet.rnn.feeds import Feed
+from stepnet.rnn.layers import Leaf, leaves_of
+from stepnet.rnn.one_step import refusal
+from stepnet.rnn.program import Program, StepProgram
+from stepnet.rnn.recurrence import RNN
+from stepnet.rnn.samplers import MOST_SYMBOLS, Sampling
+from stepnet.rnn.writer import Front, Writer
+from stepnet.trace.step import Spec
+from stepnet.values.structure import leaves
+
+Array = np.ndarray
+ENGINE = "llvm"
+MOST_KEPT = 8
+"""For how many ways to feed and to choose symbols a layer keeps what was made."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """The recurrence that writes symbols, and the `Spec`s of the memory of each layer."""
+
+    program: Program
+    memories: list[Any]
+
+
+KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, Made]]" = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Wired:
+    """What writes the sequences of a front in machine code: the new recurrence, and what it begins with."""
+
+    program: Program
+    memories: list[Array]
+    statics: list[Array]
+
+    @classmethod
+    def of(cls, writer: Writer, front: Front, choice: Choice) -> "Wired | str":
+        """It, or the reason why Python is needed between two steps."""
+        feed, rows = writer.feed, len(front.scores)
+        reason = refused(writer, choice.symbols, choice.sampler)
+        if reason is not None or not isinstance(feed, Feed):
+            return str(reason)
+        parts = leaves_of(writer.layer, front.state, front.statics, rows)
+        kept = KEPT.setdefault(writer.layer, OrderedDict())
+        key = feed.size, feed.dtype, choice, writer.engine, *(part.statics.key for part in parts)
+        made = kept.get(key)
+        if made is None or not same_table(feed, made.program):
+            made = made_for(writer, feed, parts, choice)
+            if isinstance(made, str):
+                return made
+            if len(kept) >= MOST_KEPT:
+                kept.popitem(last=False)
+            kept[key] = made
+        memories = [
+            np.zeros((rows, *spec.shape), spec.dtype) if array is None else array
+            for part, specs in zip(parts, made.memories, strict=True)
+            for array, spec in zip(initial_arrays(part.initial, specs, rows), leaves(specs), strict=True)
+        ]
+        return cls(made.program, memories, [array for part in parts for array in part.statics.arrays])
+
+
+def refused(writer: Writer, symbols: int, sampler: Any) -> str | None:
+    """The reason why Python is needed between two steps, as far as arguments say; None where it is not."""
+    if not isinstance(writer.feed, Feed):
+        return "feed= is a function"
+    if writer.scores is not None:
+        return "scores= is a function"
+    if writer.feed.size is not None and writer.feed.size < symbols:
+        return f"there are scores of {symbols} symbols, and {writer.feed.size} can be fed"
+    if sampler is not None and type(sampler) is not Sampling:
+        return "sampler= is a function, and not one of sn.sampling"
+    if sampler is not None and symbols > MOST_SYMBOLS:
+        return f"symbols are drawn in machine code among {MOST_SYMBOLS} at most, and there are {symbols}"
+    return None
+
+
+def programs_of(parts: list[Leaf], writer: Writer) -> list[StepProgram] | str:
+    """The programs of all layers, which one plan each runs; or the reason why one is not a step of a net."""
+    assert isinstance(writer.feed, Feed)
+    spec, programs = writer.feed.spec, list[StepProgram]()
+    for part in parts:
+        program = part.rnn.program_of(spec, part.statics.specs)
+        single = program.schedule.whole
+        if part.statics.beside or single is None:
+            return f"{part.rnn!r} has sequences inside its steps, or statics that are sequences"
+        if len(leaves(program.output)) != 1:
+            return f"{part.rnn!r} has several outputs"
+        if (reason := refusal(single)) is not None:
+            return f"{part.rnn!r} is no step of a net: {reason}"
+        engine = choose(program.schedule, writer.engine)[0].name
+        if engine != ENGINE:
+            return f"{part.rnn!r} runs on {engine}"
+        type_ = program.net.type_of(program.net.results[0])
+        assert type_.extent == STEPS
+        spec = Spec(type_.shape, type_.dtype)
+        programs.append(program)
+    return programs
+
+
+def made_for(writer: Writer, feed: Feed, parts: list[Leaf], choice: Choice) -> Made | str:
+    """The recurrence that writes symbols; or the reason why there is none."""
+    programs = programs_of(parts, writer)
+    if isinstance(programs, str):
+        return programs
+    plans = [plan for program in programs if (plan := program.schedule.whole) is not None]
+    params = [array for program in programs for array in program.params]
+    own = programs[0].params
+    tables = symbol_tables(plans[0], own, feed, choice.symbols, choice.stops, ENGINE)
+    program = feedback(plans, params, feed, choice, tables)
+    engine = choose(program.schedule, (ENGINE, "interpret"))[0].name
+    if engine != ENGINE:
+        return "the net of a step with its symbols is refused by the engine"
+    return Made(program, [program.memory for program in programs])
+
+
+def same_table(feed: Feed, program: Program) -> bool:
+    """Whether a program was made with the rows that symbols stand for now."""
+    return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
+
+
+# ---- the pieces --------------------------------------------------------------------------------------------
+
+
+def write(
+    wired: Wired,
+    front: Front,
+    first: Array,
+    rows: Array,
+    most: int,
+    draw: Callable[[Array, Array], Array] | None,
+) -> list[tuple[Array, Array]] | None:
+    """The rows of the symbols behind the first ones, and these symbols: at most `most` of each row.
+
+    None where a score is not finite, for which the steps one by one raise the error.
+
+    first: the first symbol of each of these rows. draw: random numbers for rows and steps.
+    """
+    bound = wired.program.bound(ENGINE)
+    memories = [memory[rows] for memory in wired.memories]
+    begun, symbol, written = front.begun[rows], first, np.zeros(len(front.scores), np.int64)
+    still, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()
+    ended = len(memories) + list(OWN).index("ended")
+    steps = 0
+    while len(rows):
+        steps, looks = next_piece(bound.most_until, len(rows), steps)
+        lengths = np.minimum(most - written[rows], steps)
+        offsets = offsets_of(lengths)
+        if draw is None:
+            random = np.zeros(int(offsets[-1]), bool)
+        else:
+            random = draw(np.repeat(rows, lengths), positions_of(written[rows] + 1, lengths))
+        no = np.zeros(len(rows), bool)
+        initial = [*memories, symbol, begun, no, no]
+        call = Call(
+            [random], offsets[:-1], lengths, int(offsets[-1]), initial, still, until=ended if looks else None
+        )
+        results = bound(call)
+        *memories, symbol, step, done, unclear = results.final
+        if unclear.any():
+            return None
+        used = step - begun + done
+        places = positions_of(offsets[:-1], used)
+        result.append((np.repeat(rows, used), results.outputs[0][places]))
+        written[rows] += used
+        left = np.flatnonzero(~done & (written[rows] < most))
+        memories = [memory[left] for memory in memories]
+        still = [static[left] for static in still]
+        symbol, begun, rows = symbol[left], step[left], rows[left]
+    return result

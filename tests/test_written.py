@@ -1,0 +1,432 @@
+"""Sequences written in machine code: the symbols are those of steps one by one, and of plain loops."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepnet as sn
+from stepnet.engines import Call
+from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet.errors import InputError
+from stepnet.rnn import by_symbol, samplers, written
+from stepnet.rnn.feedback import Choice
+from stepnet.rnn.writer import Writer
+from stepnet.values.structure import leaves
+
+Array = np.ndarray
+SYMBOLS, HIDDEN = 7, 5
+IDS = sn.Spec((), np.int64)
+STARTS = [[0], [3, 1], [1, 1, 2, 6], [5], [2, 2]]
+
+
+def weights(seed: int = 0, dtype: Any = "float32", **shapes: tuple[int, ...]) -> dict[str, Array]:
+    """Random numbers, large enough that symbols differ."""
+    random = np.random.default_rng(seed)
+    return {name: (1.5 * random.normal(size=shape)).astype(dtype) for name, shape in shapes.items()}
+
+
+EMBEDDED = {"E": (SYMBOLS, 3), "W": (3, HIDDEN), "R": (HIDDEN, HIDDEN), "V": (HIDDEN, SYMBOLS)}
+VECTORS = {"W": (SYMBOLS, HIDDEN), "R": (HIDDEN, HIDDEN), "V": (HIDDEN, SYMBOLS)}
+
+
+def of_vectors(x: Any, h: Any, p: Any) -> Any:
+    h = np.tanh(x @ p["W"] + h @ p["R"])
+    return h @ p["V"], h
+
+
+def embedded(x: Any, h: Any, p: Any) -> Any:
+    return of_vectors(p["E"][x], h, p)
+
+
+def placed(x: Any, h: Any, p: Any, index: Any) -> Any:
+    """With a position for each step, as many as there may be, and none behind them."""
+    h = np.tanh(p["E"][x] @ p["W"] + h @ p["R"] + p["P"][index])
+    return h @ p["V"], h
+
+
+def with_bias(x: Any, h: Any, p: Any, statics: Any) -> Any:
+    h = np.tanh(p["E"][x] @ p["W"] + h @ p["R"] + statics @ p["R"] + 2 * statics)
+    return h @ p["V"] + statics @ p["V"], h
+
+
+def counted(x: Any, memory: Any, p: Any) -> Any:
+    """With integers and bools among the memories."""
+    h = np.tanh(p["E"][x] @ p["W"] + memory["h"] @ p["R"])
+    seen = memory["seen"] | (x == 3)
+    count = memory["count"] + np.where(seen, 1, 2).astype(np.int32)
+    scores = h @ p["V"] + np.where((count % 3 == 0)[:, None], p["V"][0], 0.0)
+    return scores, {"h": h, "count": count, "seen": seen}
+
+
+COUNTED = {"h": HIDDEN, "count": sn.Spec((), "int32"), "seen": sn.Spec((), "bool")}
+BIAS = weights(9, bias=(len(STARTS), HIDDEN))["bias"]
+
+
+def lstm(inputs: int, seed: int = 0) -> sn.RNN:
+    params = sn.cells.CELLS["lstm"].parameters(inputs, HIDDEN, seed=seed)
+    return sn.cells.rnn("lstm", {name: 3 * array for name, array in params.items()})
+
+
+def scored(x: Any, h: Any, p: Any) -> Any:
+    """A layer of scores on top of others."""
+    return (x + h) @ p["V"] + p["b"], x
+
+
+SCORED = weights(4, V=(HIDDEN, SYMBOLS), b=(SYMBOLS,))
+TABLE = weights(5, E=(SYMBOLS, 3))["E"]
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "ids": (sn.RNN(embedded, weights(1, **EMBEDDED), memory=HIDDEN, inputs=IDS), {}),
+    "float64": (sn.RNN(embedded, weights(2, "float64", **EMBEDDED), memory=HIDDEN, inputs=IDS), {}),
+    "float16": (sn.RNN(embedded, weights(2, "float16", **EMBEDDED), memory=HIDDEN, inputs=IDS), {}),
+    "one-hot": (sn.RNN(of_vectors, weights(3, **VECTORS), memory=HIDDEN, inputs=SYMBOLS), {}),
+    "table": (sn.RNN(of_vectors, weights(1, **EMBEDDED), memory=HIDDEN), {"feed": TABLE}),
+    "positions": (sn.RNN(placed, weights(1, **EMBEDDED, P=(16, HIDDEN)), memory=HIDDEN, inputs=IDS), {}),
+    "statics": (
+        sn.RNN(with_bias, weights(6, **EMBEDDED), memory=HIDDEN, inputs=IDS, statics=HIDDEN),
+        {"statics": BIAS, "initial": BIAS[::-1]},
+    ),
+    "integers": (sn.RNN(counted, weights(7, **EMBEDDED), memory=COUNTED, inputs=IDS), {}),
+    "whole numbers for scores": (
+        sn.RNN(lambda x, h, p: (p[x] * (h + 1)[:, None] % 11, h + x), np.arange(49).reshape(7, 7) ** 2 % 13,
+               memory=sn.Spec((), "int64"), inputs=IDS),
+        {},
+    ),
+    "stack": (
+        sn.Stack([sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(3, HIDDEN)), lstm(HIDDEN, 1),
+                  sn.RNN(scored, SCORED, memory=HIDDEN)]),
+        {"feed": TABLE},
+    ),
+}  # fmt: skip
+WAYS: list[dict[str, Any]] = [
+    {"max_steps": 12},
+    {"max_steps": 12, "stop": [2, 5]},
+    {"max_steps": 2, "stop": [2, 5]},
+    {"max_steps": 1, "stop": [2, 5]},
+    {"max_steps": 12, "stop": range(SYMBOLS)},
+    {"max_steps": 12, "stop": 4, "sampler": sn.sampling(2.0, top_k=4, top_p=0.9), "seed": 1},
+]
+
+
+def ragged(starts: list[list[int]]) -> sn.Ragged:
+    return sn.Ragged.from_list([np.array(start, np.int64) for start in starts])
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each call that was written in machine code so far, whether it was to its end."""
+    calls, write = list[bool](), written.write
+
+    def spied(*arguments: Any) -> Any:
+        rest = write(*arguments)
+        calls.append(rest is not None)
+        return rest
+
+    monkeypatch.setattr(written, "write", spied)
+    return calls
+
+
+def step_by_step(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> sn.Ragged:
+    """The same call with Python between two steps."""
+    with monkeypatch.context() as patch:
+        patch.setattr(written.Wired, "of", lambda *_: "a test")
+        return sn.generate(*arguments, **options)
+
+
+# ---- the same symbols
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_symbols_are_those_of_steps_one_by_one(
+    name: str, pieces: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rnn, options = CASES[name]
+    different = set[bytes]()
+    for way in WAYS:
+        found = sn.generate(rnn, ragged(STARTS), **options, **way)
+        assert found.equal(step_by_step(monkeypatch, rnn, ragged(STARTS), **options, **way)), way
+        different.add(found.values.tobytes())
+    assert pieces == [True] * len(pieces)
+    assert len(pieces) >= 4
+    assert len(different) >= 5
+
+
+def test_symbols_are_those_of_a_plain_loop(pieces: list[bool]) -> None:
+    params = weights(2, "float64", **EMBEDDED)
+    found = sn.generate(CASES["float64"][0], ragged(STARTS), max_steps=12, stop=[2, 5])
+    for start, symbols in zip(STARTS, found.to_list(), strict=True):
+        h, given, wanted = np.zeros((1, HIDDEN)), list(start), list[int]()
+        for at in range(len(start) + 11):
+            scores, h = embedded(np.array([given[at]]), h, params)
+            if at + 1 >= len(start):
+                wanted.append(int(scores.argmax()))
+                given.append(wanted[-1])
+                if wanted[-1] in (2, 5):
+                    break
+        assert symbols.tolist() == wanted
+    assert pieces == [True]
+    assert len(set(found.lengths.tolist())) > 1
+
+
+@pytest.mark.parametrize("name", ["ids", "table", "statics", "stack", "float16"])
+@pytest.mark.parametrize("tables", [True, False])
+def test_memories_have_the_bits_of_a_stream(name: str, tables: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rows of a table in the place of products, and without."""
+    rnn, options = CASES[name]
+    monkeypatch.setattr(by_symbol, "MOST_BYTES", by_symbol.MOST_BYTES if tables else 0)
+    monkeypatch.setattr(written, "KEPT", {})
+    writer = Writer.of(rnn, options.get("feed"), None, "auto")
+    stops = np.zeros(0, np.int64)
+    front = writer.begin(ragged(STARTS), options.get("initial"), options.get("statics"), stops)
+    wired = written.Wired.of(writer, front, Choice(SYMBOLS, ()))
+    assert isinstance(wired, written.Wired)
+    assert any(node.name == "by symbol" for node in wired.program.net.nodes) == tables
+    first, count, rows = front.scores.argmax(axis=1), 6, len(STARTS)
+    none = np.zeros(rows, bool)
+    call = Call(
+        [np.zeros(rows * count, bool)], np.arange(rows) * count, np.full(rows, count), rows * count,
+        [*wired.memories, first, front.begun, none, none], wired.statics,
+    )  # fmt: skip
+    results = wired.program.bound("llvm")(call)
+    stream = rnn.stream(rows, front.state, front.statics, begun=front.begun)
+    symbols = first
+    for at in range(count):
+        symbols = stream.step(writer.feed(symbols)).argmax(axis=1)
+        assert results.outputs[0].reshape(rows, count)[:, at].tolist() == symbols.tolist()
+    for array, expected in zip(results.final, leaves(stream.state), strict=False):
+        assert array.tobytes() == expected.tobytes()
+
+
+def test_a_sequence_is_the_same_in_any_batch(pieces: list[bool]) -> None:
+    """Also in batches so large that the machine code does not look itself which sequences have ended."""
+    rnn = CASES["ids"][0]
+    starts, options = np.arange(150) % SYMBOLS, {"max_steps": 30, "stop": 4, "sampler": sn.sampling(2.0)}
+    every = sn.generate(rnn, starts, **options)
+    assert len(set(every.lengths.tolist())) > 10
+    for picked in ([0], [149, 3], list(range(40, 100))):
+        assert sn.generate(rnn, starts[picked], identities=picked, **options).equal(every.take(picked))
+    assert all(pieces)
+    assert len(sn.generate(rnn, [], **options)) == 0
+
+
+@pytest.mark.parametrize("name", ["statics", "positions"])
+def test_pieces_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rnn, options = CASES[name]
+    way: dict[str, Any] = {"max_steps": 12, "stop": 4, "sampler": sn.sampling(2.0)}
+    whole = sn.generate(rnn, ragged(STARTS), **options, **way)
+    for longest in ((1, 1), (3, 5)):
+        monkeypatch.setattr("stepnet.rnn.control.LONG_PIECES", longest)
+        assert sn.generate(rnn, ragged(STARTS), **options, **way).equal(whole)
+
+
+# ---- errors, and what is fed behind the end
+
+
+def test_what_is_behind_the_end_is_not_fed(pieces: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stop symbol has no embedding, and there is no position behind the last."""
+    params = weights(5, **EMBEDDED, P=(8, HIDDEN))
+    params["E"] = params["E"][:-1]
+    rnn = sn.RNN(placed, params, memory=HIDDEN, inputs=IDS)
+    options: dict[str, Any] = {"stop": SYMBOLS - 1, "max_steps": 8}
+    starts = np.arange(SYMBOLS - 1)
+    found = sn.generate(rnn, starts, **options)
+    assert found.equal(step_by_step(monkeypatch, rnn, starts, **options))
+    assert set(found.lengths.tolist()) > {8}
+    assert pieces == [True]
+    with pytest.raises(InputError, match="an integer is outside the rows of the parameter"):
+        sn.generate(rnn, starts, stop=SYMBOLS - 1, max_steps=10)
+
+
+def test_a_score_that_is_no_number_raises_what_steps_raise(
+    pieces: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(x: Any, h: Any, p: Any) -> Any:
+        return p[x] + np.where(h > 3, np.inf, 0.0)[:, None], h + 1
+
+    for wrong in (np.inf, -np.inf, np.nan):
+        rnn = sn.RNN(
+            lambda x, h, p, wrong=wrong: (p[x] + np.where(h > 3, wrong, 0.0)[:, None], h + 1),
+            weights(1, E=(SYMBOLS, SYMBOLS))["E"], memory=(), inputs=IDS,
+        )  # fmt: skip
+        with pytest.raises(InputError) as ours:
+            sn.generate(rnn, [1, 2], max_steps=9)
+        with pytest.raises(InputError) as theirs:
+            step_by_step(monkeypatch, rnn, [1, 2], max_steps=9)
+        assert str(ours.value) == str(theirs.value)
+        assert "the scores of row 0 have no highest" in str(ours.value)
+        assert len(sn.generate(rnn, [1], max_steps=4)[0]) == 4
+    assert pieces == [False, True] * 3
+
+
+def test_a_table_that_changes_is_read_again() -> None:
+    rnn, table = CASES["table"][0], TABLE.copy()
+    before = sn.generate(rnn, [1], feed=table, max_steps=9)
+    table[...] = table[::-1].copy()
+    after = sn.generate(rnn, [1], feed=table, max_steps=9)
+    assert not after.equal(before)
+    assert after.equal(sn.generate(rnn, [1], feed=lambda symbols: table[symbols], max_steps=9))
+
+
+# ---- why Python is needed
+
+
+def attends(x: Any, h: Any, p: Any, statics: Any) -> Any:
+    return sn.reduce(statics * h[:, None], "sum") @ p + p[x], h
+
+
+REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "feed": (CASES["ids"][0], {"feed": np.asarray}, "feed= is a function"),
+    "scores": (CASES["ids"][0], {"scores": np.negative}, "scores= is a function"),
+    "sampler": (
+        CASES["ids"][0], {"sampler": lambda scores, random: scores.argmax(axis=1)},
+        "sampler= is a function, and not one of sn.sampling",
+    ),
+    "few": (
+        CASES["table"][0], {"feed": TABLE[:4], "stop": [4, 5, 6]},
+        "there are scores of 7 symbols, and 4 can be fed",
+    ),
+    "engine": (CASES["ids"][0], {"engine": "interpret"}, "RNN(embedded, memory=*) runs on interpret"),
+    "outputs": (
+        sn.RNN(lambda x, h, p: ({"a": embedded(x, h, p)[0], "b": h}, h), weights(1, **EMBEDDED),
+               memory=HIDDEN, inputs=IDS),
+        {"scores": None}, "has several outputs",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name != "outputs"])
+def test_where_python_is_needed_there_is_a_reason(
+    name: str, pieces: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rnn, options, message = REFUSED[name]
+    reasons: list[Any] = []
+    of = written.Wired.of
+
+    def spied(*arguments: Any) -> Any:
+        reasons.append(of(*arguments))
+        return reasons[-1]
+
+    monkeypatch.setattr(written.Wired, "of", spied)
+    sn.generate(rnn, [1, 2, 3], max_steps=4, **options)
+    assert reasons == [message]
+    assert pieces == []
+
+
+def test_symbols_are_drawn_among_few(monkeypatch: pytest.MonkeyPatch, pieces: list[bool]) -> None:
+    options: dict[str, Any] = {"max_steps": 5, "sampler": sn.sampling(2.0)}
+    expected = sn.generate(CASES["ids"][0], [1, 2], **options)
+    monkeypatch.setattr(written, "MOST_SYMBOLS", SYMBOLS - 1)
+    assert sn.generate(CASES["ids"][0], [1, 2], **options).equal(expected)
+    assert pieces == [True]
+
+
+# ---- drawing
+
+
+@pytest.mark.parametrize("engine", ["interpret", "llvm"])
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0.3}, {"top_k": 3}, {"top_p": 0.6}, {"top_k": 5, "top_p": 0.95}]
+)
+def test_a_net_draws_what_arrays_draw(options: dict[str, Any], engine: str) -> None:
+    """Equal scores and scores of -inf among them."""
+    sampler, random = sn.sampling(**options), np.random.default_rng(2)
+    scores = np.round(random.normal(size=(300, 9)) * 2).astype("float32")
+    scores[random.random(size=scores.shape) < 0.1] = -np.inf
+    numbers = random.random(300)
+    rnn = sn.RNN(
+        lambda x, h, p: (sampler.of_values(x["scores"], x["random"]), h),
+        memory=1,
+        inputs={"scores": 9, "random": sn.Spec((), "float64")},
+    )
+    found, _ = rnn({"scores": scores[None], "random": numbers[None]}, engine=engine)
+    assert found[0].tolist() == sampler(scores, numbers).tolist()
+    assert len(set(found[0].tolist())) > 3
+
+
+# ---- ends in machine code
+
+
+def ending(hidden: int) -> sn.RNN:
+    """A recurrence that says when it has ended, and goes on counting."""
+
+    def step(x: Any, memory: Any, p: Any) -> Any:
+        h = np.tanh(x + memory["h"] @ p)
+        count = memory["count"] + 1
+        return h, {"h": h, "count": count, "ended": memory["ended"] | (x[:, 0] > 0.5)}
+
+    memory = {"h": hidden, "count": sn.Spec((), "int64"), "ended": sn.Spec((), "bool")}
+    return sn.RNN(step, np.eye(hidden, dtype="float32") / 2, memory=memory, inputs=hidden)
+
+
+@pytest.mark.parametrize("hidden", [3, 400])
+def test_a_call_is_over_where_half_of_the_sequences_have_ended(
+    hidden: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wide one has threads that share each step."""
+    threads = 1 if hidden < 400 else 2
+    monkeypatch.setattr("stepnet.engines.llvm.running.run.threads", lambda: threads)
+    monkeypatch.setattr("stepnet.engines.llvm.running.chain.threads", lambda: threads)
+    rnn = ending(hidden)
+    run = LlvmEngine().compile(rnn.schedule).bind(leaves(rnn.params))
+    place = list(rnn.memory).index("ended")
+
+    def call(ends: list[int], lengths: list[int]) -> tuple[Array, Call, Any]:
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        x = np.zeros((offsets[-1], hidden), "float32")
+        for begin, end, length in zip(offsets, ends, lengths, strict=False):
+            x[begin + end : begin + length, 0] = 1
+        made = Call([x], offsets[:-1], np.array(lengths), len(x), [None] * 3, until=place)
+        return x, made, run(made)
+
+    longest = 1000
+    for ends, lengths, most in (
+        ([5], [longest], 16),
+        ([longest], [longest], longest),
+        ([5, 700], [longest] * 2, 16),
+        ([3, 90, 90, 80], [longest] * 4, 104),
+        ([3, 90, 90, 200], [50, longest, longest, longest], 104),
+        ([20, 20, 20], [20, 20, longest], longest),
+        ([0, 0, 2], [0, longest, 3], 16),
+    ):
+        x, made, results = call(ends, lengths)
+        counts = results.final[list(rnn.memory).index("count")]
+        by_thread = [count for count, length in zip(counts, lengths, strict=True) if length == longest]
+        assert max(by_thread) <= most, (ends, lengths, counts)
+        assert all(count >= min(end, length) or end > min(by_thread)
+                   for count, end, length in zip(counts, ends, lengths, strict=True))  # fmt: skip
+        cut = Call([x], made.starts, counts, len(x), [None] * 3)
+        expected = run(cut)
+        for array, wanted in zip(results.final, expected.final, strict=True):
+            assert array.tobytes() == wanted.tobytes()
+        for begin, count in zip(made.starts, counts, strict=True):
+            ours, theirs = (r.outputs[0][begin : begin + count] for r in (results, expected))
+            assert ours.tobytes() == theirs.tobytes()
+
+
+def test_until_ends_in_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call for a sequence that ends, and steps behind its end are hardly run."""
+    rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=(), until=lambda output, memory: memory >= 100)
+    x = np.ones((1, 5000))
+    calls: list[int] = []
+    bound = type(rnn.read(x, None, None, None).running.bound("auto"))
+    run = bound.__call__
+
+    def spied(self: Any, call: Call) -> Any:
+        calls.append(call.total)
+        return run(self, call)
+
+    monkeypatch.setattr(bound, "__call__", spied)
+    outputs, final = rnn(x)
+    assert outputs.lengths.tolist() == [100]
+    assert final.tolist() == [100]
+    assert calls == [256]
+
+
+def test_a_long_batch_is_written_call_by_call(pieces: list[bool]) -> None:
+    assert samplers.MOST_SYMBOLS >= 100
+    found = sn.generate(CASES["ids"][0], [1, 2], max_steps=700)
+    again = sn.generate(CASES["ids"][0], [1, 2], max_steps=300)
+    assert found.lengths.tolist() == [700, 700]
+    assert [row[:300].tolist() for row in found.to_list()] == [row.tolist() for row in again.to_list()]
+    assert re.fullmatch(r"\[True, True\]", str(pieces))
