@@ -26,7 +26,6 @@ from stepnet.plan.passes.split import split
 from stepnet.values.collector import paused_collector
 
 
-@paused_collector()
 def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
     """The net that gives the results of a net, and the cotangents of its inputs for those of its results.
 
@@ -55,6 +54,12 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
             "a recurrence in fewer bits has no gradient: train the one that `quantize` was given, and "
             "quantize it again"
         )
+    with paused_collector():
+        return joint_net(net, wanted)
+
+
+def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
+    """The same; makes many objects."""
     for rewrite in (prune, fold, part, constants_outside):
         net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]
