@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from stepnet.engines.base import Array, Cell, Kernel, narrow_cell
 from stepnet.engines.llvm.compile.compiled import MOST_BYTES, Compiled, Kept
@@ -48,7 +47,7 @@ class LlvmEngine:
         plans = {self.key(plan): plan for plan in schedule.plans}
         missing = {key: plan for key, plan in plans.items() if key not in KEPT.entries}
         for key, made in compiled(missing, self.target or host_target()).items():
-            KEPT.get(key, partial(lambda made: made, made))
+            KEPT.put(key, made)
         return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
 
     def cell(self, plan: Plan) -> Cell | str:

@@ -9,7 +9,7 @@ Half of the machine code of a cell was its epilogues, and so was half of the tim
 call passes the sums in registers, and what does not fit these on the stack.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -35,7 +35,7 @@ class Cell:
 
     row: ir.Value
     block: ir.Value
-    sums: Mapping[int, ir.Value]
+    sums: dict[int, ir.Value]
 
 
 def runs_of_cells(cells: Sequence[Cell]) -> list[Sequence[Cell]]:
