@@ -3,12 +3,14 @@
 import gc
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 import stepnet as sn
 from stepnet.engines.llvm import engine
+from stepnet.rnn.reading import Reading
 from stepnet.values.collector import paused_collector
 
 
@@ -25,6 +27,40 @@ def test_it_is_paused_inside_and_enabled_afterwards() -> None:
         with paused_collector():
             assert not gc.isenabled()
         assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_pause_ends_without_a_collection() -> None:
+    """One that is due comes when the next object is made: after a first call, and not within."""
+    collections = list[str]()
+
+    def seen(phase: str, _: dict[str, int]) -> None:
+        collections.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(seen)
+    try:
+        with paused_collector():
+            kept = [[each] for each in range(10 * gc.get_threshold()[0])]
+        within = len(collections)
+        kept.append([])
+    finally:
+        gc.callbacks.remove(seen)
+    assert within == 0
+    assert collections[:1] == ["start"]
+
+
+def test_a_pause_that_is_not_entered_in_full_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by an interrupt, behind which there is no exit."""
+    real = gc.disable
+
+    def interrupted() -> None:
+        real()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gc, "disable", interrupted)
+    with pytest.raises(KeyboardInterrupt), paused_collector():
+        pass
     assert gc.isenabled()
 
 
@@ -64,3 +100,19 @@ def test_nets_are_compiled_with_it_paused(monkeypatch: pytest.MonkeyPatch) -> No
     rnn(np.ones((1, 2, 3), "float32"))
     assert seen == [False]
     assert gc.isenabled()
+
+
+def test_a_first_call_runs_with_it_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to its end, and a second one does not."""
+    seen = list[bool]()
+    original = Reading.answer
+
+    def answer(reading: Any, bound: Any) -> Any:
+        seen.append(gc.isenabled())
+        return original(reading, bound)
+
+    monkeypatch.setattr(Reading, "answer", answer)
+    rnn = sn.RNN(lambda x, h, W: (h + x * W + 0.9375, h - x), np.ones(3, "float32"), memory=3)
+    for _ in range(2):
+        rnn(np.ones((1, 2, 3), "float32"))
+    assert seen == [False, True]

@@ -26,7 +26,6 @@ from stepnet.plan.passes.split import split
 from stepnet.values.collector import paused_collector
 
 
-@paused_collector()
 def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
     """The net that gives the results of a net, and the cotangents of its inputs for those of its results.
 
@@ -59,6 +58,12 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
             "a recurrence in int8 has no gradient: train the one that `quantize` was given, in float32 or "
             "bfloat16, and quantize it again"
         )
+    with paused_collector():
+        return joint_net(net, wanted)
+
+
+def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
+    """The same; makes many objects."""
     for rewrite in (prune, fold, part, constants_outside):
         net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]

@@ -22,6 +22,7 @@ from stepnet.rnn.reading import Reading, call_of
 from stepnet.trace.step import Spec, Step, TracedStep, specs, trace_step
 from stepnet.trace.traced import Traced
 from stepnet.values.arguments import array_of, choice, dtype_name, flag, function, is_array, whole
+from stepnet.values.collector import paused_collector
 from stepnet.values.dtypes import promoted_float
 from stepnet.values.structure import arranged, leaves, named_leaves, skeleton, transform
 
@@ -147,7 +148,8 @@ class Declared:
         program = self._programs.get(key)
         if program is None:
             memory, statics = (beside(part, inputs, leaves(self.params)) for part in (self.memory, statics))
-            traced = trace_step(self.step, inputs, memory, statics, self.params)
+            with paused_collector():
+                traced = trace_step(self.step, inputs, memory, statics, self.params)
             traced = replace(traced, precision=self.precision)
             program = StepProgram(traced, self.reverse, self.unroll)
             keep(self._programs, key, program)

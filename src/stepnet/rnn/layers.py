@@ -28,6 +28,7 @@ from stepnet.rnn.recurrence import RNN
 from stepnet.trace.step import Spec
 from stepnet.trace.traced import Traced, apply
 from stepnet.values.arguments import flag
+from stepnet.values.collector import paused_collector
 from stepnet.values.structure import leaves, named_leaves, rebuild, transform
 
 Array = np.ndarray
@@ -186,7 +187,8 @@ class LayerPrograms(Generic[Kind]):
         key = *batch.key, *(part.statics.key for part in parts), last_only, masked
         program = self.programs.get(key)
         if program is None:
-            program = Wiring(batch, parts, Control(masked)).program(self.layer, last_only)
+            with paused_collector():
+                program = Wiring(batch, parts, Control(masked)).program(self.layer, last_only)
             keep(self.programs, key, program)
         return program
 

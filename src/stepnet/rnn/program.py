@@ -125,6 +125,10 @@ class Program(NetProgram):
             memories = [array.astype(dtype, copy=False) for array, dtype in pairs]
         return memories[0] if isinstance(self.memory, Spec) else rebuild(self.memory, memories)
 
+    def is_bound(self, asked: Order) -> bool:
+        """Whether there is what runs a call on the engine asked for."""
+        return asked in self._bound
+
     def bound(self, asked: Order) -> Bound:
         """What runs a call on the engine asked for."""
         if asked not in self._bound:

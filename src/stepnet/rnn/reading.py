@@ -15,6 +15,7 @@ from stepnet.rnn.control import mask_array, run_until
 from stepnet.rnn.frozen import FrozenCalls
 from stepnet.rnn.idle import Key
 from stepnet.rnn.program import Program
+from stepnet.values.collector import paused_collector
 from stepnet.values.structure import leaves, rebuild
 
 Array = np.ndarray
@@ -41,6 +42,10 @@ class Reading(Generic[Kind]):
 
         frozen, key: where to keep a second call of a shape, and its key; None for a call that is not kept.
         """
+        if not self.running.is_bound(asked):
+            # The first call makes much, up to its end, and none of that is garbage before.
+            with paused_collector():
+                return self.answer(self.running.bound(asked))
         bound = self.running.bound(asked)
         if key is not None and frozen.is_due(key):
             frozen.freeze(key, self.program, bound, self.call, self.batch.like)

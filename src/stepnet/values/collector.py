@@ -7,16 +7,15 @@ imported too.
 
 import gc
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
 
 PAUSED = list[bool]()
 """Has an entry while the collector is paused here."""
 
 
-@contextmanager
-def paused_collector() -> Generator[None]:
+class paused_collector:  # noqa: N801 - it is written as a function
     """Code inside runs without garbage collection; after it the collector is as it was.
+
+    To end it makes no object: one that Python counts would at once set off the collection that is due.
 
     >>> with paused_collector():
     ...     gc.isenabled()
@@ -24,16 +23,28 @@ def paused_collector() -> Generator[None]:
     >>> gc.isenabled()
     True
     """
-    if not gc.isenabled():
-        yield
-        return
-    try:
-        PAUSED.append(True)
-        gc.disable()
-        yield
-    finally:
-        gc.enable()
-        PAUSED.clear()
+
+    def __init__(self) -> None:
+        self.pauses = False
+
+    def __enter__(self) -> None:
+        self.pauses = gc.isenabled()
+        if self.pauses:
+            PAUSED.append(True)
+            gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def __del__(self) -> None:
+        self.end()  # an interrupt may end `__enter__`, and then no `__exit__` follows
+
+    def end(self) -> None:
+        """Ends the pause, if there is one."""
+        if self.pauses:
+            PAUSED.clear()
+            gc.enable()
+            self.pauses = False
 
 
 def resume() -> None:

@@ -8,3 +8,5 @@ class _Library:
     _lock: _Lock
 
 lib: _Library
+
+def get_library_name() -> str: ...

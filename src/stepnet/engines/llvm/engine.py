@@ -41,7 +41,13 @@ class LlvmEngine:
         return reason
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Every part as machine code; those with nothing in between run in one go."""
+        """Every part as machine code; those with nothing in between run in one go. All plans that are new
+        are compiled side by side.
+        """
+        plans = {self.key(plan): plan for plan in schedule.plans}
+        missing = {key: plan for key, plan in plans.items() if key not in KEPT.entries}
+        for key, made in compiled(missing, self.target or host_target()).items():
+            KEPT.put(key, made)
         return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
 
     def cell(self, plan: Plan) -> Cell | str:
@@ -51,7 +57,7 @@ class LlvmEngine:
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
         """One plan as machine code; plans that are equal but for their direction are compiled once."""
         target, key = self.target or host_target(), self.key(plan)
-        made = KEPT.get(key, lambda: compiled(plan, key, target))
+        made = KEPT.get(key, lambda: compiled({key: plan}, target)[key])
         return LlvmKernel(plan, made, target)
 
     def key(self, plan: Plan) -> str:

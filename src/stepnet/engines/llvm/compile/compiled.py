@@ -111,11 +111,14 @@ class Kept:
     def get(self, key: str, make: Callable[[], Made]) -> Made:
         """The entry of a key; it is made where there is none, unless that gives None."""
         entry = self.entries.pop(key, None) or make()
-        if entry is None:
-            return entry
+        if entry is not None:
+            self.put(key, entry)
+        return entry
+
+    def put(self, key: str, entry: Compiled) -> None:
+        """Adds an entry, as the last one used."""
         self.entries[key] = entry
         while (
             sum(entry.bytes for entry in tuple(self.entries.values())) > self.most and len(self.entries) > 1
         ):
             self.entries.popitem(last=False)
-        return entry

@@ -4,14 +4,13 @@ from dataclasses import replace
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.compile.compiled import Generated, Layout
+from stepnet.engines.llvm.compile.compiled import Layout
 from stepnet.engines.llvm.emit.call_code import CallCode
 from stepnet.engines.llvm.emit.driver import write_call
 from stepnet.engines.llvm.emit.emit import emit
 from stepnet.engines.llvm.emit.stage import Rows, StageCode
 from stepnet.engines.llvm.lower.needs import Needs
 from stepnet.engines.llvm.lower.program import Lowered, RowWork, lowered
-from stepnet.engines.llvm.machine.object_code import object_code
 from stepnet.engines.llvm.machine.records import Field
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.words import WORDS
@@ -19,8 +18,8 @@ from stepnet.engines.llvm.writing.code import I64, POINTER, Code
 from stepnet.plan.plan import Plan
 
 
-def generated(plan: Plan, target: Target) -> Generated:
-    """The object code of a plan for a target, and its layout."""
+def written(plan: Plan, target: Target) -> tuple[ir.Module, Layout]:
+    """The module of a plan for a target, and its layout."""
     program = lowered(plan, target)
     module = ir.Module("stepnet")
     module.triple = ""
@@ -40,7 +39,7 @@ def generated(plan: Plan, target: Target) -> Generated:
         program.weights,
         program.other_weights,
     )
-    return Generated(object_code(module, target), layout)
+    return module, layout
 
 
 def write_run(module: ir.Module, program: Lowered, target: Target) -> None:

@@ -1,14 +1,17 @@
 """The code of plans on disk, with what a call has to know of it."""
 
+from collections.abc import Iterable, Mapping
+
 from stepnet.disk.data import Form
 from stepnet.engines.llvm.compile.compiled import Compiled, Generated, Layout
 from stepnet.engines.llvm.lower.needs import Needs, Slot
 from stepnet.engines.llvm.machine.image import ObjectCode
 from stepnet.engines.llvm.machine.late import late
 from stepnet.engines.llvm.machine.records import Field, Source
-from stepnet.engines.llvm.machine.stored_code import keep, read
-from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.machine.stored_code import Kernel, keep, made_beside, read
+from stepnet.engines.llvm.machine.target import Target, host_target
 from stepnet.engines.llvm.products.constants import Constant, Constants, Packed, Places, Scaled
+from stepnet.engines.threads import threads
 from stepnet.net.types import Type
 from stepnet.plan.plan import Plan
 
@@ -35,10 +38,33 @@ def stored_plan(key: str) -> Compiled | None:
     return None if made is None else Compiled.of(made)
 
 
-def compiled(plan: Plan, key: str, target: Target) -> Compiled:
-    """The machine code of a plan, read from disk, or made and stored there; key: of it and the target."""
-    if (known := stored_plan(key)) is not None:
+def compiled(plans: Mapping[str, Plan], target: Target) -> dict[str, Compiled]:
+    """The machine code of plans by their keys, which are of them and the target: read from disk, or made, all
+    that is missing in one go, and stored there.
+    """
+    known = {key: made for key in plans if (made := stored_plan(key)) is not None}
+    missing = [key for key in plans if key not in known]
+    if not missing:
         return known
-    made: Generated = late("compile.generate").generated(plan, target)
-    keep("plan", PLAN, (key,), made)
-    return Compiled.of(made)
+    write = late("compile.generate").written
+    modules, layouts = zip(*(write(plans[key], target) for key in missing), strict=True)
+    codes = made_beside(modules, kernels_of(layouts, target), target)
+    for key, code, layout in zip(missing, codes, layouts, strict=True):
+        made = Generated(code, layout)
+        keep("plan", PLAN, (key,), made)
+        known[key] = Compiled.of(made)
+    return known
+
+
+def kernels_of(layouts: Iterable[Layout], target: Target) -> list[Kernel]:
+    """The kernels that calls of such plans will need: what packs their parameters, and hands over work."""
+    entries = [entry for layout in layouts for _, entry in layout.constants.entries]
+    packed = {
+        (entry.sources[0].type.itemsize, entry.width, entry.weights)
+        for entry in entries
+        if isinstance(entry, Packed)
+    }
+    kernels: list[Kernel] = [("products.pack", target, *options) for options in sorted(packed, key=str)]
+    if target == host_target() and threads() > 1:
+        kernels.append(("threads.handover", target))
+    return kernels

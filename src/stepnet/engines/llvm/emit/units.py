@@ -10,50 +10,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from llvmlite import ir
 
+from stepnet.engines.llvm.emit.epilogue import Cell, Epilogues, runs_of_cells, write_epilogue
 from stepnet.engines.llvm.emit.stage import StageCode
-from stepnet.engines.llvm.lower.loops import Operand, Product, Register, Side, UnitLoop
+from stepnet.engines.llvm.lower.loops import Product, Side, UnitLoop
 from stepnet.engines.llvm.machine.records import Field
 from stepnet.engines.llvm.products.arithmetic import arithmetic
 from stepnet.engines.llvm.products.tile import Left, Sums, accumulate
 from stepnet.engines.llvm.products.tiles import Tile, cover, tiles
-from stepnet.engines.llvm.writing.code import Code, places, register_type, store_vector, width_of
-from stepnet.engines.llvm.writing.pointwise import pointwise
-
-# Cells of a tile whose pointwise work is done at the same time, as one long vector that LLVM takes apart
-# again. A cell's own chain of operations is long, and the processor looks ahead too little to find the next
-# cell's by itself.
-ABREAST = 4
+from stepnet.engines.llvm.writing.code import register_type
 
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     """All tiles of all rows."""
     UnitCode(stage, loop).emit()
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One row and unit block of a tile, and what its products gave."""
-
-    row: ir.Value
-    block: ir.Value
-    sums: dict[int, ir.Value]
-
-
-def joined(code: Code, parts: list[ir.Value]) -> ir.Value:
-    """Vectors one after the other as one long vector: a power of two of them."""
-    while len(parts) > 1:
-        width = 2 * width_of(parts[0])
-        order = places(0, width)
-        parts = [code.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
-
-
-def parted(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
-    """A long vector as `count` vectors."""
-    if count == 1:
-        return [value]
-    width = width_of(value) // count
-    return [code.part(value, first, width) for first in range(0, count * width, width)]
 
 
 @dataclass
@@ -64,10 +33,12 @@ class UnitCode:
     loop: UnitLoop
     blocks: int = field(init=False)
     grain: int = field(init=False, default=1)
+    epilogues: Epilogues = field(init=False)
 
     def __post_init__(self) -> None:
         self.code = self.stage.code
         self.blocks = -(-self.loop.size // self.stage.width)
+        self.epilogues = Epilogues(self.stage, self.loop)
 
     def emit(self) -> None:
         """All tiles of all rows, for the unit blocks of this thread."""
@@ -115,7 +86,7 @@ class UnitCode:
         """Pointwise work without products: row by row."""
         code = self.code
         with self.stage.own_rows() as row, code.loop(code.number(0), code.number(self.blocks)) as block:
-            self.epilogue([Cell(row, block, {})])
+            write_epilogue(self.stage, self.loop, [Cell(row, block, {})])
 
     def tiled(self, tile: Tile, first: ir.Value, last: ir.Value, start: ir.Value, stop: ir.Value) -> None:
         """A tile's code over unit blocks and rows; unit blocks that do not fill the tile go one by one."""
@@ -142,10 +113,11 @@ class UnitCode:
             for place, cell in enumerate(cells):
                 gates = sums[place % tile.rows][place // tile.rows]
                 cell.sums.update(zip(product.ports, gates, strict=True))
-        while cells:
-            abreast = next(size for size in (ABREAST, 2, 1) if size <= len(cells))
-            self.epilogue(cells[:abreast])
-            cells = cells[abreast:]
+        down = tile.rows > 1
+        side = tile.rows if down else tile.units
+        for first in range(0, len(cells), side):
+            for run in runs_of_cells(cells[first : first + side]):
+                self.epilogues.write(run, down)
 
     def products(self, product: Product, tile: Tile, row: ir.Value, block: ir.Value) -> Sums:
         """The accumulators of sums of products: each side goes on with those of the sides before it."""
@@ -203,29 +175,3 @@ class UnitCode:
             return Left((pointer,), rows.strides[source.record])
         each = [code.add(row, code.number(place)) for place in range(tile.rows)]
         return Left(tuple(code.at(rows.at(code, source.record, one), offset) for one in each))
-
-    def epilogue(self, cells: list[Cell]) -> None:
-        """The pointwise nodes of some cells abreast, and the stores."""
-        code = self.code
-        values = {number: joined(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums}
-        for number, operands in self.loop.nodes:
-            vectors = [self.abreast(operand, cells, values) for operand in operands]
-            node = self.stage.net.nodes[number]
-            values[number] = pointwise(code, node, vectors, [operand.dtype for operand in operands])
-        for operand, target in self.loop.stores:
-            parts = parted(code, self.abreast(operand, cells, values), len(cells))
-            for cell, part in zip(cells, parts, strict=True):
-                self.store(part, target, cell.row, cell.block)
-
-    def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
-        """An operand of several cells, side by side in one long vector."""
-        if isinstance(operand, Register):
-            return values[operand.number]
-        return joined(self.code, [self.stage.operand(operand, cell.row, cell.block, {}) for cell in cells])
-
-    def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
-        """Stores a register in its field."""
-        code, width = self.code, self.stage.width
-        base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
-        pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))
-        store_vector(code, target.dtype, value, pointer, min(width * target.itemsize, target.alignment))

@@ -1,10 +1,13 @@
 """LLVM text to object code; and object code loaded by LLVM, where nothing else can load it.
 
-LLVM is called apart (see `apart`): its library has a lock around each call, and objects that are to be freed
-once.
+LLVM is called apart (see `apart`): it has objects that are to be freed once. There several modules become
+object code side by side.
 """
 
+import threading
+from collections.abc import Sequence
 from functools import cache
+from itertools import takewhile
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -14,6 +17,8 @@ from stepnet.engines.apart import apart
 from stepnet.engines.llvm.machine.image import ObjectCode
 from stepnet.engines.llvm.machine.system import symbols
 from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.machine.unlocked import emit_object
+from stepnet.engines.threads import processors
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
@@ -21,8 +26,15 @@ llvm.initialize_native_asmprinter()
 
 def object_code(module: ir.Module, target: Target) -> ObjectCode:
     """What LLVM makes of a module for a target."""
-    text, names = str(module), tuple(f.name for f in module.functions if is_public(f))
-    return ObjectCode(apart(lambda: emitted(text, target)), names)
+    return object_codes([module], target)[0]
+
+
+def object_codes(modules: Sequence[ir.Module], target: Target) -> list[ObjectCode]:
+    """What LLVM makes of modules for a target, side by side on the processors."""
+    texts = list(map(str, modules))
+    files = apart(lambda: all_emitted(texts, target))
+    names = [tuple(f.name for f in module.functions if is_public(f)) for module in modules]
+    return list(map(ObjectCode, files, names))
 
 
 def is_public(function: ir.Function) -> bool:
@@ -30,21 +42,53 @@ def is_public(function: ir.Function) -> bool:
     return not function.is_declaration and function.linkage != "internal"
 
 
-def emitted(text: str, target: Target) -> bytes:
+def all_emitted(texts: Sequence[str], target: Target) -> list[bytes]:
+    """The object files of modules' texts, the longest ones begun first. Ends when all threads have."""
+    done, errors = dict[int, bytes](), list[Exception]()
+    left = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+
+    def work(thread: int) -> None:
+        try:
+            while not errors:
+                place = left.pop()
+                done[place] = emitted(texts[place], emitter(target, thread))
+        except IndexError:  # others have taken all there was
+            return
+        except Exception as error:  # for whoever asked for them
+            errors.append(error)
+
+    others = [threading.Thread(target=work, args=(n,)) for n in range(1, min(processors(), len(texts)))]
+    begun = list(takewhile(begins, others))
+    work(0)
+    for thread in begun:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [done[place] for place in range(len(texts))]
+
+
+def begins(thread: threading.Thread) -> bool:
+    """Begins a thread; False where the system has none to spare."""
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True
+
+
+def emitted(text: str, machine: llvm.TargetMachine) -> bytes:
     """The object file of a module's text."""
-    parsed = llvm.parse_assembly(text, llvm.create_context())
-    # LLVM's optimiser is left out: the code is written as it should run. On a GRU it took 40% of the
-    # compile time and changed the speed by less than its spread.
-    parsed.verify()
-    data: bytes = emitter(target).emit_object(parsed)
-    # What LLVM knows of a module is a hundred times as large as its code, and goes here.
-    parsed.close()
-    return data
+    # What LLVM knows of a module is a hundred times as large as its code, and goes with the block.
+    with llvm.parse_assembly(text, llvm.create_context()) as parsed:
+        # LLVM's optimiser is left out: the code is written as it should run. On a GRU it took 40% of the
+        # compile time and changed the speed by less than its spread.
+        parsed.verify()
+        return emit_object(machine, parsed)
 
 
 @cache
-def emitter(target: Target) -> llvm.TargetMachine:
-    """The machine that writes code for a target: one for all, for it keeps half a megabyte once it has."""
+def emitter(target: Target, thread: int) -> llvm.TargetMachine:
+    """The machine that writes code for a target: one for each thread, and kept, with its half a megabyte."""
     triple = llvm.Target.from_default_triple()
     return triple.create_target_machine(cpu=target.cpu, features=target.features, opt=3)
 

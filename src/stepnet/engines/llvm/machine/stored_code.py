@@ -6,6 +6,7 @@ sources of the modules that generate it.
 
 import os
 import sys
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -49,22 +50,40 @@ def keep(kind: str, form: Form, key: tuple[Any, ...], value: Any) -> None:
         store.put(kind, digest(generator(), kind, *key), form.packed(value))
 
 
-def machine_code(kernel: str, target: Target, *options: Any) -> MachineCode:
-    """The machine code of one of the kernels that no plan has to do with.
-
-    kernel: folder and name, as `products.pack`: the function `write_pack` of the module `products.pack_code`
-    writes it for these options.
-    """
-    key = kernel, target, *options
-    made: ObjectCode | None = read("kernel", KERNEL, key)
-    if made is None:
-        made = written(kernel, target, *options)
-        keep("kernel", KERNEL, key, made)
-    return MachineCode(made)
+Kernel = tuple[Any, ...]
+"""A kernel that no plan has to do with: its folder and name, as `products.pack`, the target, and options. The
+function `write_pack` of the module `products.pack_code` writes it.
+"""
+LOADED: dict[Kernel, MachineCode] = {}
+"""Kernels that are ready to be called."""
 
 
-def written(kernel: str, target: Target, *options: Any) -> ObjectCode:
-    """The object code of a kernel."""
-    module = getattr(late(f"{kernel}_code"), f"write_{kernel.partition('.')[2]}")(target, *options)
-    made: ObjectCode = late("machine.object_code").object_code(module, target)
-    return made
+def machine_code(*kernel: Any) -> MachineCode:
+    """The machine code of a kernel."""
+    if not is_at_hand(kernel):
+        made_beside([], [kernel], kernel[1])
+    return LOADED[kernel]
+
+
+def is_at_hand(kernel: Kernel) -> bool:
+    """Whether a kernel is ready to be called, perhaps since it was read from disk now."""
+    if kernel not in LOADED and (made := read("kernel", KERNEL, kernel)) is not None:
+        LOADED[kernel] = MachineCode(made)
+    return kernel in LOADED
+
+
+def made_beside(modules: Sequence[Any], kernels: Sequence[Kernel], target: Target) -> list[ObjectCode]:
+    """The object code of modules, and beside it the kernels that are not there yet, for the same target."""
+    missing = [kernel for kernel in kernels if not is_at_hand(kernel)]
+    every = [*modules, *map(written, missing)]
+    codes: list[ObjectCode] = late("machine.object_code").object_codes(every, target)
+    for kernel, code in zip(missing, codes[len(modules) :], strict=True):
+        keep("kernel", KERNEL, kernel, code)
+        LOADED[kernel] = MachineCode(code)
+    return codes[: len(modules)]
+
+
+def written(kernel: Kernel) -> Any:
+    """The module of a kernel."""
+    name, *options = kernel
+    return getattr(late(f"{name}_code"), f"write_{name.partition('.')[2]}")(*options)

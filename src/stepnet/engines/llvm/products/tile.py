@@ -18,8 +18,10 @@ from stepnet.engines.llvm.products.tiles import Tile
 from stepnet.engines.llvm.writing.code import I64, Code, vector_of
 
 Sums = list[list[list[ir.Value]]]
-UNROLLED = 4
-"""How many steps of k one turn of the loop takes, where k is a multiple of it."""
+UNROLLED, FEW = 4, 16
+"""How many steps of k one turn of the loop takes, where k is a multiple of it, with fewer accumulators than
+FEW. With more, half as many: a turn is long enough, and LLVM takes longer for long ones.
+"""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def accumulate(
         return begun or [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
     step = UNROLLED
     if isinstance(inner, int):
-        step = next(size for size in (UNROLLED, 2, 1) if inner % size == 0)
+        most = UNROLLED if tile.rows * tile.units * gates < FEW else UNROLLED // 2
+        step = next(size for size in (most, 2, 1) if inner % size == 0)
     before, body, after = code.block, code.append_basic_block("k"), code.append_basic_block("summed")
     code.branch(body)
     code.position_at_end(body)

@@ -32,8 +32,15 @@ def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int 
     if some > 1:
         sizes.append(Tile(some, min(blocks, max(1, budget // (some * gates)))))
     if many > 1:
-        sizes.append(Tile(1, min(blocks, max(1, budget // 2 // gates))))
+        sizes.append(Tile(1, even_units(blocks, max(1, budget // 2 // gates))))
     return tuple(sizes)
+
+
+def even_units(blocks: int, most: int) -> int:
+    """How many unit blocks a row alone has side by side: as many as leave none over, if that is half of the
+    most that can be had. Those left over are code of their own, and keep the processor waiting.
+    """
+    return next((n for n in range(min(blocks, most), most // 2, -1) if blocks % n == 0), min(blocks, most))
 
 
 @dataclass(frozen=True)

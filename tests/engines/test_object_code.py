@@ -1,0 +1,122 @@
+"""Modules become object code side by side, the same as one by one; and an epilogue is written once."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from llvmlite import ir
+from llvmlite.binding import ffi
+
+import stepnet as sn
+from stepnet.engines.llvm.compile.generate import written
+from stepnet.engines.llvm.machine import object_code
+from stepnet.engines.llvm.machine.target import host_target
+from stepnet.engines.llvm.machine.unlocked import emit_object
+from stepnet.engines.llvm.products.pack_code import write_pack
+
+TARGET = host_target()
+
+
+def modules() -> list[ir.Module]:
+    return [write_pack(TARGET, itemsize, width) for itemsize, width in ((4, 4), (8, 2), (2, 8), (4, 2))]
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Two threads, each of which waits for the other before its first module; the thread of each module."""
+    monkeypatch.setattr(object_code, "processors", lambda: 2)
+    meeting, threads, original = threading.Barrier(2), list[int](), object_code.emitted
+
+    def emitted(text: str, machine: llvm.TargetMachine) -> bytes:
+        here = threading.get_ident()
+        if here not in threads:
+            threads.append(here)
+            meeting.wait(20)
+        threads.append(here)
+        return original(text, machine)
+
+    monkeypatch.setattr(object_code, "emitted", emitted)
+    return threads
+
+
+def test_side_by_side_is_as_one_by_one(beside: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    together = object_code.object_codes(modules(), TARGET)
+    assert len(set(beside)) == 2
+    monkeypatch.undo()
+    assert together == [object_code.object_code(module, TARGET) for module in modules()]
+
+
+def test_an_error_beside_is_that_of_the_caller(beside: list[int]) -> None:
+    wrong = ir.Module("wrong")
+    ir.Function(wrong, ir.FunctionType(ir.VoidType(), []), "no_end").append_basic_block("entry")
+    for order in ([wrong, *modules()], [*modules(), wrong]):
+        with pytest.raises(RuntimeError, match="expected instruction"):
+            object_code.object_codes(order, TARGET)
+        beside.clear()
+
+
+def test_without_a_thread_to_spare_they_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    right = object_code.object_codes(modules(), TARGET)
+    monkeypatch.setattr(threading.Thread, "start", none)
+    assert object_code.all_emitted(list(map(str, modules())), TARGET) == [code.data for code in right]
+
+
+def test_code_is_generated_while_another_thread_has_llvmlites_lock() -> None:
+    """Which it has for a whole module: else no two could be side by side."""
+    machine, text = object_code.emitter(TARGET, 0), str(modules()[0])
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ffi.lib._lock:  # pyright: ignore[reportPrivateUsage]
+            held.set()
+            done.wait(20)
+
+    other = threading.Thread(target=hold)
+    with llvm.parse_assembly(text, llvm.create_context()) as parsed:
+        other.start()
+        assert held.wait(20)
+        data = emit_object(machine, parsed)
+        released = done.is_set() or not other.is_alive()
+        done.set()
+        other.join()
+    assert not released
+    assert data == object_code.emitted(text, machine)
+
+
+def two_layers(first: int, second: int) -> sn.Stack:
+    rnn, parameters = sn.cells.rnn, sn.cells.CELLS["lstm"].parameters
+    return sn.Stack(
+        [rnn("lstm", parameters(first, second, seed=0)), rnn("lstm", parameters(second, 5, seed=1))]
+    )
+
+
+def test_new_plans_of_a_model_are_compiled_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, original = list[int](), object_code.object_codes
+
+    def counted(modules: Sequence[ir.Module], target: Any) -> Any:
+        counts.append(len(modules))
+        return original(modules, target)
+
+    monkeypatch.setattr(object_code, "object_codes", counted)
+    two_layers(11, 13)(np.zeros((2, 3, 11), "float32"))
+    assert counts[0] >= 2
+    assert sum(counts) == counts[0]
+    two_layers(11, 13)(np.zeros((2, 3, 11), "float32"))
+    assert len(counts) == 1
+
+
+def test_an_epilogue_is_written_once_for_all_tiles() -> None:
+    """As functions, of as many cells as are abreast: four, two and one at most."""
+    rnn = sn.cells.rnn("lstm", sn.cells.CELLS["lstm"].parameters(16, 16 * TARGET.vector_bytes // 4, seed=0))
+    rnn(np.zeros((1, 1, 16), "float32"))
+    assert rnn.plan is not None
+    module, _ = written(rnn.plan, TARGET)
+    functions = [function for function in module.functions if function.name.startswith("epilogue")]
+    assert 1 <= len(functions) <= 3
+    assert len({len(function.args) for function in functions}) == len(functions)
