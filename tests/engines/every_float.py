@@ -1,17 +1,16 @@
-"""How far the elementary functions of the llvm engine are from the truth, for every number of float32 there is.
+"""How far the elementary functions of the llvm engine are from the truth, for every float32 that there is.
 
-    python tests/engines/every_float.py                          all functions, on the best target of this machine
+    python tests/engines/every_float.py                          all functions, on this machine's best target
     python tests/engines/every_float.py sigmoid tanh             some of them
     python tests/engines/every_float.py --target generic exp     without fused multiply-add
 
-A function of one float32 has 2^32 arguments, few enough to try them all. The truth is NumPy's (of erf, the C
-library's) in float64: it is away by less than 2^-28 ulp of float32. Distances are in ulp: the distance
-between neighbouring float32 around the true value. Where the truth is infinite or NaN in float32, the result
-has to be that.
+A function of one float32 has 2^32 arguments, few enough to try them all. The truth is NumPy's in float64 (the
+C library's for erf), whose own error is some 2^-27 of a float32's ulp. An ulp is the distance between
+neighbouring float32 around the true value. Where the truth is infinite or NaN in float32, so must the result
+be. The exit status is 1 where a function is outside its bound, or has a wrong infinity or NaN.
 """
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
@@ -19,16 +18,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from math import pi, sqrt
+from multiprocessing import get_context
+from multiprocessing.pool import Pool
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from test_maths import BOUNDS, WIDE, Function, compiled, lanes_of, spacing
 
 from stepnet.engines.llvm.machine.target import Target, available_targets
 from stepnet.engines.llvm.writing.elementary import ELEMENTARY
-from test_maths import WIDE, Function, compiled, lanes_of, spacing
 
 PATTERNS = 2**32
 BLOCK = 2**22
@@ -36,8 +37,8 @@ BLOCK = 2**22
 
 @dataclass(frozen=True)
 class Worst:
-    """The greatest distance from the truth among some arguments, where it is, and how many results that should
-    be infinite or NaN are not what they should be.
+    """The greatest distance from the truth among some arguments, where it is, and how many results should be
+    infinite or NaN and are something else.
     """
 
     ulp: float
@@ -53,7 +54,8 @@ class Worst:
 def truth(name: str, x: NDArray) -> NDArray:
     """The function in float64."""
     with np.errstate(all="ignore"):
-        return erf(x) if name == "erf" else WIDE[name](x)
+        wide = x.astype("f8")
+        return erf(wide) if name == "erf" else WIDE[name](wide)
 
 
 def erf(x: NDArray) -> NDArray:
@@ -68,17 +70,16 @@ def erf(x: NDArray) -> NDArray:
 def worst_of(function: Function, name: str, bits: NDArray) -> Worst:
     """The worst of the arguments with these bits."""
     x = bits.astype("u4").view("f4")
-    got, wanted = function(x), truth(name, x.astype("f8"))
+    got, wanted = function(x), truth(name, x)
     with np.errstate(all="ignore"):
         rounded = wanted.astype("f4")
-    finite = np.isfinite(rounded)
-    same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
-    away = np.where(finite, np.abs(got - np.where(finite, wanted, 0)), 0) / spacing(
-        np.where(finite, wanted, 0), "f4"
-    )
+        finite = np.isfinite(rounded)
+        same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
+        away = np.abs(got - wanted) / spacing(np.where(finite, wanted, 1), "f4")
+    away[~finite] = 0
     away[finite & ~np.isfinite(got)] = np.inf
     place = int(away.argmax())
-    return Worst(float(away[place]), float(x[place]), int((~same & ~finite).sum()))
+    return Worst(float(away[place]), float(x[place]), int(np.count_nonzero(~same & ~finite)))
 
 
 def target_named(name: str) -> Target:
@@ -94,7 +95,7 @@ def worst_of_block(job: tuple[str, str, int]) -> Worst:
     return worst_of(function, name, np.arange(first, first + BLOCK, dtype="u8"))
 
 
-def worst_of_all(pool: multiprocessing.pool.Pool, name: str, target: str) -> Worst:
+def worst_of_all(pool: Pool, name: str, target: str) -> Worst:
     """The worst of all arguments."""
     jobs = [(name, target, first) for first in range(0, PATTERNS, BLOCK)]
     found: Iterable[Worst] = pool.imap_unordered(worst_of_block, jobs)
@@ -109,27 +110,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "functions", nargs="*", choices=[[], *ELEMENTARY], help="which; all where none is named"
-    )
-    names = [target.name for target in available_targets()]
-    parser.add_argument("--target", choices=names, default=names[0])
+    parser.add_argument("functions", nargs="*", metavar="FUNCTION", help="all where none is named")
+    targets = [target.name for target in available_targets()]
+    parser.add_argument("--target", choices=targets, default=targets[0])
     options = parser.parse_args()
-    table = Table(title=f"{PATTERNS} numbers each, on {target_named(options.target)}")
-    for heading in ("function", "greatest error in ulp", "at", "wrong infinities and NaNs", "seconds"):
+    if unknown := set(options.functions) - set(ELEMENTARY):
+        parser.error(f"no such function: {', '.join(sorted(unknown))}; there are {', '.join(ELEMENTARY)}")
+    table = Table(title=f"{PATTERNS:,} numbers each, on {target_named(options.target)}")
+    for heading in ("function", "greatest error, ulp", "at", "bound", "wrong inf or NaN", "seconds"):
         table.add_column(heading, justify="left" if heading == "function" else "right")
-    wrong = 0
-    with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
+    kept = True
+    with get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
         for name in options.functions or ELEMENTARY:
             begun = time.perf_counter()
             worst = worst_of_all(pool, name, options.target)
-            wrong += worst.wrong
-            seconds = f"{time.perf_counter() - begun:.0f}"
-            table.add_row(
-                name, f"{worst.ulp:.4f}", repr(np.float32(worst.argument).item()), str(worst.wrong), seconds
-            )
+            kept &= worst.ulp <= BOUNDS[name] and not worst.wrong
+            error, seconds = f"{worst.ulp:.3f}", f"{time.perf_counter() - begun:.0f}"
+            place = f"{worst.argument:.9g}"
+            table.add_row(name, error, place, f"{BOUNDS[name]:g}", str(worst.wrong), seconds)
     Console().print(table)
-    sys.exit(wrong > 0)
+    sys.exit(not kept)
 
 
 if __name__ == "__main__":

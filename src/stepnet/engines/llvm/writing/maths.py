@@ -141,8 +141,8 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
 
     With b = r coth(r / 2), an even function of r and so a short series, s = b - r and d = b + r. s is taken
     from d as it was rounded: a slightly different b changes s / d by next to nothing. Both are multiplied by
-    3/4, which keeps them below 2, where numbers lie closer. d and the sum are multiplied by 2^-64, so that 2^n
-    has room to grow until the quotient underflows.
+    3/4, which keeps them below 2, where numbers lie closer; d and the sum are multiplied by 2^-64, so that
+    2^n has room to grow until the quotient underflows.
     """
     precision = precision_of(x.type)
     # Beyond 40 the result is 1, and up to there 2^(n - 64) is a normal number.
