@@ -15,7 +15,7 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 .NOTPARALLEL:
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn
 
-.PHONY: help demo test test-long test-fuzz test-mutants lint types format docs docs-serve check bench bench-peers pictures layouts peers test-peers
+.PHONY: help demo test test-long test-fuzz ulps test-mutants lint types format docs docs-serve check bench bench-peers pictures layouts peers test-peers
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,9 @@ test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, who
 
 test-fuzz: $(VENV)/test.stamp ## files spoilt in a hundred thousand ways, against every reader
 	$(BIN)/python tests/fuzz/hunt.py --count 100000 --keep build/mutants $(ARGS)
+
+ulps: $(VENV)/test.stamp ## the elementary functions at every float32 there is, and how far off each is at most
+	$(BIN)/python tests/engines/every_float.py $(ARGS)
 
 test-mutants: $(VENV)/test.stamp ## small wrong changes of the compiler, and which of them no test notices
 	$(BIN)/python tests/mutation/hunt_changes.py $(ARGS)

@@ -30,6 +30,7 @@ from bench import (
     bits,
     compiling,
     convert,
+    elementary,
     generate,
     keras_layers,
     length,
@@ -66,7 +67,7 @@ def refused(module: ModuleType, *arguments: str) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("module", [nested, stream, stolen, convert, beams])
+@pytest.mark.parametrize("module", [nested, stream, stolen, convert, beams, elementary])
 def test_no_rounds_are_refused(module: ModuleType):
     assert "--rounds" in refused(module, "--rounds", "0")
 
@@ -631,3 +632,24 @@ def test_calls_on_onednn_are_timed():
     for row in told["cases"].values():
         assert row.keys() == {*onednn_calls.TRAINING}
         assert min(row.values()) > 0
+
+
+# ---- elementary functions
+
+
+def test_elementary_functions_are_timed_beside_those_of_pytorch() -> None:
+    found = json.loads(ran(elementary, "tanh", "sigmoid", "--rounds", "1", "--target", "generic", "--json"))
+    assert (found["target"], list(found["nanoseconds"])) == ("generic", ["tanh", "sigmoid"])
+    assert all(times["stepnet"] > 0 < times["torch"] for times in found["nanoseconds"].values())
+    assert "sigmoid" in ran(elementary, "sigmoid", "--rounds", "1")
+
+
+def test_an_elementary_function_that_differs_from_pytorchs_stops_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(elementary.ELEMENTARY, "tanh", elementary.ELEMENTARY["sigmoid"])
+    with pytest.raises(AssertionError, match="tanh"):
+        ran(elementary, "tanh", "--rounds", "1")
+
+
+def test_a_function_or_target_that_is_not_there_is_named() -> None:
+    assert "softmax" in refused(elementary, "softmax")
+    assert "abacus" in refused(elementary, "--target", "abacus")

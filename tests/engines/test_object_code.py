@@ -21,7 +21,7 @@ TARGET = host_target()
 
 
 def modules() -> list[ir.Module]:
-    return [write_pack(TARGET, itemsize, width) for itemsize, width in ((4, 4), (8, 2), (2, 8), (4, 2))]
+    return [write_pack(TARGET, itemsize, width, None) for itemsize, width in ((4, 4), (8, 2), (2, 8), (4, 2))]
 
 
 @pytest.fixture

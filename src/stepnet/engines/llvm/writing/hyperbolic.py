@@ -19,13 +19,13 @@ from stepnet.engines.llvm.writing.maths import (
     as_exponent,
     as_integer,
     clamped,
-    economised_even,
     horner,
     magnitude,
     precision_of,
     reduced,
     with_sign,
 )
+from stepnet.engines.llvm.writing.series import economised_even
 
 TINY = 2.0**-28
 """Below it sinh is its argument."""

@@ -9,7 +9,9 @@ serves every width and target; where there is a fused multiply-add, a result is 
    economisation (Lanczos, Applied Analysis, 1956), rounded once at the end. Two tables hold fitted numbers.
 4. ln 2 is split in two so that n * high has no rounding error even where there is no fused multiply-add
    (Cody and Waite, Software Manual for the Elementary Functions, 1980).
-5. sigmoid and tanh are the epilogue of a matmul: in single precision they are 16 and 19 instructions.
+5. sigmoid and tanh are the epilogue of a matmul: in single precision they are 15 and 18 instructions, one of
+   them a division. It is one on every processor: an approximate reciprocal differs from maker to maker, and
+   the steps that make it exact take more of the multipliers' time than a division takes of the divider's.
 """
 
 from collections.abc import Sequence
@@ -23,6 +25,7 @@ import numpy as np
 from llvmlite import ir
 
 from stepnet.engines.llvm.writing.code import Code, is_single
+from stepnet.engines.llvm.writing.series import chebyshev, economised, economised_even
 
 LN_2 = Fraction("0.693147180559945309417232121458176568")
 TWO_OVER_ROOT_PI = Fraction("1.128379167095512573896158903121545172")
@@ -75,6 +78,7 @@ class Precision:
     ln_2_bits: int
     exp_first: float
     exp_last: float
+    coth_degree: int
     log_degree: int
     erf_degree: int
     erfc_degree: int
@@ -84,8 +88,8 @@ class Precision:
         return int.from_bytes(np.array(value, f"<{self.dtype}").tobytes(), "little")
 
 
-SINGLE = Precision(ir.IntType(32), "f4", 23, 127, 16, -105.0, 89.0, 3, 6, 9)
-DOUBLE = Precision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 7, 12, 19)
+SINGLE = Precision(ir.IntType(32), "f4", 23, 127, 16, -105.0, 89.0, 1, 3, 6, 9)
+DOUBLE = Precision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 5, 7, 12, 19)
 
 
 # ------------------------------------------------------------------------------------- the functions
@@ -122,7 +126,9 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
     Each is rounded once or nearly so; one taken from the other would add their errors and exceed 2 ulp.
     """
     precision, half = precision_of(x.type), code.splat(x.type, 0.5)
-    small = reduced(code, clamped(code, magnitude(code, x), None, 20.0), -2, precision.bias)
+    size = clamped(code, magnitude(code, x), None, 20.0)
+    # In single precision ln 2 as rounded is right to 2^-28; the more of them there are, the less they count.
+    small = reduced(code, size, -2, precision.bias, in_one=precision is SINGLE and code.target.has_fused)
     power = as_exponent(code, as_integer(code, small.shifted), x.type)
     c = change(code, small, -2)
     above = code.fused(power, c, code.fused(power, code.fneg(half), half))
@@ -131,17 +137,29 @@ def tanh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def sigmoid(code: Code, x: ir.Value) -> ir.Value:
-    """The logistic function 1 / (1 + e^-x).
+    """The logistic function 1 / (1 + e^-x): d / (d + 2^n s), where e^-x = 2^n e^-r and e^-r = s / d.
 
-    Computed as c / (c + c e^-x) with c = 2^-64: then e^-x has room to grow until the quotient underflows.
+    With b = r coth(r / 2), an even function of r and so a short series, s = b - r and d = b + r. s is taken
+    from d as it was rounded: a slightly different b changes s / d by next to nothing. Both are multiplied by
+    3/4, which keeps them below 2, where numbers lie closer; d and the sum are multiplied by 2^-64, so that
+    2^n has room to grow until the quotient underflows.
     """
     precision = precision_of(x.type)
-    # Beyond 40 the result is 1, and up to there c e^-x is a normal number.
+    # Beyond 40 the result is 1, and up to there 2^(n - 64) is a normal number.
     small = reduced(code, clamped(code, x, precision.exp_first, 40.0), -1, precision.bias - 64)
-    power = as_exponent(code, as_integer(code, small.shifted), x.type)
-    c = code.splat(x.type, 2.0**-64)
-    # c e^-x = power - power (1 - e^-r), and power is added last: then the sum is rounded once, or nearly so.
-    return code.fdiv(c, code.fadd(code.fused(code.fneg(power), change(code, small, -1), c), power))
+    power, r = as_exponent(code, as_integer(code, small.shifted), x.type), small.r
+    if not code.target.has_fused:
+        # Products are rounded by themselves, which takes the form below to 2.07 ulp: 1 / (1 + 2^n e^-r).
+        c = code.splat(x.type, 2.0**-64)
+        return code.fdiv(c, code.fadd(code.fused(code.fneg(power), change(code, small, -1), c), power))
+    # The least addition keeps the square from underflowing, which slows some processors down.
+    square = code.fused(r, r, code.splat(x.type, 2.0**-100))
+    part = Fraction(3, 4)
+    b = horner(code, square, [part * term for term in (2, *coth_series(precision))])
+    d = code.fused(r, code.splat(x.type, float(part)), b)
+    s = code.fused(r, code.splat(x.type, float(-2 * part)), d)
+    above = code.fmul(d, code.splat(x.type, 2.0**-64))
+    return code.fdiv(above, code.fused(power, s, above))
 
 
 def log(code: Code, x: ir.Value) -> ir.Value:
@@ -192,13 +210,19 @@ class Reduced(NamedTuple):
     fine: ir.Value
 
 
-def reduced(code: Code, x: ir.Value, scale: int, bias: int) -> Reduced:
-    """The argument x of e^(scale x) for a small exponential and a power of two."""
+def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False) -> Reduced:
+    """The argument x of e^(scale x) for a small exponential and a power of two.
+
+    in_one: ln 2 is taken as rounded, not in two parts.
+    """
     precision = precision_of(x.type)
     # Added to this number, any other is rounded to an integer, and the sum's low bits are that integer.
     rounder = code.splat(x.type, 1.5 * 2.0**precision.fraction_bits + bias)
     shifted = code.fused(x, code.splat(x.type, float(scale / LN_2)), rounder)
     n = code.fsub(shifted, rounder)
+    if in_one:
+        r = code.fused(n, code.splat(x.type, float(-LN_2 / scale)), x)
+        return Reduced(shifted, r, r, code.splat(x.type, 0.0))
     high, low = (code.splat(x.type, float(-part / scale)) for part in ln_2_parts(precision))
     coarse = code.fused(n, high, x)
     return Reduced(shifted, code.fused(n, low, coarse), coarse, code.fmul(n, low))
@@ -318,6 +342,19 @@ def exp_tail(precision: Precision, scale: int) -> list[Fraction]:
 
 
 @cache
+def coth_series(precision: Precision) -> list[Fraction]:
+    """p, where r coth(r / 2) = 2 + r² p(r²), for |r| <= ln(2) / 2.
+
+    That is the series of 2 cosh(r / 2) divided by that of sinh(r / 2) / (r / 2).
+    """
+    quotient = list[Fraction]()
+    for k in range(precision.coth_degree + 10):
+        known = sum(quotient[k - j] / (4**j * factorial(2 * j + 1)) for j in range(1, k + 1))
+        quotient.append(Fraction(2, 4**k * factorial(2 * k)) - known)
+    return economised_even(quotient[1:], Fraction(35, 100), precision.coth_degree)
+
+
+@cache
 def log_series(precision: Precision) -> list[Fraction]:
     """p, where 2 atanh(s) = 2 s + s³ p(s²), for |s| <= (sqrt(2) - 1) / (sqrt(2) + 1)."""
     series = [Fraction(2, 2 * k + 3) for k in range(precision.log_degree + 8)]
@@ -344,32 +381,3 @@ def erfc_polynomial(precision: Precision) -> list[Fraction]:
         for k, term in enumerate(chebyshev(n)):
             result[k] += Fraction(factor) * term
     return result
-
-
-def economised(series: Sequence[Fraction], bound: Fraction, degree: int) -> list[Fraction]:
-    """The series cut down to `degree`, each term above replaced by what is nearest to it for |x| <= bound.
-
-    x^n differs least from lower powers by the Chebyshev polynomial T_n, scaled: by 2^(1-n) where |x| <= 1.
-    """
-    result = list(series)
-    while len(result) > degree + 1:
-        n = len(result) - 1
-        factor = result.pop() * bound**n / 2 ** (n - 1)
-        for k, term in enumerate(chebyshev(n)[:-1]):
-            result[k] -= factor * term / bound**k
-    return result
-
-
-def economised_even(series: Sequence[Fraction], bound: Fraction, degree: int) -> list[Fraction]:
-    """The same for a series in x², which is taken for one in x with every other term zero."""
-    spread = [term for pair in series for term in (pair, Fraction(0))]
-    return economised(spread, bound, 2 * degree)[::2]
-
-
-@cache
-def chebyshev(n: int) -> list[int]:
-    """The coefficients of T_n, the constant first."""
-    if n < 2:
-        return [1] if n == 0 else [0, 1]
-    before = [*chebyshev(n - 2), 0, 0]
-    return [2 * term - old for term, old in zip([0, *chebyshev(n - 1)], before, strict=False)]

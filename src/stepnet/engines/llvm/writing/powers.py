@@ -17,7 +17,6 @@ from stepnet.engines.llvm.writing.code import Code, is_single, register_type, wi
 from stepnet.engines.llvm.writing.maths import (
     DOUBLE,
     clamped,
-    economised_even,
     exp,
     horner,
     ln_2_parts,
@@ -26,6 +25,7 @@ from stepnet.engines.llvm.writing.maths import (
     scaled,
     with_sign,
 )
+from stepnet.engines.llvm.writing.series import economised_even
 
 LARGEST_EXPONENT = 2.0**64
 """From here on a number either overflows, underflows or is 1, as with any larger exponent."""

@@ -16,13 +16,13 @@ from llvmlite import ir
 
 from stepnet.engines.llvm.writing.code import Code, is_single, register_type, width_of
 from stepnet.engines.llvm.writing.maths import (
-    economised_even,
     horner,
     magnitude,
     with_sign,
 )
 from stepnet.engines.llvm.writing.powers import Pair, ordered_sum, quotient
 from stepnet.engines.llvm.writing.quarters import Turned, pi, turned
+from stepnet.engines.llvm.writing.series import economised_even
 
 TINY = 2.0**-28
 """Below it sin, tan and arctan are their argument, in both precisions."""
