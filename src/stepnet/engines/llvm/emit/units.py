@@ -80,7 +80,7 @@ class UnitCode:
         widest = max(np.dtype(p.dtype).itemsize for p in self.loop.products) * width
         parts = max(arithmetic(s.weights, s.left.dtype, width, code.target).parts for s in sides)
         shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes), parts)
-        self.grain = shapes[-1].units
+        self.grain = min(shapes[-1].units, -(-4 // gates))
         first, last = self.stage.own_blocks(self.blocks, self.grain)
         stop = code.number(0)
         for shape, count in zip(shapes, self.tile_counts(shapes), strict=True):

@@ -32,7 +32,8 @@ def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int 
     if some > 1:
         sizes.append(Tile(some, min(blocks, max(1, budget // (some * gates)))))
     if many > 1:
-        sizes.append(Tile(1, min(blocks, max(1, budget // 2 // gates))))
+        single = max(1, registers // 2 // gates)
+        sizes.append(Tile(1, min(blocks, 1 << (single.bit_length() - 1))))
     return tuple(sizes)
 
 

@@ -61,6 +61,8 @@ class Workspace:
     ) -> None:
         strides = compiled.strides
         rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
+        if compiled.other_weights >= CACHE_BYTES:
+            rows = BLOCK_ROWS
         self.lanes, self.together = lanes, together
         slowest = PAUSE_BYTES // max(1, compiled.weights)
         block_steps = max(1, min(rows // lanes, slowest))
