@@ -1,231 +1,214 @@
-"""The machine code of products and pointwise work: tiles of rows and unit blocks, each done on registers.
+"""The machine code of products and elementwise work: tiles of rows and unit blocks, each done on registers.
 
-Rows go in tiles: most of them many at a time, what is left some at a time or one by one. A tile may reach
-beyond the rows there are (their records lie there, and nobody reads what is put into them), so a remainder
-costs one tile.
+    for a group of unit blocks:           as many as any tile has side by side, so that what they read is read
+        for each kind of tile:            from a near cache by all tiles but the first
+            for block, for row:
+                products                  code of the kind's own: sums on registers
+                elementwise work          code for all kinds, which reads the sums from memory
+
+Which tiles compute how many rows is a table that the code reads. The elementwise work is written once: it is
+most of the code, and another kind of tile adds little. Where it is short, it is done on the registers.
 """
 
-from dataclasses import dataclass, field
+from itertools import chain, product
+from math import lcm
 
 import numpy as np
 from llvmlite import ir
 
+from stepnet.engines.llvm.emit.cells import ABREAST, Cell, CellCode
 from stepnet.engines.llvm.emit.stage import StageCode
-from stepnet.engines.llvm.lower.loops import Operand, Product, Register, Side, UnitLoop
-from stepnet.engines.llvm.machine.records import Field
+from stepnet.engines.llvm.lower.loops import UnitLoop
+from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.products.arithmetic import arithmetic
-from stepnet.engines.llvm.products.tile import Left, Sums, accumulate
 from stepnet.engines.llvm.products.tiles import Tile, cover, tiles
-from stepnet.engines.llvm.writing.code import Code, places, register_type, store_vector, width_of
-from stepnet.engines.llvm.writing.pointwise import pointwise
-
-# Cells of a tile whose pointwise work is done at the same time, as one long vector that LLVM takes apart
-# again. A cell's own chain of operations is long, and the processor looks ahead too little to find the next
-# cell's by itself.
-ABREAST = 4
+from stepnet.engines.llvm.writing.code import I8, I64, POINTER, register_type
 
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
-    """All tiles of all rows."""
-    UnitCode(stage, loop).emit()
+    """All tiles of all rows, for the unit blocks of this thread."""
+    cells = CellCode(stage, loop)
+    code, blocks, width = stage.code, cells.blocks, stage.width
+    gates = sum(len(product.ports) for product in loop.products)
+    if not gates:
+        cells.plain()
+        return
+    sides = [side for product in loop.products for side in product.sides]
+    vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
+    parts = max(arithmetic(side.weights, side.left.dtype, width, code.target).parts for side in sides)
+    vectors = max(1, vector_bytes // code.target.vector_bytes)
+    shapes = tiles(code.target, gates, blocks, vectors, parts)
+    grain = grain_of(blocks, shapes[-1].units)
+    first, last = stage.own_blocks(blocks, grain)
+    tiled = Tiled(cells, shapes, gates, vector_bytes, grain)
+    with code.loop(first, last, tiled.group) as begin:
+        tiled.emit(begin, code.smaller(code.add(begin, code.number(tiled.group)), last))
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One row and unit block of a tile, and what its products gave."""
-
-    row: ir.Value
-    block: ir.Value
-    sums: dict[int, ir.Value]
-
-
-def joined(code: Code, parts: list[ir.Value]) -> ir.Value:
-    """Vectors one after the other as one long vector: a power of two of them."""
-    while len(parts) > 1:
-        width = 2 * width_of(parts[0])
-        order = places(0, width)
-        parts = [code.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
+def grain_of(blocks: int, units: int) -> int:
+    """The unit blocks that threads do not divide: as many as are done side by side for one row, where that
+    leaves an even number of shares.
+    """
+    while units > 1 and blocks % (2 * units):
+        units //= 2
+    return units
 
 
-def parted(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
-    """A long vector as `count` vectors."""
-    if count == 1:
-        return [value]
-    width = width_of(value) // count
-    return [code.part(value, first, width) for first in range(0, count * width, width)]
+WORDS = ("rows", "units", "mask", "shift")
+"""What the code reads of a tile: its rows and units. Cell c is that of row c & mask and unit c >> shift."""
 
 
-@dataclass
-class UnitCode:
-    """The code of one unit loop."""
+class Tiled:
+    """The code of all tiles of some unit blocks.
 
-    stage: StageCode
-    loop: UnitLoop
-    blocks: int = field(init=False)
-    grain: int = field(init=False, default=1)
+    Unit blocks that do not fill a tile go one by one. Elementwise work that is long is written once, for any
+    tile: it reads the sums of products from memory.
+    """
 
-    def __post_init__(self) -> None:
-        self.code = self.stage.code
-        self.blocks = -(-self.loop.size // self.stage.width)
+    def __init__(
+        self, unit: CellCode, shapes: tuple[Tile, ...], gates: int, vector_bytes: int, grain: int
+    ) -> None:
+        self.unit, self.code, self.shapes = unit, unit.code, shapes
+        self.group = lcm(*(shape.units for shape in shapes))
+        narrow = any(unit.blocks % shape.units or grain % shape.units for shape in shapes)
+        self.kinds = [
+            Tile(shape.rows, units)
+            for shape in shapes
+            for units in ((shape.units, 1) if narrow else (shape.units,))
+        ]
+        self.each = 2 if narrow else 1
+        self.ports = [port for product in unit.loop.products for port in product.ports if port >= 0]
+        self.shared = unit.length > 2 * gates
+        self.words = self.table("tiles", [word for kind in self.kinds for word in words_of(kind)])
+        self.counts = self.table("counts", counts_of(shapes, gates, vector_bytes))
+        with self.code.goto_entry_block():
+            self.next_row = self.code.alloca(I64)
+            if self.shared:
+                cells = max(kind.rows * kind.units for kind in self.kinds)
+                self.bytes = -(-vector_bytes // LINE) * LINE
+                sums = self.code.alloca(ir.ArrayType(I8, cells * len(self.ports) * self.bytes))
+                sums.align = LINE
+                self.sums = self.code.inttoptr(self.code.ptrtoint(sums, I64), POINTER)
 
-    def emit(self) -> None:
-        """All tiles of all rows, for the unit blocks of this thread."""
+    def table(self, name: str, numbers: list[int]) -> ir.Value:
+        """Numbers that the code reads."""
+        module, type_ = self.code.module, ir.ArrayType(I64, len(numbers))
+        table = ir.GlobalVariable(module, type_, module.get_unique_name(name))
+        table.linkage, table.global_constant = "internal", True
+        table.initializer = ir.Constant(type_, numbers)
+        return self.code.inttoptr(self.code.ptrtoint(table, I64), POINTER)
+
+    def emit(self, begin: ir.Value, end: ir.Value) -> None:
+        """All rows of the unit blocks from `begin` to `end`, tile by tile, those of one kind together."""
+        code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
+        whole = code.sdiv(rows, large)
+        left = code.sub(rows, code.mul(whole, large))
+        some = code.zext(code.icmp_signed(">", whole, code.number(0)), I64)
+        line = code.add(code.mul(some, large), left)
+        counts = code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes))))
+        code.store(code.number(0), self.next_row)
+        with code.loop(code.number(0), code.number(len(self.shapes))) as place:
+            count = code.read_number(counts, place)
+            first = code.icmp_signed("==", place, code.number(0))
+            count = code.add(count, code.select(first, whole, code.number(0)))
+            with code.when(code.icmp_signed(">", count, code.number(0))):
+                self.shape(code.mul(place, code.number(self.each)), count, begin, end)
+
+    def shape(self, kind: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+        """So many tiles of a shape: unit blocks side by side, and those left over one by one."""
         code = self.code
-        gates = sum(len(product.ports) for product in self.loop.products)
-        if not gates:
-            self.plain()
+        rows, units, _, _ = self.words_at(kind)
+        start = code.load(self.next_row)
+        stop = code.add(start, code.mul(count, rows))
+        code.store(stop, self.next_row)
+        span = code.sub(end, begin)
+        whole = code.add(begin, code.mul(code.sdiv(span, units), units))
+        if self.each == 1:
+            self.tiles(kind, begin, whole, start, stop)
             return
-        width, sides = self.stage.width, [side for p in self.loop.products for side in p.sides]
-        widest = max(np.dtype(p.dtype).itemsize for p in self.loop.products) * width
-        parts = max(arithmetic(s.weights, s.left.dtype, width, code.target).parts for s in sides)
-        shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes), parts)
-        self.grain = min(shapes[-1].units, -(-4 // gates))
-        first, last = self.stage.own_blocks(self.blocks, self.grain)
-        stop = code.number(0)
-        for shape, count in zip(shapes, self.tile_counts(shapes), strict=True):
-            start, stop = stop, code.add(stop, code.mul(count, code.number(shape.rows)))
-            self.tiled(shape, first, last, start, stop)
+        with code.loop(code.number(0), code.number(2)) as half:
+            wide = code.icmp_signed("==", half, code.number(0))
+            first, last = code.select(wide, begin, whole), code.select(wide, whole, end)
+            self.tiles(code.add(kind, half), first, last, start, stop)
 
-    def tile_counts(self, shapes: tuple[Tile, ...]) -> list[ir.Value]:
-        """How many tiles of each shape: whole large ones, and the cheapest for the rows left over."""
-        code, size = self.code, shapes[0].rows
-        whole = code.sdiv(self.stage.rows.count, code.number(size))
-        left = code.sub(self.stage.rows.count, code.mul(whole, code.number(size)))
-        some = code.icmp_signed(">", whole, code.number(0))
-        counts = [whole, code.number(0), code.number(0)]
-        for rest in range(1, size):
-            here = code.icmp_signed("==", left, code.number(rest))
-            for others, condition in ((False, code.not_(some)), (True, some)):
-                best = cover(shapes, rest, others)
-                chosen = code.and_(here, condition)
-                new = [
-                    code.add(whole, code.number(best.large)),
-                    code.number(best.small),
-                    code.number(best.single),
-                ]
-                counts = [code.select(chosen, a, b) for a, b in zip(new, counts, strict=True)]
-        return [
-            counts[0],
-            *(counts[1:2] if len(shapes) > 2 else []),
-            *(counts[2:] if len(shapes) > 1 else []),
-        ]
-
-    def plain(self) -> None:
-        """Pointwise work without products: row by row."""
+    def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
+        """All tiles of a kind: the products by code of the kind's own, then the elementwise work."""
         code = self.code
-        with self.stage.own_rows() as row, code.loop(code.number(0), code.number(self.blocks)) as block:
-            self.epilogue([Cell(row, block, {})])
+        words = self.words_at(kind)
+        with code.loop(begin, end, words[1]) as block, code.loop(start, stop, words[0]) as row:
+            for number, tile in enumerate(self.kinds):
+                with code.when(code.icmp_signed("==", kind, code.number(number))):
+                    cells = self.unit.tile(tile, row, block)
+                    if self.shared:
+                        self.keep(cells)
+                    else:
+                        self.unit.epilogues(cells)
+            if self.shared:
+                self.epilogues(row, block, words)
 
-    def tiled(self, tile: Tile, first: ir.Value, last: ir.Value, start: ir.Value, stop: ir.Value) -> None:
-        """A tile's code over unit blocks and rows; unit blocks that do not fill the tile go one by one."""
+    def words_at(self, kind: ir.Value) -> list[ir.Value]:
+        """The words of a kind of tile."""
         code = self.code
-        span = code.sub(last, first)
-        whole = code.add(first, code.mul(code.sdiv(span, code.number(tile.units)), code.number(tile.units)))
-        with code.loop(first, whole, tile.units) as block, code.loop(start, stop, tile.rows) as row:
-            self.tile(tile, row, block)
-        if self.blocks % tile.units or self.grain % tile.units:
-            narrow = Tile(tile.rows, 1)
-            with code.loop(whole, last) as block, code.loop(start, stop, tile.rows) as row:
-                self.tile(narrow, row, block)
+        line = code.at(self.words, code.mul(kind, code.number(8 * len(WORDS))))
+        return [code.read_number(line, code.number(place)) for place in range(len(WORDS))]
 
-    def tile(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
-        """One tile: its products, then the epilogue of each row and unit on registers."""
+    def keep(self, cells: list[Cell]) -> None:
+        """Puts the sums of a tile into memory, cell after cell."""
+        places = product(cells, self.ports)
+        for place, (cell, port) in enumerate(places):
+            value = cell.sums[port]
+            self.code.write(value, self.code.at(self.sums, place * self.bytes), 4)
+
+    def epilogues(self, row: ir.Value, block: ir.Value, words: list[ir.Value]) -> None:
+        """The elementwise work on a tile's cells in memory: as many abreast as there are."""
         code = self.code
-        cells = [
-            Cell(code.add(row, code.number(i)), code.add(block, code.number(u)), {})
-            for u in range(tile.units)
-            for i in range(tile.rows)
-        ]
-        for product in self.loop.products:
-            sums = self.products(product, tile, row, block)
-            for place, cell in enumerate(cells):
-                gates = sums[place % tile.rows][place // tile.rows]
-                cell.sums.update(zip(product.ports, gates, strict=True))
-        while cells:
-            abreast = next(size for size in (ABREAST, 2, 1) if size <= len(cells))
-            self.epilogue(cells[:abreast])
-            cells = cells[abreast:]
+        rows, units, _, _ = words
+        count = code.mul(rows, units)
+        sizes = [kind.rows * kind.units for kind in self.kinds]
+        begin: ir.Value = code.number(0)
+        for abreast in (ABREAST, 2, 1):
+            if not any(
+                size % (2 * abreast) >= abreast if abreast < ABREAST else size >= abreast for size in sizes
+            ):
+                continue
+            end = code.and_(count, code.number(-abreast))
+            with code.loop(begin, end, abreast) as first:
+                self.unit.epilogue(
+                    [self.cell(code.add(first, code.number(i)), row, block, words) for i in range(abreast)]
+                )
+            begin = end
 
-    def products(self, product: Product, tile: Tile, row: ir.Value, block: ir.Value) -> Sums:
-        """The accumulators of sums of products: each side goes on with those of the sides before it."""
-        sums: Sums | None = None
-        for side in product.sides:
-            sums = self.side(side, len(product.ports), sums, tile, row, block)
-        assert sums is not None
-        return sums
-
-    def side(
-        self, side: Side, gates: int, begun: Sums | None, tile: Tile, row: ir.Value, block: ir.Value
-    ) -> Sums:
-        """The products of one left side, added to the sums so far; whole numbers are summed by themselves,
-        and scaled when they are complete.
-        """
-        code, width, source = self.code, self.stage.width, side.left
-        kind = arithmetic(side.weights, source.dtype, width, code.target)
-        left = self.left(source, source.offset + side.start * source.itemsize, tile, row)
-        line_bytes = gates * width * kind.word_bytes
-        unit_bytes = (kind.heads + kind.words(side.inner)) * line_bytes
-        first = code.at(self.stage.constants, side.packed)
-        packed = code.at(first, code.mul(block, code.number(unit_bytes)))
-        words = code.at(packed, kind.heads * line_bytes)
-        shape = {"inner": kind.words(side.inner), "gates": gates, "width": width, "unit_bytes": unit_bytes}
-        if side.scales is None:
-            return accumulate(code, tile, left, words, kind, **shape, begun=begun)
-
-        def head(line: int, dtype: str) -> list[list[ir.Value]]:
-            type_ = register_type(dtype, width)
-            places = [
-                [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(gates)]
-                for unit in range(tile.units)
-            ]
-            return [[code.read(type_, code.at(packed, place), 4 * width) for place in u] for u in places]
-
-        whole = accumulate(code, tile, left, words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
-        scales = self.left(side.scales, side.scales.offset, tile, row).rows(code, tile.rows, code.number(0))
-        columns, made = head(1, "float32"), list[list[list[ir.Value]]]()
-        for place, (pointer, behind) in enumerate(scales):
-            own = code.spread(code.read(ir.FloatType(), code.at(pointer, behind), 4), width)
-            made.append([])
-            for unit, gate_columns in enumerate(columns):
-                values: list[ir.Value] = [code.sitofp(each, own.type) for each in whole[place][unit]]
-                values = [code.fmul(code.fmul(v, own), c) for v, c in zip(values, gate_columns, strict=True)]
-                if begun is not None:
-                    values = [code.fadd(a, b) for a, b in zip(begun[place][unit], values, strict=True)]
-                made[-1].append(values)
-        return made
-
-    def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
-        """The rows of a left side from an offset on."""
-        code, rows = self.code, self.stage.rows
-        if not source.is_outside:
-            pointer = code.at(rows.at(code, source.record, row), offset)
-            return Left((pointer,), rows.strides[source.record])
-        each = [code.add(row, code.number(place)) for place in range(tile.rows)]
-        return Left(tuple(code.at(rows.at(code, source.record, one), offset) for one in each))
-
-    def epilogue(self, cells: list[Cell]) -> None:
-        """The pointwise nodes of some cells abreast, and the stores."""
+    def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: list[ir.Value]) -> Cell:
+        """A cell of a tile, with its sums from memory."""
         code = self.code
-        values = {number: joined(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums}
-        for number, operands in self.loop.nodes:
-            vectors = [self.abreast(operand, cells, values) for operand in operands]
-            node = self.stage.net.nodes[number]
-            values[number] = pointwise(code, node, vectors, [operand.dtype for operand in operands])
-        for operand, target in self.loop.stores:
-            parts = parted(code, self.abreast(operand, cells, values), len(cells))
-            for cell, part in zip(cells, parts, strict=True):
-                self.store(part, target, cell.row, cell.block)
+        _, _, mask, shift = words
+        at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
+        width, sums = self.unit.stage.width, dict[int, ir.Value]()
+        place = 0
+        for each in self.unit.loop.products:
+            for port in each.ports:
+                if port >= 0:
+                    type_ = register_type(each.dtype, width)
+                    sums[port] = code.read(
+                        type_, code.at(at, place * self.bytes), np.dtype(each.dtype).itemsize * width
+                    )
+                    place += 1
+        return Cell(code.add(row, code.and_(number, mask)), code.add(block, code.ashr(number, shift)), sums)
 
-    def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
-        """An operand of several cells, side by side in one long vector."""
-        if isinstance(operand, Register):
-            return values[operand.number]
-        return joined(self.code, [self.stage.operand(operand, cell.row, cell.block, {}) for cell in cells])
 
-    def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
-        """Stores a register in its field."""
-        code, width = self.code, self.stage.width
-        base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
-        pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))
-        store_vector(code, target.dtype, value, pointer, min(width * target.itemsize, target.alignment))
+def words_of(tile: Tile) -> list[int]:
+    """The words of a tile: a number of rows that is no power of two has one unit block."""
+    if tile.units == 1:
+        return [tile.rows, 1, -1, 63]
+    assert tile.rows & (tile.rows - 1) == 0
+    return [tile.rows, tile.units, tile.rows - 1, tile.rows.bit_length() - 1]
+
+
+def counts_of(shapes: tuple[Tile, ...], gates: int, vector_bytes: int) -> list[int]:
+    """How many tiles of each shape there are for each number of rows left over by the large ones: first where
+    there is no large one, then how many more where there is one, which others may replace.
+    """
+    large = shapes[0].rows
+    alone = [cover(shapes, rows, gates, vector_bytes) for rows in range(large)]
+    after = [cover(shapes, rows + large, gates, vector_bytes) for rows in range(large)]
+    return [*chain(*alone), *chain(*((first - 1, *rest) for first, *rest in after))]
