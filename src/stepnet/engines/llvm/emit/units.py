@@ -41,15 +41,17 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     grain = grain_of(blocks, shapes[-1].units)
     first, last = stage.own_blocks(blocks, grain)
     tiled = Tiled(cells, shapes, gates, vector_bytes, grain)
+    counts, whole = tiled.row_counts()
     with code.loop(first, last, tiled.group) as begin:
-        tiled.emit(begin, code.smaller(code.add(begin, code.number(tiled.group)), last))
+        end = code.smaller(code.add(begin, code.number(tiled.group)), last)
+        tiled.emit(counts, whole, begin, end)
 
 
 def grain_of(blocks: int, units: int) -> int:
     """The unit blocks that threads do not divide: as many as are done side by side for one row, where that
     leaves an even number of shares.
     """
-    while units > 1 and blocks % (2 * units):
+    while 1 < units < blocks and blocks % (2 * units):
         units //= 2
     return units
 
@@ -98,14 +100,17 @@ class Tiled:
         table.initializer = ir.Constant(type_, numbers)
         return self.code.inttoptr(self.code.ptrtoint(table, I64), POINTER)
 
-    def emit(self, begin: ir.Value, end: ir.Value) -> None:
-        """All rows of the unit blocks from `begin` to `end`, tile by tile, those of one kind together."""
+    def row_counts(self) -> tuple[ir.Value, ir.Value]:
+        """Where it is said how many tiles of each shape there are, and how many large ones in addition."""
         code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
         whole = code.sdiv(rows, large)
         left = code.sub(rows, code.mul(whole, large))
-        some = code.zext(code.icmp_signed(">", whole, code.number(0)), I64)
-        line = code.add(code.mul(some, large), left)
-        counts = code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes))))
+        line = code.select(code.icmp_signed(">", whole, code.number(0)), code.add(large, left), left)
+        return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), whole
+
+    def emit(self, counts: ir.Value, whole: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+        """All rows of the unit blocks from `begin` to `end`, tile by tile, those of one kind together."""
+        code = self.code
         code.store(code.number(0), self.next_row)
         with code.loop(code.number(0), code.number(len(self.shapes))) as place:
             count = code.read_number(counts, place)

@@ -20,7 +20,8 @@ MULTIPLY_ADDS, READS, CACHE_BYTES, LATENCY = 2, 2, 40, 4
 MOST_ROWS = 8
 EPILOGUE = 0.2
 """The cycles that the elementwise work of a row takes for each k, so that no row is computed for nothing."""
-FEWEST_SUMS = MULTIPLY_ADDS * LATENCY
+FEWEST_SUMS = MULTIPLY_ADDS * LATENCY * 3 // 2
+"""So many sums side by side keep the processor busy, with some more for what it does besides."""
 SIZES = (6, 4, 2)
 """The numbers of rows between the most that fit the registers and one, where they are fewer than the most."""
 
@@ -46,16 +47,17 @@ def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int 
         return max(1, min(MOST_ROWS, (registers - (columns + 1) * parts) // columns))
 
     def units_for(rows: int, most: int) -> int:
-        if power_of_two(rows) != rows:
-            return 1
-        return min(blocks, power_of_two(max(1, most // (rows * gates))))
+        units = 1
+        while units < blocks and units * rows * gates < FEWEST_SUMS and 2 * units * rows * gates <= most:
+            units *= 2
+        return min(units, blocks)
 
     wide = min(blocks, max(1, 3 // gates))
     many = rows_for(wide * gates)
     if wide > 1:
         many = power_of_two(many)
     some = [Tile(rows, units_for(rows, budget)) for rows in SIZES if rows < many]
-    some = [tile for tile in some if tile.rows * tile.units * gates >= FEWEST_SUMS or tile.units == blocks]
+    some = [tile for tile in some if tile.units == 1 or power_of_two(tile.rows) == tile.rows]
     one = Tile(1, units_for(1, registers // 2 if parts == 1 else budget // 2))
     return tuple(dict.fromkeys((Tile(many, wide) if many > 1 else one, *some, one)))
 
