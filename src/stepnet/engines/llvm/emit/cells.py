@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.stage import StageCode
-from stepnet.engines.llvm.lower.loops import Operand, Product, Register, Side, UnitLoop
+from stepnet.engines.llvm.lower.loops import Load, Operand, Product, Register, Side, UnitLoop
 from stepnet.engines.llvm.machine.records import Field
 from stepnet.engines.llvm.products.arithmetic import arithmetic
 from stepnet.engines.llvm.products.tile import Left, Sums, accumulate
@@ -166,6 +166,17 @@ class CellCode:
             parts = parted(code, self.abreast(operand, cells, values), len(cells))
             for cell, part in zip(cells, parts, strict=True):
                 self.store(part, target, cell.row, cell.block)
+
+    def fetch(self, row: ir.Value, block: ir.Value) -> None:
+        """Asks for the memory that the elementwise work of a cell reads and writes, ahead of time."""
+        code, width = self.code, self.stage.width
+        loads = {operand for _, operands in self.loop.nodes for operand in operands if isinstance(operand, Load)}
+        places = [(each.field, each.start, 0) for each in sorted(loads, key=lambda each: (each.field.record, each.field.offset, each.start))]
+        places += [(target, 0, 1) for _, target in self.loop.stores]
+        for field_, start, is_written in places:
+            base = code.at(self.stage.rows.at(code, field_.record, row), field_.offset + start * field_.itemsize)
+            pointer = code.at(base, code.mul(block, code.number(width * field_.itemsize)))
+            code.prefetch(pointer, is_written)
 
     def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
         """An operand of several cells, side by side in one long vector."""

@@ -141,6 +141,10 @@ class Tiled:
         code = self.code
         words = self.words_at(kind)
         with code.loop(begin, end, words[1]) as block, code.loop(start, stop, words[0]) as row:
+            if self.shared:
+                with code.loop(code.number(0), code.mul(words[0], words[1])) as number:
+                    _, _, mask, shift = words
+                    self.unit.fetch(code.add(row, code.and_(number, mask)), code.add(block, code.ashr(number, shift)))
             for number, tile in enumerate(self.kinds):
                 with code.when(code.icmp_signed("==", kind, code.number(number))):
                     cells = self.unit.tile(tile, row, block)

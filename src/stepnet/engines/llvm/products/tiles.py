@@ -18,8 +18,10 @@ from stepnet.engines.llvm.machine.target import Target
 # other processors with these instructions the first two and the last are the same.
 MULTIPLY_ADDS, READS, CACHE_BYTES, LATENCY = 2, 2, 40, 4
 MOST_ROWS = 8
-EPILOGUE = 0.2
-"""The cycles that the elementwise work of a row takes for each k, so that no row is computed for nothing."""
+ROW_CYCLES, TILE_CYCLES = 0.2, 0.5
+"""The cycles, for each k, of the elementwise work of a row, and of beginning and ending a tile: shares of what
+they take once, for some 100 k. So no row is computed for nothing, and of equal choices the one of fewer tiles
+is taken."""
 FEWEST_SUMS = MULTIPLY_ADDS * LATENCY * 3 // 2
 """So many sums side by side keep the processor busy, with some more for what it does besides."""
 SIZES = (6, 4, 2)
@@ -98,6 +100,7 @@ def cheapest(
     choices: list[tuple[float, tuple[int, ...]]] = []
     for place, shape in enumerate(shapes):
         more, counts = cheapest(shapes, rows - shape.rows, gates, vector_bytes)
+        extra = TILE_CYCLES + ROW_CYCLES * shape.rows
         counts = (*counts[:place], counts[place] + 1, *counts[place + 1 :])
-        choices.append((cycles(shape, gates, vector_bytes) + EPILOGUE * shape.rows + more, counts))
+        choices.append((cycles(shape, gates, vector_bytes) + more + extra, counts))
     return min(choices)
