@@ -69,6 +69,16 @@ class CellCode:
         operations = (self.stage.net.nodes[number].operation for number, _ in self.loop.nodes)
         return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
 
+    @property
+    def parameter_bytes(self) -> int:
+        """The bytes of the parameters of all products."""
+        sides = [(len(product.ports), side) for product in self.loop.products for side in product.sides]
+        kinds = [arithmetic(s.weights, s.left.dtype, self.stage.width, self.code.target) for _, s in sides]
+        return sum(
+            gates * kind.words(side.inner) * kind.word_bytes * self.loop.size
+            for (gates, side), kind in zip(sides, kinds, strict=True)
+        )
+
     def plain(self) -> None:
         """Pointwise work without products: row by row."""
         code = self.code
@@ -170,11 +180,13 @@ class CellCode:
     def fetch(self, row: ir.Value, block: ir.Value) -> None:
         """Asks for the memory that the elementwise work of a cell reads and writes, ahead of time."""
         code, width = self.code, self.stage.width
-        loads = {operand for _, operands in self.loop.nodes for operand in operands if isinstance(operand, Load)}
-        places = [(each.field, each.start, 0) for each in sorted(loads, key=lambda each: (each.field.record, each.field.offset, each.start))]
-        places += [(target, 0, 1) for _, target in self.loop.stores]
+        operands = [operand for _, operands in self.loop.nodes for operand in operands]
+        loads = dict.fromkeys(operand for operand in operands if isinstance(operand, Load))
+        places = [(load.field, load.start, False) for load in loads]
+        places += [(target, 0, True) for _, target in self.loop.stores]
         for field_, start, is_written in places:
-            base = code.at(self.stage.rows.at(code, field_.record, row), field_.offset + start * field_.itemsize)
+            offset = field_.offset + start * field_.itemsize
+            base = code.at(self.stage.rows.at(code, field_.record, row), offset)
             pointer = code.at(base, code.mul(block, code.number(width * field_.itemsize)))
             code.prefetch(pointer, is_written)
 

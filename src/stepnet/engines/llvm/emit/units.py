@@ -21,7 +21,7 @@ from stepnet.engines.llvm.emit.stage import StageCode
 from stepnet.engines.llvm.lower.loops import UnitLoop
 from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.products.arithmetic import arithmetic
-from stepnet.engines.llvm.products.tiles import Tile, cover, tiles
+from stepnet.engines.llvm.products.tiles import FETCHED_BYTES, Tile, cover, power_of_two, tiles
 from stepnet.engines.llvm.writing.code import I8, I64, POINTER, register_type
 
 
@@ -56,8 +56,16 @@ def grain_of(blocks: int, units: int) -> int:
     return units
 
 
-WORDS = ("rows", "units", "mask", "shift")
-"""What the code reads of a tile: its rows and units. Cell c is that of row c & mask and unit c >> shift."""
+WORDS = ("rows", "units", "mask", "shift", "narrow")
+"""What the code reads of a kind of tile: its rows and units. Its cell c is that of row c & mask and of unit
+c >> shift. narrow: the number of the kind with as many rows and one unit.
+"""
+Words = dict[str, ir.Value]
+
+
+def narrow(tile: Tile) -> Tile:
+    """The tile with as many rows for one unit block."""
+    return Tile(tile.rows, 1)
 
 
 class Tiled:
@@ -72,16 +80,18 @@ class Tiled:
     ) -> None:
         self.unit, self.code, self.shapes = unit, unit.code, shapes
         self.group = lcm(*(shape.units for shape in shapes))
-        narrow = any(unit.blocks % shape.units or grain % shape.units for shape in shapes)
-        self.kinds = [
-            Tile(shape.rows, units)
-            for shape in shapes
-            for units in ((shape.units, 1) if narrow else (shape.units,))
-        ]
-        self.each = 2 if narrow else 1
-        self.ports = [port for product in unit.loop.products for port in product.ports if port >= 0]
+        parted = [shape for shape in shapes if unit.blocks % shape.units or grain % shape.units]
+        self.has_narrow = bool(parted)
+        self.kinds = list(dict.fromkeys([*shapes, *(narrow(shape) for shape in parted)]))
+        self.ports = {
+            port: register_type(product.dtype, unit.stage.width)
+            for product in unit.loop.products
+            for port in product.ports
+            if port >= 0
+        }
         self.shared = unit.length > 2 * gates
-        self.words = self.table("tiles", [word for kind in self.kinds for word in words_of(kind)])
+        self.fetches = self.shared and unit.parameter_bytes >= FETCHED_BYTES
+        self.words = self.table("tiles", [word for kind in self.kinds for word in self.words_of(kind)])
         self.counts = self.table("counts", counts_of(shapes, gates, vector_bytes))
         with self.code.goto_entry_block():
             self.next_row = self.code.alloca(I64)
@@ -117,34 +127,32 @@ class Tiled:
             first = code.icmp_signed("==", place, code.number(0))
             count = code.add(count, code.select(first, whole, code.number(0)))
             with code.when(code.icmp_signed(">", count, code.number(0))):
-                self.shape(code.mul(place, code.number(self.each)), count, begin, end)
+                self.shape(place, count, begin, end)
 
-    def shape(self, kind: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+    def shape(self, place: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
         """So many tiles of a shape: unit blocks side by side, and those left over one by one."""
         code = self.code
-        rows, units, _, _ = self.words_at(kind)
+        words = self.words_at(place)
         start = code.load(self.next_row)
-        stop = code.add(start, code.mul(count, rows))
+        stop = code.add(start, code.mul(count, words["rows"]))
         code.store(stop, self.next_row)
-        span = code.sub(end, begin)
-        whole = code.add(begin, code.mul(code.sdiv(span, units), units))
-        if self.each == 1:
-            self.tiles(kind, begin, whole, start, stop)
+        if not self.has_narrow:
+            self.tiles(place, begin, end, start, stop)
             return
+        whole = code.add(begin, code.mul(code.sdiv(code.sub(end, begin), words["units"]), words["units"]))
         with code.loop(code.number(0), code.number(2)) as half:
             wide = code.icmp_signed("==", half, code.number(0))
             first, last = code.select(wide, begin, whole), code.select(wide, whole, end)
-            self.tiles(code.add(kind, half), first, last, start, stop)
+            self.tiles(code.select(wide, place, words["narrow"]), first, last, start, stop)
 
     def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
         """All tiles of a kind: the products by code of the kind's own, then the elementwise work."""
         code = self.code
         words = self.words_at(kind)
-        with code.loop(begin, end, words[1]) as block, code.loop(start, stop, words[0]) as row:
-            if self.shared:
-                with code.loop(code.number(0), code.mul(words[0], words[1])) as number:
-                    _, _, mask, shift = words
-                    self.unit.fetch(code.add(row, code.and_(number, mask)), code.add(block, code.ashr(number, shift)))
+        with code.loop(begin, end, words["units"]) as block, code.loop(start, stop, words["rows"]) as row:
+            if self.fetches:
+                with code.loop(code.number(0), code.mul(words["rows"], words["units"])) as number:
+                    self.unit.fetch(*self.place(number, row, block, words))
             for number, tile in enumerate(self.kinds):
                 with code.when(code.icmp_signed("==", kind, code.number(number))):
                     cells = self.unit.tile(tile, row, block)
@@ -155,24 +163,30 @@ class Tiled:
             if self.shared:
                 self.epilogues(row, block, words)
 
-    def words_at(self, kind: ir.Value) -> list[ir.Value]:
-        """The words of a kind of tile."""
+    def words_of(self, kind: Tile) -> list[int]:
+        """The words of a kind of tile. One whose rows are no power of two has one unit block."""
+        assert kind.units == 1 or power_of_two(kind.rows) == kind.rows
+        mask, shift = (-1, 63) if kind.units == 1 else (kind.rows - 1, kind.rows.bit_length() - 1)
+        own = narrow(kind)
+        return [kind.rows, kind.units, mask, shift, self.kinds.index(own) if own in self.kinds else 0]
+
+    def words_at(self, kind: ir.Value) -> Words:
+        """The words of a kind of tile, by name."""
         code = self.code
         line = code.at(self.words, code.mul(kind, code.number(8 * len(WORDS))))
-        return [code.read_number(line, code.number(place)) for place in range(len(WORDS))]
+        return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
 
     def keep(self, cells: list[Cell]) -> None:
         """Puts the sums of a tile into memory, cell after cell."""
         places = product(cells, self.ports)
         for place, (cell, port) in enumerate(places):
             value = cell.sums[port]
-            self.code.write(value, self.code.at(self.sums, place * self.bytes), 4)
+            self.code.write(value, self.code.at(self.sums, place * self.bytes), LINE)
 
-    def epilogues(self, row: ir.Value, block: ir.Value, words: list[ir.Value]) -> None:
+    def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
         """The elementwise work on a tile's cells in memory: as many abreast as there are."""
         code = self.code
-        rows, units, _, _ = words
-        count = code.mul(rows, units)
+        count = code.mul(words["rows"], words["units"])
         sizes = [kind.rows * kind.units for kind in self.kinds]
         begin: ir.Value = code.number(0)
         for abreast in (ABREAST, 2, 1):
@@ -187,30 +201,23 @@ class Tiled:
                 )
             begin = end
 
-    def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: list[ir.Value]) -> Cell:
+    def place(
+        self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words
+    ) -> tuple[ir.Value, ir.Value]:
+        """The row and the unit block of a cell of a tile."""
+        code = self.code
+        own = code.and_(number, words["mask"]), code.ashr(number, words["shift"])
+        return code.add(row, own[0]), code.add(block, own[1])
+
+    def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> Cell:
         """A cell of a tile, with its sums from memory."""
         code = self.code
-        _, _, mask, shift = words
         at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
-        width, sums = self.unit.stage.width, dict[int, ir.Value]()
-        place = 0
-        for each in self.unit.loop.products:
-            for port in each.ports:
-                if port >= 0:
-                    type_ = register_type(each.dtype, width)
-                    sums[port] = code.read(
-                        type_, code.at(at, place * self.bytes), np.dtype(each.dtype).itemsize * width
-                    )
-                    place += 1
-        return Cell(code.add(row, code.and_(number, mask)), code.add(block, code.ashr(number, shift)), sums)
-
-
-def words_of(tile: Tile) -> list[int]:
-    """The words of a tile: a number of rows that is no power of two has one unit block."""
-    if tile.units == 1:
-        return [tile.rows, 1, -1, 63]
-    assert tile.rows & (tile.rows - 1) == 0
-    return [tile.rows, tile.units, tile.rows - 1, tile.rows.bit_length() - 1]
+        sums = {
+            port: code.read(type_, code.at(at, place * self.bytes), LINE)
+            for place, (port, type_) in enumerate(self.ports.items())
+        }
+        return Cell(*self.place(number, row, block, words), sums)
 
 
 def counts_of(shapes: tuple[Tile, ...], gates: int, vector_bytes: int) -> list[int]:

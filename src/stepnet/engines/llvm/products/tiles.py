@@ -19,13 +19,17 @@ from stepnet.engines.llvm.machine.target import Target
 MULTIPLY_ADDS, READS, CACHE_BYTES, LATENCY = 2, 2, 40, 4
 MOST_ROWS = 8
 ROW_CYCLES, TILE_CYCLES = 0.2, 0.5
-"""The cycles, for each k, of the elementwise work of a row, and of beginning and ending a tile: shares of what
-they take once, for some 100 k. So no row is computed for nothing, and of equal choices the one of fewer tiles
-is taken."""
+"""The cycles, for each k, of the elementwise work of a row, and of beginning and ending a tile: of what they
+take once, shares for some 100 k. So no row is computed for nothing, and of equal choices the one of fewer
+tiles is taken."""
 FEWEST_SUMS = MULTIPLY_ADDS * LATENCY * 3 // 2
 """So many sums side by side keep the processor busy, with some more for what it does besides."""
 SIZES = (6, 4, 2)
 """The numbers of rows between the most that fit the registers and one, where they are fewer than the most."""
+
+FETCHED_BYTES = 384 * 1024
+"""Where the parameters of products are as large as this, they leave the other operands of a step no place in
+the cache, which then are asked for ahead."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ BLOCK_ROWS = 256
 FAR_BYTES = 8 * 2**20
 # Threads share a step only if the parameters it reads are worth a barrier, or do not fit one core's cache.
 SHARED_BYTES = 384 * 1024
-CACHE_BYTES = 768 * 1024
+CACHE_BYTES = 1536 * 1024
 # And only if a call reads more than what could be read while a thread is handed its part, some microseconds.
 HANDOVER_BYTES = 768 * 1024
 # A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
