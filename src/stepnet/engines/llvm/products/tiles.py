@@ -44,13 +44,19 @@ def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int 
     """The tiles for work of `gates` products, those of more rows first; the last is of one row.
 
     vectors: how many registers one vector of the work takes. parts: into how many vectors packed parameters
-    are unpacked. Accumulators, one parameter per column and one spread number have to fit the registers.
+    are unpacked. The registers have room for all sums, for one parameter per column or one number per row,
+    whichever are fewer, and for one of the others.
     """
     registers = target.registers // vectors
     budget = registers * 3 // (3 + parts)
 
     def rows_for(columns: int) -> int:
-        return max(1, min(MOST_ROWS, (registers - (columns + 1) * parts) // columns))
+        fitting = (
+            rows
+            for rows in range(MOST_ROWS, 1, -1)
+            if rows * columns + (min(rows, columns) + 1) * parts <= registers
+        )
+        return next(fitting, 1)
 
     def units_for(rows: int, most: int) -> int:
         units = 1

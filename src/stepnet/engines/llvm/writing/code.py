@@ -171,7 +171,7 @@ class Code(ir.IRBuilder):
 
     def prefetch(self, pointer: ir.Value, is_written: bool) -> None:
         """Asks for the cache line of a pointer, which will be read or written."""
-        hints = (ir.Constant(I32, hint) for hint in (is_written, 3, 1))
+        hints = (ir.Constant(I32, hint) for hint in (int(is_written), 3, 1))
         self.function_call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
     def copy_bytes(self, target: ir.Value, source: ir.Value, count: int) -> None:
