@@ -14,11 +14,12 @@ stream     for a single sequence: of its time, what reading the recurrent weight
 
 import json
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import track
@@ -48,7 +49,7 @@ class Row:
     seconds: float
     flops: float
     fma: float
-    stream: float
+    stream: float | None
 
 
 def call_of(case: Case) -> Any:
@@ -84,12 +85,26 @@ def row_of(case: Case, call: Any, threads: int, rounds: int, target: Target) -> 
             bandwidth = max(bandwidth, streaming(case.weight_bytes, threads))
     flops *= target.vector_bytes / available_targets()[0].vector_bytes
     reached = case.flops / seconds
-    stream = float("nan")
+    stream = None
     if bandwidth:
         share = case.inputs / (case.inputs + case.hidden)
         least = case.weight_bytes * case.time / bandwidth + case.flops * share / flops
         stream = least / seconds
     return Row(case.cell, case.batch, case.hidden, threads, seconds, reached, reached / flops, stream)
+
+
+@contextmanager
+def engine_for(target: Target) -> Generator[None]:
+    """The engine llvm is one for a target; the number of threads is reset at the end."""
+    known = engines.ENGINES
+    engines.ENGINES = {**known, "llvm": partial(LlvmEngine, target)}
+    engines.engine.cache_clear()
+    try:
+        yield
+    finally:
+        engines.ENGINES = known
+        engines.engine.cache_clear()
+        set_threads(None)
 
 
 def numbers(text: str) -> list[int]:
@@ -108,17 +123,18 @@ def main(
 ) -> None:
     """Time recurrences beside the processor's ceilings."""
     targets = {each.name: each for each in available_targets()}
+    if target and target not in targets:
+        raise typer.BadParameter(f"this processor runs {', '.join(targets)}, not {target!r}")
     chosen = targets[target] if target else available_targets()[0]
-    engines.ENGINES = {**engines.ENGINES, "llvm": partial(LlvmEngine, chosen)}
-    engines.engine.cache_clear()
     sizes = [(c, n, h) for c in cell.split(",") for h in numbers(hidden) for n in numbers(batch)]
     counts = numbers(threads) if threads else sorted({1, processors()})
     rows: list[Row] = []
-    for name, n, h in track(sizes, "timing", console=Console(stderr=True, quiet=as_json), transient=True):
-        case = Case(name, n, STEPS, h, h)
-        call = call_of(case)
-        rows += [row_of(case, call, count, rounds, chosen) for count in counts]
-    set_threads(None)
+    quiet = Console(stderr=True, quiet=as_json)
+    with engine_for(chosen):
+        for name, n, h in track(sizes, "timing", console=quiet, transient=True):
+            case = Case(name, n, STEPS, h, h)
+            call = call_of(case)
+            rows += [row_of(case, call, count, rounds, chosen) for count in counts]
     if as_json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
@@ -126,7 +142,7 @@ def main(
     for heading in ("case", "threads", "ms", "GFLOP/s", "fma", "stream"):
         table.add_column(heading, justify="right")
     for row in rows:
-        stream = "" if np.isnan(row.stream) else f"{row.stream:.0%}"
+        stream = "" if row.stream is None else f"{row.stream:.0%}"
         figures = f"{1e3 * row.seconds:.3f}", f"{row.flops / 1e9:.0f}", f"{row.fma:.0%}", stream
         table.add_row(f"{row.cell} {row.batch}x{row.hidden}", str(row.threads), *figures)
     Console().print(table)
