@@ -15,8 +15,8 @@ from stepnet.engines.llvm.machine.words import LANE_TABLES, PROGRESS, ROW_TABLES
 SLACK = 16
 BLOCK_BYTES = 384 * 1024
 BLOCK_ROWS = 256
-# A block has the most rows where the parameters read for each block are so large that, with those read at every
-# step, they leave the last cache no room: then they are read less often.
+# A block has the most rows where so many bytes of parameters are read for each block: they would leave those
+# that are read at every step no room in the last cache.
 FAR_BYTES = 8 * 2**20
 # Threads share a step only if the parameters it reads are worth a barrier, or do not fit one core's cache.
 SHARED_BYTES = 384 * 1024
