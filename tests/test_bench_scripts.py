@@ -33,6 +33,7 @@ from bench import (
     elementary,
     generate,
     keras_layers,
+    kernel,
     length,
     nested,
     onednn_calls,
@@ -43,7 +44,8 @@ from bench import (
     training_memory,
     versions,
 )
-from stepnet import cells
+from stepnet import cells, engines
+from stepnet.engines.llvm.engine import LlvmEngine
 
 Array = np.ndarray
 BENCH = Path(__file__).resolve().parents[1] / "bench"
@@ -653,3 +655,37 @@ def test_an_elementary_function_that_differs_from_pytorchs_stops_it(monkeypatch:
 def test_a_function_or_target_that_is_not_there_is_named() -> None:
     assert "softmax" in refused(elementary, "softmax")
     assert "abacus" in refused(elementary, "--target", "abacus")
+
+
+# ---- products beside the processor's ceilings
+
+SMALL_KERNEL = "--hidden", "4", "--threads", "1", "--rounds", "1", "--json"
+
+
+def test_products_are_timed_beside_the_processors_ceilings(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kernel, "multiply_adds", lambda dtype, threads: (1e9, 1.0))
+    monkeypatch.setattr(kernel, "streaming", lambda size, threads: 1e8)
+    one, two = json.loads(ran(kernel, "--cell", "gru", "--batch", "1,2", *SMALL_KERNEL))
+    assert (one["batch"], two["batch"], two["stream"]) == (1, 2, None)
+    for row in (one, two):
+        work = 2 * 100 * row["batch"] * 3 * 4 * (4 + 4)
+        assert row["flops"] == pytest.approx(work / row["seconds"])
+        assert row["fma"] == pytest.approx(row["flops"] / 1e9)
+    # 192 bytes of recurrent weights in each of 100 steps; products with inputs are half of the multiply-adds.
+    least = 192 * 100 / 1e8 + 100 * 3 * 4 * (4 + 4) / 1e9
+    assert one["stream"] == pytest.approx(least / one["seconds"])
+
+
+def test_products_are_timed_for_the_target_asked_for(monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    compile_plan = LlvmEngine.compile_plan
+
+    def recorded(self: LlvmEngine, plan: Any) -> Any:
+        asked.append("" if self.target is None else self.target.name)
+        return compile_plan(self, plan)
+
+    monkeypatch.setattr(LlvmEngine, "compile_plan", recorded)
+    ran(kernel, "--cell", "lstm", "--batch", "1", "--target", "generic", *SMALL_KERNEL)
+    assert set(asked) == {"generic"}
+    assert engines.engine("llvm") == LlvmEngine()
+    assert "runs" in refused(kernel, "--target", "abacus", *SMALL_KERNEL)

@@ -1,4 +1,4 @@
-"""Modules become object code side by side, the same as one by one; and an epilogue is written once."""
+"""Modules become object code side by side, the same as one by one."""
 
 import threading
 from collections.abc import Sequence
@@ -11,7 +11,6 @@ from llvmlite import ir
 from llvmlite.binding import ffi
 
 import stepnet as sn
-from stepnet.engines.llvm.compile.generate import written
 from stepnet.engines.llvm.machine import object_code
 from stepnet.engines.llvm.machine.target import host_target
 from stepnet.engines.llvm.machine.unlocked import emit_object
@@ -109,14 +108,3 @@ def test_new_plans_of_a_model_are_compiled_in_one_go(monkeypatch: pytest.MonkeyP
     assert sum(counts) == counts[0]
     two_layers(11, 13)(np.zeros((2, 3, 11), "float32"))
     assert len(counts) == 1
-
-
-def test_an_epilogue_is_written_once_for_all_tiles() -> None:
-    """As functions, of as many cells as are abreast: four, two and one at most."""
-    rnn = sn.cells.rnn("lstm", sn.cells.CELLS["lstm"].parameters(16, 16 * TARGET.vector_bytes // 4, seed=0))
-    rnn(np.zeros((1, 1, 16), "float32"))
-    assert rnn.plan is not None
-    module, _ = written(rnn.plan, TARGET)
-    functions = [function for function in module.functions if function.name.startswith("epilogue")]
-    assert 1 <= len(functions) <= 3
-    assert len({len(function.args) for function in functions}) == len(functions)

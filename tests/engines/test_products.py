@@ -10,6 +10,7 @@ from stepnet.engines.base import Call
 from stepnet.engines.interpreter import BoundNet
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.machine.target import Target, available_targets
+from stepnet.engines.llvm.products.tiles import FETCHED_BYTES
 from stepnet.net.interpret import widened
 from stepnet.net.ir import Builder, Net, Recur
 from stepnet.net.types import CONST, ROWS, STEPS, Type
@@ -92,3 +93,20 @@ def test_a_concatenation_that_is_an_output_is_multiplied_whole_and_never_copied(
     assert plan is not None
     (product,) = [node for node in plan.body.nodes if node.kind == "matmul"]
     assert plan.body.nodes[product.inputs[0]].operation == "concatenate"
+
+
+@TARGETS
+@pytest.mark.parametrize("rows", [1, 5, 11])
+def test_products_of_large_parameters_are_right(target: Target, rows: int) -> None:
+    """Those for which the operands of the elementwise work are asked for ahead, with inputs read in place."""
+    net = net_of((320,), 320, False, "float32")
+    param = RANDOM.uniform(-0.05, 0.05, (320, 320)).astype("float32")
+    assert param.nbytes >= FETCHED_BYTES
+    x, h = (RANDOM.uniform(-1, 1, (size, 320)).astype("float32") for size in (3 * rows, rows))
+    starts, lengths = np.arange(rows) * 3, np.full(rows, 3)
+    call = Call([x], starts, lengths, 3 * rows, [h])
+    found = LlvmEngine(target).compile(schedule(net)).bind([param])(call)
+    wide = replace(call, sequences=[x.astype("float64")], initial=[h.astype("float64")])
+    right = BoundNet(widened(net), (param.astype("float64"),))(wide)
+    for actual, expected in zip(found.arrays, right.arrays, strict=True):
+        assert_close(actual, expected, 3, 640)

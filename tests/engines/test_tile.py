@@ -2,10 +2,12 @@
 
 import pytest
 
+from stepnet.engines.llvm.emit.units import grain_of
 from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.llvm.products.tiles import cover, tiles
+from stepnet.engines.llvm.products.tiles import Tile, cheapest, cover, cycles, tiles
 from stepnet.engines.llvm.running.workspace import SLACK
 
+AVX512 = Target("avx512", "", "", 64, 32)
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
 
 
@@ -34,18 +36,73 @@ def test_accumulators_and_operands_fit_the_registers(target: Target, gates: int,
 @pytest.mark.parametrize("gates", range(1, 12))
 def test_every_row_is_covered(target: Target, gates: int) -> None:
     shapes = tiles(target, gates, 16)
-    large, small = shapes[0].rows, shapes[1].rows if len(shapes) > 2 else 0
-    for left in range(1, large):
-        for others in (False, True):
-            found = cover(shapes, left, others)
-            covered = found.large * large + found.small * small + found.single
-            assert left <= covered < left + SLACK
-            assert others or found.large >= 0
+    for rows in range(2 * shapes[0].rows):
+        counts = cover(shapes, rows, gates, target.vector_bytes)
+        covered = sum(count * shape.rows for count, shape in zip(counts, shapes, strict=True))
+        assert rows <= covered < rows + SLACK
 
 
-def test_eight_rows_of_an_lstm_are_two_tiles_of_four() -> None:
-    target = Target("avx512", "", "", 64, 32)
-    shapes = tiles(target, 4, 16)
-    assert [shape.rows for shape in shapes] == [6, 4, 1]
-    after_one_of_six = cover(shapes, 2, after_others=True)
-    assert (after_one_of_six.large, after_one_of_six.small, after_one_of_six.single) == (-1, 2, 0)
+def chosen(gates: int, rows: int) -> list[tuple[int, int]]:
+    """The tiles that so many rows are computed in with AVX-512, as rows and unit blocks."""
+    shapes = tiles(AVX512, gates, 16)
+    counts = cover(shapes, rows, gates, AVX512.vector_bytes)
+    pairs = zip(shapes, counts, strict=True)
+    return [(shape.rows, shape.units) for shape, count in pairs for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("gates", "rows", "expected"),
+    [
+        (3, 1, [(1, 4)]),  # 12 sums: 8 keep two units busy for the 4 cycles that each takes
+        (3, 2, [(2, 2)]),
+        (3, 3, [(4, 1)]),  # a row too many costs less than the parameters read again
+        (3, 5, [(6, 1)]),
+        (3, 7, [(8, 1)]),
+        (3, 10, [(6, 1), (4, 1)]),  # 8 and 2 take longer: 2 rows are bound by what they read
+        (3, 16, [(8, 1), (8, 1)]),
+        (4, 2, [(2, 2)]),
+        (4, 6, [(6, 1)]),
+        (4, 8, [(4, 1), (4, 1)]),  # 6 and 2 take longer
+        (4, 16, [(6, 1), (6, 1), (4, 1)]),
+        (1, 8, [(8, 3)]),
+        (1, 12, [(8, 3), (4, 4)]),
+    ],
+)
+def test_tiles_are_those_that_take_the_fewest_cycles(
+    gates: int, rows: int, expected: list[tuple[int, int]]
+) -> None:
+    found = chosen(gates, rows)
+    assert sorted(found, reverse=True) == expected
+
+
+@TARGETS
+@pytest.mark.parametrize("gates", [1, 2, 3, 4])
+def test_fewer_rows_take_no_longer_than_more(target: Target, gates: int) -> None:
+    shapes = tiles(target, gates, 16)
+    costs = [cheapest(shapes, rows, gates, target.vector_bytes)[0] for rows in range(1, 17)]
+    assert costs == sorted(costs)
+    # Two rows are far from taking as long as the most that the registers have room for.
+    assert costs[1] < 0.7 * costs[7]
+
+
+@pytest.mark.parametrize(
+    ("tile", "gates", "bound"),
+    [
+        (Tile(8, 1), 3, 12.0),  # 24 multiply-adds, two a cycle
+        (Tile(1, 1), 1, 4.0),  # one sum, each multiply-add after the one before
+        (Tile(1, 4), 3, 4.8),  # 192 bytes of parameters, 40 a cycle
+    ],
+)
+def test_a_tile_takes_as_long_as_what_binds_it(tile: Tile, gates: int, bound: float) -> None:
+    assert cycles(tile, gates, 64) == pytest.approx(bound)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "units", "grain"),
+    [(16, 4, 4), (12, 4, 2), (20, 4, 2), (5, 4, 1), (4, 4, 4), (3, 4, 4), (32, 8, 8)],
+)
+def test_two_threads_have_equal_shares_of_even_numbers_of_blocks(blocks: int, units: int, grain: int) -> None:
+    assert grain_of(blocks, units) == grain
+    grains = -(-blocks // grain)
+    if blocks % 2 == 0 and blocks > units:
+        assert grains % 2 == 0

@@ -1,177 +1,230 @@
-"""The machine code of products and pointwise work: tiles of rows and unit blocks, each done on registers.
+"""The machine code of products and elementwise work: tiles of rows and unit blocks, each done on registers.
 
-Rows go in tiles: most of them many at a time, what is left some at a time or one by one. A tile may reach
-beyond the rows there are (their records lie there, and nobody reads what is put into them), so a remainder
-costs one tile.
+    for a group of unit blocks:           as many as any tile has side by side, so that what they read is read
+        for each kind of tile:            from a near cache by all tiles but the first
+            for block, for row:
+                products                  code of the kind's own: sums on registers
+                elementwise work          code for all kinds, which reads the sums from memory
+
+Which tiles compute how many rows is a table that the code reads. The elementwise work is written once: it is
+most of the code, and another kind of tile adds little. Where it is short, it is done on the registers.
 """
 
-from dataclasses import dataclass, field
+from itertools import chain, product
+from math import lcm
 
 import numpy as np
 from llvmlite import ir
 
-from stepnet.engines.llvm.emit.epilogue import Cell, Epilogues, runs_of_cells, write_epilogue
+from stepnet.engines.llvm.emit.cells import ABREAST, Cell, CellCode
 from stepnet.engines.llvm.emit.stage import StageCode
-from stepnet.engines.llvm.lower.loops import Product, Side, UnitLoop
-from stepnet.engines.llvm.machine.records import Field
+from stepnet.engines.llvm.lower.loops import UnitLoop
+from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.products.arithmetic import arithmetic
-from stepnet.engines.llvm.products.tile import Left, Sums, accumulate
-from stepnet.engines.llvm.products.tiles import Tile, cover, tiles
-from stepnet.engines.llvm.writing.code import register_type
+from stepnet.engines.llvm.products.tiles import FETCHED_BYTES, Tile, cover, power_of_two, tiles
+from stepnet.engines.llvm.writing.code import I8, I64, POINTER, register_type
 
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
-    """All tiles of all rows."""
-    UnitCode(stage, loop).emit()
+    """All tiles of all rows, for the unit blocks of this thread."""
+    cells = CellCode(stage, loop)
+    code, blocks, width = stage.code, cells.blocks, stage.width
+    gates = sum(len(product.ports) for product in loop.products)
+    if not gates:
+        cells.plain()
+        return
+    sides = [side for product in loop.products for side in product.sides]
+    vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
+    parts = max(arithmetic(side.weights, side.left.dtype, width, code.target).parts for side in sides)
+    vectors = max(1, vector_bytes // code.target.vector_bytes)
+    shapes = tiles(code.target, gates, blocks, vectors, parts)
+    grain = grain_of(blocks, shapes[-1].units)
+    first, last = stage.own_blocks(blocks, grain)
+    tiled = Tiled(cells, shapes, gates, vector_bytes, grain)
+    counts, whole = tiled.row_counts()
+    with code.loop(first, last, tiled.group) as begin:
+        end = code.smaller(code.add(begin, code.number(tiled.group)), last)
+        tiled.emit(counts, whole, begin, end)
 
 
-@dataclass
-class UnitCode:
-    """The code of one unit loop."""
+def grain_of(blocks: int, units: int) -> int:
+    """The unit blocks that threads do not divide: as many as are done side by side for one row, where that
+    leaves an even number of shares.
+    """
+    while 1 < units < blocks and blocks % (2 * units):
+        units //= 2
+    return units
 
-    stage: StageCode
-    loop: UnitLoop
-    blocks: int = field(init=False)
-    grain: int = field(init=False, default=1)
-    epilogues: Epilogues = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.code = self.stage.code
-        self.blocks = -(-self.loop.size // self.stage.width)
-        self.epilogues = Epilogues(self.stage, self.loop)
+WORDS = ("rows", "units", "mask", "shift", "narrow")
+"""What the code reads of a kind of tile: its rows and units. Its cell c is that of row c & mask and of unit
+c >> shift. narrow: the number of the kind with as many rows and one unit.
+"""
+Words = dict[str, ir.Value]
 
-    def emit(self) -> None:
-        """All tiles of all rows, for the unit blocks of this thread."""
+
+def narrow(tile: Tile) -> Tile:
+    """The tile with as many rows for one unit block."""
+    return Tile(tile.rows, 1)
+
+
+class Tiled:
+    """The code of all tiles of some unit blocks.
+
+    Unit blocks that do not fill a tile go one by one. Elementwise work that is long is written once, for any
+    tile: it reads the sums of products from memory.
+    """
+
+    def __init__(
+        self, unit: CellCode, shapes: tuple[Tile, ...], gates: int, vector_bytes: int, grain: int
+    ) -> None:
+        self.unit, self.code, self.shapes = unit, unit.code, shapes
+        self.group = lcm(*(shape.units for shape in shapes))
+        parted = [shape for shape in shapes if unit.blocks % shape.units or grain % shape.units]
+        self.has_narrow = bool(parted)
+        self.kinds = list(dict.fromkeys([*shapes, *(narrow(shape) for shape in parted)]))
+        self.ports = {
+            port: register_type(product.dtype, unit.stage.width)
+            for product in unit.loop.products
+            for port in product.ports
+            if port >= 0
+        }
+        self.shared = unit.length > 2 * gates
+        self.fetches = self.shared and unit.parameter_bytes >= FETCHED_BYTES
+        self.words = self.table("tiles", [word for kind in self.kinds for word in self.words_of(kind)])
+        self.counts = self.table("counts", counts_of(shapes, gates, vector_bytes))
+        with self.code.goto_entry_block():
+            self.next_row = self.code.alloca(I64)
+            if self.shared:
+                cells = max(kind.rows * kind.units for kind in self.kinds)
+                self.bytes = -(-vector_bytes // LINE) * LINE
+                sums = self.code.alloca(ir.ArrayType(I8, cells * len(self.ports) * self.bytes))
+                sums.align = LINE
+                self.sums = self.code.inttoptr(self.code.ptrtoint(sums, I64), POINTER)
+
+    def table(self, name: str, numbers: list[int]) -> ir.Value:
+        """Numbers that the code reads."""
+        module, type_ = self.code.module, ir.ArrayType(I64, len(numbers))
+        table = ir.GlobalVariable(module, type_, module.get_unique_name(name))
+        table.linkage, table.global_constant = "internal", True
+        table.initializer = ir.Constant(type_, numbers)
+        return self.code.inttoptr(self.code.ptrtoint(table, I64), POINTER)
+
+    def row_counts(self) -> tuple[ir.Value, ir.Value]:
+        """Where it is said how many tiles of each shape there are, and how many large ones in addition."""
+        code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
+        whole = code.sdiv(rows, large)
+        left = code.sub(rows, code.mul(whole, large))
+        line = code.select(code.icmp_signed(">", whole, code.number(0)), code.add(large, left), left)
+        return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), whole
+
+    def emit(self, counts: ir.Value, whole: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+        """All rows of the unit blocks from `begin` to `end`, tile by tile, those of one kind together."""
         code = self.code
-        gates = sum(len(product.ports) for product in self.loop.products)
-        if not gates:
-            self.plain()
+        code.store(code.number(0), self.next_row)
+        with code.loop(code.number(0), code.number(len(self.shapes))) as place:
+            count = code.read_number(counts, place)
+            first = code.icmp_signed("==", place, code.number(0))
+            count = code.add(count, code.select(first, whole, code.number(0)))
+            with code.when(code.icmp_signed(">", count, code.number(0))):
+                self.shape(place, count, begin, end)
+
+    def shape(self, place: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
+        """So many tiles of a shape: unit blocks side by side, and those left over one by one."""
+        code = self.code
+        words = self.words_at(place)
+        start = code.load(self.next_row)
+        stop = code.add(start, code.mul(count, words["rows"]))
+        code.store(stop, self.next_row)
+        if not self.has_narrow:
+            self.tiles(place, begin, end, start, stop)
             return
-        width, sides = self.stage.width, [side for p in self.loop.products for side in p.sides]
-        widest = max(np.dtype(p.dtype).itemsize for p in self.loop.products) * width
-        parts = max(arithmetic(s.weights, s.left.dtype, width, code.target).parts for s in sides)
-        shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes), parts)
-        self.grain = shapes[-1].units
-        first, last = self.stage.own_blocks(self.blocks, self.grain)
-        stop = code.number(0)
-        for shape, count in zip(shapes, self.tile_counts(shapes), strict=True):
-            start, stop = stop, code.add(stop, code.mul(count, code.number(shape.rows)))
-            self.tiled(shape, first, last, start, stop)
+        whole = code.add(begin, code.mul(code.sdiv(code.sub(end, begin), words["units"]), words["units"]))
+        with code.loop(code.number(0), code.number(2)) as half:
+            wide = code.icmp_signed("==", half, code.number(0))
+            first, last = code.select(wide, begin, whole), code.select(wide, whole, end)
+            self.tiles(code.select(wide, place, words["narrow"]), first, last, start, stop)
 
-    def tile_counts(self, shapes: tuple[Tile, ...]) -> list[ir.Value]:
-        """How many tiles of each shape: whole large ones, and the cheapest for the rows left over."""
-        code, size = self.code, shapes[0].rows
-        whole = code.sdiv(self.stage.rows.count, code.number(size))
-        left = code.sub(self.stage.rows.count, code.mul(whole, code.number(size)))
-        some = code.icmp_signed(">", whole, code.number(0))
-        counts = [whole, code.number(0), code.number(0)]
-        for rest in range(1, size):
-            here = code.icmp_signed("==", left, code.number(rest))
-            for others, condition in ((False, code.not_(some)), (True, some)):
-                best = cover(shapes, rest, others)
-                chosen = code.and_(here, condition)
-                new = [
-                    code.add(whole, code.number(best.large)),
-                    code.number(best.small),
-                    code.number(best.single),
-                ]
-                counts = [code.select(chosen, a, b) for a, b in zip(new, counts, strict=True)]
-        return [
-            counts[0],
-            *(counts[1:2] if len(shapes) > 2 else []),
-            *(counts[2:] if len(shapes) > 1 else []),
-        ]
-
-    def plain(self) -> None:
-        """Pointwise work without products: row by row."""
+    def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
+        """All tiles of a kind: the products by code of the kind's own, then the elementwise work."""
         code = self.code
-        with self.stage.own_rows() as row, code.loop(code.number(0), code.number(self.blocks)) as block:
-            write_epilogue(self.stage, self.loop, [Cell(row, block, {})])
+        words = self.words_at(kind)
+        with code.loop(begin, end, words["units"]) as block, code.loop(start, stop, words["rows"]) as row:
+            if self.fetches:
+                with code.loop(code.number(0), code.mul(words["rows"], words["units"])) as number:
+                    self.unit.fetch(*self.place(number, row, block, words))
+            for number, tile in enumerate(self.kinds):
+                with code.when(code.icmp_signed("==", kind, code.number(number))):
+                    cells = self.unit.tile(tile, row, block)
+                    if self.shared:
+                        self.keep(cells)
+                    else:
+                        self.unit.epilogues(cells)
+            if self.shared:
+                self.epilogues(row, block, words)
 
-    def tiled(self, tile: Tile, first: ir.Value, last: ir.Value, start: ir.Value, stop: ir.Value) -> None:
-        """A tile's code over unit blocks and rows; unit blocks that do not fill the tile go one by one."""
+    def words_of(self, kind: Tile) -> list[int]:
+        """The words of a kind of tile. One whose rows are no power of two has one unit block."""
+        assert kind.units == 1 or power_of_two(kind.rows) == kind.rows
+        mask, shift = (-1, 63) if kind.units == 1 else (kind.rows - 1, kind.rows.bit_length() - 1)
+        own = narrow(kind)
+        return [kind.rows, kind.units, mask, shift, self.kinds.index(own) if own in self.kinds else 0]
+
+    def words_at(self, kind: ir.Value) -> Words:
+        """The words of a kind of tile, by name."""
         code = self.code
-        span = code.sub(last, first)
-        whole = code.add(first, code.mul(code.sdiv(span, code.number(tile.units)), code.number(tile.units)))
-        with code.loop(first, whole, tile.units) as block, code.loop(start, stop, tile.rows) as row:
-            self.tile(tile, row, block)
-        if self.blocks % tile.units or self.grain % tile.units:
-            narrow = Tile(tile.rows, 1)
-            with code.loop(whole, last) as block, code.loop(start, stop, tile.rows) as row:
-                self.tile(narrow, row, block)
+        line = code.at(self.words, code.mul(kind, code.number(8 * len(WORDS))))
+        return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
 
-    def tile(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
-        """One tile: its products, then the epilogue of each row and unit on registers."""
+    def keep(self, cells: list[Cell]) -> None:
+        """Puts the sums of a tile into memory, cell after cell."""
+        places = product(cells, self.ports)
+        for place, (cell, port) in enumerate(places):
+            value = cell.sums[port]
+            self.code.write(value, self.code.at(self.sums, place * self.bytes), LINE)
+
+    def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
+        """The elementwise work on a tile's cells in memory: as many abreast as there are."""
         code = self.code
-        cells = [
-            Cell(code.add(row, code.number(i)), code.add(block, code.number(u)), {})
-            for u in range(tile.units)
-            for i in range(tile.rows)
-        ]
-        for product in self.loop.products:
-            sums = self.products(product, tile, row, block)
-            for place, cell in enumerate(cells):
-                gates = sums[place % tile.rows][place // tile.rows]
-                cell.sums.update(zip(product.ports, gates, strict=True))
-        down = tile.rows > 1
-        side = tile.rows if down else tile.units
-        for first in range(0, len(cells), side):
-            for run in runs_of_cells(cells[first : first + side]):
-                self.epilogues.write(run, down)
+        count = code.mul(words["rows"], words["units"])
+        sizes = [kind.rows * kind.units for kind in self.kinds]
+        begin: ir.Value = code.number(0)
+        for abreast in (ABREAST, 2, 1):
+            if not any(
+                size % (2 * abreast) >= abreast if abreast < ABREAST else size >= abreast for size in sizes
+            ):
+                continue
+            end = code.and_(count, code.number(-abreast))
+            with code.loop(begin, end, abreast) as first:
+                self.unit.epilogue(
+                    [self.cell(code.add(first, code.number(i)), row, block, words) for i in range(abreast)]
+                )
+            begin = end
 
-    def products(self, product: Product, tile: Tile, row: ir.Value, block: ir.Value) -> Sums:
-        """The accumulators of sums of products: each side goes on with those of the sides before it."""
-        sums: Sums | None = None
-        for side in product.sides:
-            sums = self.side(side, len(product.ports), sums, tile, row, block)
-        assert sums is not None
-        return sums
+    def place(
+        self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words
+    ) -> tuple[ir.Value, ir.Value]:
+        """The row and the unit block of a cell of a tile."""
+        code = self.code
+        own = code.and_(number, words["mask"]), code.ashr(number, words["shift"])
+        return code.add(row, own[0]), code.add(block, own[1])
 
-    def side(
-        self, side: Side, gates: int, begun: Sums | None, tile: Tile, row: ir.Value, block: ir.Value
-    ) -> Sums:
-        """The products of one left side, added to the sums so far; whole numbers are summed by themselves,
-        and scaled when they are complete.
-        """
-        code, width, source = self.code, self.stage.width, side.left
-        kind = arithmetic(side.weights, source.dtype, width, code.target)
-        left = self.left(source, source.offset + side.start * source.itemsize, tile, row)
-        line_bytes = gates * width * kind.word_bytes
-        unit_bytes = (kind.heads + kind.words(side.inner)) * line_bytes
-        first = code.at(self.stage.constants, side.packed)
-        packed = code.at(first, code.mul(block, code.number(unit_bytes)))
-        words = code.at(packed, kind.heads * line_bytes)
-        shape = {"inner": kind.words(side.inner), "gates": gates, "width": width, "unit_bytes": unit_bytes}
-        if side.scales is None:
-            return accumulate(code, tile, left, words, kind, **shape, begun=begun)
+    def cell(self, number: ir.Value, row: ir.Value, block: ir.Value, words: Words) -> Cell:
+        """A cell of a tile, with its sums from memory."""
+        code = self.code
+        at = code.at(self.sums, code.mul(number, code.number(len(self.ports) * self.bytes)))
+        sums = {
+            port: code.read(type_, code.at(at, place * self.bytes), LINE)
+            for place, (port, type_) in enumerate(self.ports.items())
+        }
+        return Cell(*self.place(number, row, block, words), sums)
 
-        def head(line: int, dtype: str) -> list[list[ir.Value]]:
-            type_ = register_type(dtype, width)
-            places = [
-                [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(gates)]
-                for unit in range(tile.units)
-            ]
-            return [[code.read(type_, code.at(packed, place), 4 * width) for place in u] for u in places]
 
-        whole = accumulate(code, tile, left, words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
-        scales = self.left(side.scales, side.scales.offset, tile, row).rows(code, tile.rows, code.number(0))
-        columns, made = head(1, "float32"), list[list[list[ir.Value]]]()
-        for place, (pointer, behind) in enumerate(scales):
-            own = code.spread(code.read(ir.FloatType(), code.at(pointer, behind), 4), width)
-            made.append([])
-            for unit, gate_columns in enumerate(columns):
-                values: list[ir.Value] = [code.sitofp(each, own.type) for each in whole[place][unit]]
-                values = [code.fmul(code.fmul(v, own), c) for v, c in zip(values, gate_columns, strict=True)]
-                if begun is not None:
-                    values = [code.fadd(a, b) for a, b in zip(begun[place][unit], values, strict=True)]
-                made[-1].append(values)
-        return made
-
-    def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
-        """The rows of a left side from an offset on."""
-        code, rows = self.code, self.stage.rows
-        if not source.is_outside:
-            pointer = code.at(rows.at(code, source.record, row), offset)
-            return Left((pointer,), rows.strides[source.record])
-        each = [code.add(row, code.number(place)) for place in range(tile.rows)]
-        return Left(tuple(code.at(rows.at(code, source.record, one), offset) for one in each))
+def counts_of(shapes: tuple[Tile, ...], gates: int, vector_bytes: int) -> list[int]:
+    """How many tiles of each shape there are for each number of rows left over by the large ones: first where
+    there is no large one, then how many more where there is one, which others may replace.
+    """
+    large = shapes[0].rows
+    alone = [cover(shapes, rows, gates, vector_bytes) for rows in range(large)]
+    after = [cover(shapes, rows + large, gates, vector_bytes) for rows in range(large)]
+    return [*chain(*alone), *chain(*((first - 1, *rest) for first, *rest in after))]

@@ -97,14 +97,29 @@ def accumulate(
         places = (code.at(pointer, part * itemsize) for part in range(kind.parts))
         return [code.spread(code.read(kind.number, place, itemsize), width) for place in places]
 
+    def number(k: int, row: int) -> list[ir.Value]:
+        pointer, behind = numbers[row]
+        return spread(code.at(pointer, behind + k * k_bytes))
+
+    def add(row: int, unit: int, gate: int, parts: list[ir.Value], column: list[ir.Value]) -> None:
+        for part, own in zip(parts, column, strict=True):
+            sums[row][unit][gate] = kind.multiply_add(code, part, own, sums[row][unit][gate])
+
+    columns = list(product(range(tile.units), range(gates)))
     for k in range(step):
-        columns = [[parameter(k, unit, gate) for gate in range(gates)] for unit in range(tile.units)]
-        for row, (pointer, behind) in enumerate(numbers):
-            parts = spread(code.at(pointer, behind + k * k_bytes))
-            for unit, gate in product(range(tile.units), range(gates)):
-                for number, column in zip(parts, columns[unit][gate], strict=True):
-                    before_k = sums[row][unit][gate]
-                    sums[row][unit][gate] = kind.multiply_add(code, number, column, before_k)
+        # What there are fewer of stays on registers: all columns, or the numbers of all rows.
+        if tile.rows < len(columns):
+            rows = [number(k, row) for row in range(tile.rows)]
+            for unit, gate in columns:
+                column = parameter(k, unit, gate)
+                for row, parts in enumerate(rows):
+                    add(row, unit, gate, parts, column)
+            continue
+        parameters = [parameter(k, unit, gate) for unit, gate in columns]
+        for row in range(tile.rows):
+            parts = number(k, row)
+            for (unit, gate), column in zip(columns, parameters, strict=True):
+                add(row, unit, gate, parts, column)
     following = code.add(place, code.number(step))
     place.add_incoming(following, code.block)
     for row, unit, gate in product(range(tile.rows), range(tile.units), range(gates)):

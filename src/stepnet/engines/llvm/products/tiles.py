@@ -1,8 +1,35 @@
-"""The tiles that products are computed in: how many rows and unit blocks side by side."""
+"""The tiles that products are computed in: how many rows and unit blocks side by side, by a small cost model.
+
+    rows 1..8 of work of 3 gates, 32 registers:   8x1   6x1   4x2   2x4   1x4     rows x unit blocks
+    13 rows                                   ->  8, 6     one row more than there are
+    10 rows                                   ->  6, 4     or 8, 2, which takes longer
+
+A tile of many rows reads few parameters for each multiply-add; one of few rows does not compute rows that
+nobody needs. All tiles of a row count give the same bits.
+"""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stepnet.engines.llvm.machine.target import Target
+
+# What a core does in a cycle: multiply-adds of vectors, reads of vectors, bytes of parameters from the cache
+# behind the nearest one. A multiply-add is done after so many cycles. Measured on Zen 5 (bench/kernel.py); of
+# other processors with these instructions the first two and the last are the same.
+MULTIPLY_ADDS, READS, CACHE_BYTES, LATENCY = 2, 2, 40, 4
+MOST_ROWS = 8
+ROW_CYCLES, TILE_CYCLES = 0.2, 0.5
+"""The cycles, for each k, of the elementwise work of a row, and of beginning and ending a tile: of what they
+take once, shares for some 100 k. So no row is computed for nothing, and of equal choices the one of fewer
+tiles is taken."""
+FEWEST_SUMS = MULTIPLY_ADDS * LATENCY * 3 // 2
+"""So many sums side by side keep the processor busy, with some more for what it does besides."""
+SIZES = (6, 4, 2)
+"""The numbers of rows between the most that fit the registers and one, where they are fewer than the most."""
+
+FETCHED_BYTES = 384 * 1024
+"""Where the parameters of products are as large as this, they leave the other operands of a step no place in
+the cache, which then are asked for ahead."""
 
 
 @dataclass(frozen=True)
@@ -14,59 +41,76 @@ class Tile:
 
 
 def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int = 1) -> tuple[Tile, ...]:
-    """The tiles for work of `gates` products: for many rows, for some, and for one.
+    """The tiles for work of `gates` products, those of more rows first; the last is of one row.
 
     vectors: how many registers one vector of the work takes. parts: into how many vectors packed parameters
-    are unpacked. Accumulators, one parameter per column and one spread number have to fit the registers.
+    are unpacked. The registers have room for all sums, for one parameter per column or one number per row,
+    whichever are fewer, and for one of the others.
     """
     registers = target.registers // vectors
     budget = registers * 3 // (3 + parts)
 
     def rows_for(columns: int) -> int:
-        return max(1, min(8, (registers - (columns + 1) * parts) // columns))
+        fitting = (
+            rows
+            for rows in range(MOST_ROWS, 1, -1)
+            if rows * columns + (min(rows, columns) + 1) * parts <= registers
+        )
+        return next(fitting, 1)
+
+    def units_for(rows: int, most: int) -> int:
+        units = 1
+        while units < blocks and units * rows * gates < FEWEST_SUMS and 2 * units * rows * gates <= most:
+            units *= 2
+        return min(units, blocks)
 
     wide = min(blocks, max(1, 3 // gates))
     many = rows_for(wide * gates)
-    sizes = [Tile(many, wide)]
-    some = 1 << (many - 1).bit_length() - 1 if many > 1 else 1  # the power of two below
-    if some > 1:
-        sizes.append(Tile(some, min(blocks, max(1, budget // (some * gates)))))
-    if many > 1:
-        sizes.append(Tile(1, even_units(blocks, max(1, budget // 2 // gates))))
-    return tuple(sizes)
+    if wide > 1:
+        many = power_of_two(many)
+    some = [Tile(rows, units_for(rows, budget)) for rows in SIZES if rows < many]
+    some = [tile for tile in some if tile.units == 1 or power_of_two(tile.rows) == tile.rows]
+    one = Tile(1, units_for(1, registers // 2 if parts == 1 else budget // 2))
+    return tuple(dict.fromkeys((Tile(many, wide) if many > 1 else one, *some, one)))
 
 
-def even_units(blocks: int, most: int) -> int:
-    """How many unit blocks a row alone has side by side: as many as leave none over, if that is half of the
-    most that can be had. Those left over are code of their own, and keep the processor waiting.
+def power_of_two(most: int) -> int:
+    """The largest power of two up to a number."""
+    return 1 << (most.bit_length() - 1)
+
+
+def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
+    """The cycles that a tile takes for one k of one unit block: those of whatever takes longest.
+
+    >>> [cycles(tile, gates=3, vector_bytes=64) for tile in (Tile(8, 1), Tile(2, 4), Tile(1, 4))]
+    [12.0, 4.8, 4.8]
     """
-    return next((n for n in range(min(blocks, most), most // 2, -1) if blocks % n == 0), min(blocks, most))
-
-
-@dataclass(frozen=True)
-class Cover:
-    """The tiles for rows that large tiles leave over: large ones more (or fewer), small ones, single ones."""
-
-    large: int
-    small: int
-    single: int
-
-
-def cover(shapes: tuple[Tile, ...], left: int, after_others: bool) -> Cover:
-    """The cheapest tiles for `left` rows; `after_others`: whether there is a large tile before, which they
-    may replace.
-
-    Costs are in rows of a large tile, as measured. A row in a small tile costs a tenth more. A row alone, for
-    which all parameters are read, costs as much as three.
-    """
-    large, small = shapes[0].rows, shapes[1].rows if len(shapes) > 2 else 0
-    choices = [
-        Cover(more, few, alone)
-        for more in ((-1, 0, 1) if after_others else (0, 1))
-        for few in (range(3) if small else (0,))
-        for alone in ((0, 1) if len(shapes) > 1 else (0,))
-        if more * large + few * small + alone >= left
-    ]
-    return min(
-        choices, key=lambda choice: choice.large * large + choice.small * small * 1.1 + choice.single * 3
+    sums = tile.rows * gates
+    return max(
+        sums / MULTIPLY_ADDS,
+        (tile.rows / tile.units + gates) / READS,
+        gates * vector_bytes / CACHE_BYTES,
+        LATENCY / tile.units,
     )
+
+
+@lru_cache(maxsize=1024)
+def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) -> tuple[int, ...]:
+    """How many tiles of each shape compute so many rows, or a few more, in the fewest cycles."""
+    return cheapest(shapes, rows, gates, vector_bytes)[1]
+
+
+@lru_cache(maxsize=1024)
+def cheapest(
+    shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int
+) -> tuple[float, tuple[int, ...]]:
+    """The cycles of the best tiles for so many rows, and how many there are of each shape."""
+    if rows <= 0:
+        return 0.0, (0,) * len(shapes)
+    choices: list[tuple[float, tuple[int, ...]]] = []
+    for place, shape in enumerate(shapes):
+        more, counts = cheapest(shapes, rows - shape.rows, gates, vector_bytes)
+        extra = TILE_CYCLES + ROW_CYCLES * shape.rows
+        counts = (*counts[:place], counts[place] + 1, *counts[place + 1 :])
+        choices.append((cycles(shape, gates, vector_bytes) + more + extra, counts))
+    return min(choices)

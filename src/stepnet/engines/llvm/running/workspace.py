@@ -15,6 +15,9 @@ from stepnet.engines.llvm.machine.words import LANE_TABLES, PROGRESS, ROW_TABLES
 SLACK = 16
 BLOCK_BYTES = 384 * 1024
 BLOCK_ROWS = 256
+# A block has the most rows where so many bytes of parameters are read for each block: they would leave those
+# that are read at every step no room in the last cache.
+FAR_BYTES = 8 * 2**20
 # Threads share a step only if the parameters it reads are worth a barrier, or do not fit one core's cache.
 SHARED_BYTES = 384 * 1024
 CACHE_BYTES = 1536 * 1024
@@ -69,6 +72,8 @@ class Workspace:
     ) -> None:
         strides = compiled.strides
         rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
+        if compiled.other_weights >= FAR_BYTES:
+            rows = BLOCK_ROWS
         self.lanes, self.together = lanes, together
         slowest = PAUSE_BYTES // max(1, compiled.weights)
         block_steps = max(1, min(rows // lanes, slowest, ENDING_STEPS if ends else rows))

@@ -169,6 +169,11 @@ class Code(ir.IRBuilder):
         """Element `index` of an array of 64-bit integers, set."""
         self.write(value, self.at(pointer, self.mul(index, self.number(8))), 8)
 
+    def prefetch(self, pointer: ir.Value, is_written: bool) -> None:
+        """Asks for the cache line of a pointer, which will be read or written."""
+        hints = (ir.Constant(I32, hint) for hint in (int(is_written), 3, 1))
+        self.function_call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
+
     def copy_bytes(self, target: ir.Value, source: ir.Value, count: int) -> None:
         """`count` bytes copied; the two places do not overlap."""
         arguments = [target, source, self.number(count), ir.Constant(I1, 0)]

@@ -1,0 +1,152 @@
+"""How near the products of a recurrence come to what the processor can do: multiply-adds, and weights read.
+
+    python bench/kernel.py                                            float32, two cells, all sizes
+    python bench/kernel.py --cell lstm --batch 16 --hidden 64,128     some of them
+    python bench/kernel.py --target avx2 --threads 1                  other vectors, one thread
+
+A GRU and an LSTM as wide as their inputs, 100 steps, stepnet alone in one process: turns of all cases
+alternate with measurements of the machine (bench/runtimes/machine.py), and the least time of each counts.
+
+fma        multiply-adds of the matrix products, of the most that as many threads do on registers
+stream     for a single sequence: of its time, what reading the recurrent weights once in each step takes at
+           least, where so many bytes lie, and the products with the inputs at the most multiply-adds
+"""
+
+import json
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import stepnet as sn
+from bench.runtimes.cases import Case
+from bench.runtimes.machine import multiply_adds, streaming
+from stepnet import cells, engines
+from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet.engines.llvm.machine.target import Target, available_targets
+from stepnet.engines.threads import processors, set_threads
+
+STEPS = 100
+TURN = 0.02
+"""Seconds of the calls in one turn, at least one call."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case on so many threads: seconds, floating operations a second, and its shares of the ceilings."""
+
+    cell: str
+    batch: int
+    hidden: int
+    threads: int
+    seconds: float
+    flops: float
+    fma: float
+    stream: float | None
+
+
+def call_of(case: Case) -> Any:
+    """A call of a cell over a batch."""
+    arrays = case.arrays()
+    values = arrays.pop("values").reshape(case.batch, case.time, case.inputs)
+    del arrays["lengths"]
+    memory = {"h": case.hidden, "c": case.hidden} if case.cell == "lstm" else case.hidden
+    rnn = sn.RNN({"gru": cells.gru, "lstm": cells.lstm}[case.cell], arrays, memory=memory)
+    return lambda: rnn(values, engine="llvm")
+
+
+def turn(call: Any, count: int) -> float:
+    """The least seconds of some calls."""
+    seconds: list[float] = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds)
+
+
+def row_of(case: Case, call: Any, threads: int, rounds: int, target: Target) -> Row:
+    """The turns of a case on so many threads, each followed by measurements of the machine."""
+    set_threads(threads)
+    call()
+    count = max(1, min(200, round(TURN / turn(call, 2))))
+    seconds, flops, bandwidth = float("inf"), 0.0, 0.0
+    for _ in range(rounds):
+        seconds = min(seconds, turn(call, count))
+        flops = max(flops, multiply_adds(case.dtype, threads)[0])
+        if case.batch == 1:
+            bandwidth = max(bandwidth, streaming(case.weight_bytes, threads))
+    flops *= target.vector_bytes / available_targets()[0].vector_bytes
+    reached = case.flops / seconds
+    stream = None
+    if bandwidth:
+        share = case.inputs / (case.inputs + case.hidden)
+        least = case.weight_bytes * case.time / bandwidth + case.flops * share / flops
+        stream = least / seconds
+    return Row(case.cell, case.batch, case.hidden, threads, seconds, reached, reached / flops, stream)
+
+
+@contextmanager
+def engine_for(target: Target) -> Generator[None]:
+    """The engine llvm is one for a target; the number of threads is reset at the end."""
+    known = engines.ENGINES
+    engines.ENGINES = {**known, "llvm": partial(LlvmEngine, target)}
+    engines.engine.cache_clear()
+    try:
+        yield
+    finally:
+        engines.ENGINES = known
+        engines.engine.cache_clear()
+        set_threads(None)
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers between commas."""
+    return [int(part) for part in text.split(",")]
+
+
+def main(
+    cell: Annotated[str, typer.Option(help="Cells: gru, lstm.")] = "gru,lstm",
+    batch: Annotated[str, typer.Option(help="Numbers of sequences.")] = "1,2,4,8,16,64,256",
+    hidden: Annotated[str, typer.Option(help="Widths of the memory.")] = "64,128,256,512,1024",
+    threads: Annotated[str, typer.Option(help="Numbers of threads; all processors by default.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each case.")] = 3,
+    target: Annotated[str, typer.Option(help="avx512, avx2 or generic; the widest by default.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+) -> None:
+    """Time recurrences beside the processor's ceilings."""
+    targets = {each.name: each for each in available_targets()}
+    if target and target not in targets:
+        raise typer.BadParameter(f"this processor runs {', '.join(targets)}, not {target!r}")
+    chosen = targets[target] if target else available_targets()[0]
+    sizes = [(c, n, h) for c in cell.split(",") for h in numbers(hidden) for n in numbers(batch)]
+    counts = numbers(threads) if threads else sorted({1, processors()})
+    rows: list[Row] = []
+    quiet = Console(stderr=True, quiet=as_json)
+    with engine_for(chosen):
+        for name, n, h in track(sizes, "timing", console=quiet, transient=True):
+            case = Case(name, n, STEPS, h, h)
+            call = call_of(case)
+            rows += [row_of(case, call, count, rounds, chosen) for count in counts]
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    table = Table(title=f"{chosen}, float32, {STEPS} steps")
+    for heading in ("case", "threads", "ms", "GFLOP/s", "fma", "stream"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        stream = "" if row.stream is None else f"{row.stream:.0%}"
+        figures = f"{1e3 * row.seconds:.3f}", f"{row.flops / 1e9:.0f}", f"{row.fma:.0%}", stream
+        table.add_row(f"{row.cell} {row.batch}x{row.hidden}", str(row.threads), *figures)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

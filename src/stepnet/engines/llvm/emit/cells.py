@@ -1,0 +1,204 @@
+"""The machine code of tiles: products summed on registers, and the elementwise work on them, cell by cell.
+
+A tile may reach beyond the rows there are (their records lie there, and nobody reads what is put into them).
+"""
+
+from dataclasses import dataclass, field
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.emit.stage import StageCode
+from stepnet.engines.llvm.lower.loops import Load, Operand, Product, Register, Side, UnitLoop
+from stepnet.engines.llvm.machine.records import Field
+from stepnet.engines.llvm.products.arithmetic import arithmetic
+from stepnet.engines.llvm.products.tile import Left, Sums, accumulate
+from stepnet.engines.llvm.products.tiles import Tile
+from stepnet.engines.llvm.writing.code import Code, places, register_type, store_vector, width_of
+from stepnet.engines.llvm.writing.elementary import ELEMENTARY
+from stepnet.engines.llvm.writing.pointwise import pointwise
+
+# Cells of a tile whose pointwise work is done at the same time, as one long vector that LLVM takes apart
+# again. A cell's own chain of operations is long, and the processor looks ahead too little to find the next
+# cell's by itself.
+ABREAST = 4
+ELEMENTARY_LENGTH = 16
+"""The instructions of a short elementary function."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row and unit block of a tile, and what its products gave."""
+
+    row: ir.Value
+    block: ir.Value
+    sums: dict[int, ir.Value]
+
+
+def joined(code: Code, parts: list[ir.Value]) -> ir.Value:
+    """Vectors one after the other as one long vector: a power of two of them."""
+    while len(parts) > 1:
+        width = 2 * width_of(parts[0])
+        order = places(0, width)
+        parts = [code.shuffle_vector(a, b, order) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def parted(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
+    """A long vector as `count` vectors."""
+    if count == 1:
+        return [value]
+    width = width_of(value) // count
+    return [code.part(value, first, width) for first in range(0, count * width, width)]
+
+
+@dataclass
+class CellCode:
+    """The code of the cells of one unit loop."""
+
+    stage: StageCode
+    loop: UnitLoop
+    blocks: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.code = self.stage.code
+        self.blocks = -(-self.loop.size // self.stage.width)
+
+    @property
+    def length(self) -> int:
+        """About how many instructions the elementwise work of a cell has."""
+        operations = (self.stage.net.nodes[number].operation for number, _ in self.loop.nodes)
+        return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """The bytes of the parameters of all products."""
+        sides = [(len(product.ports), side) for product in self.loop.products for side in product.sides]
+        kinds = [arithmetic(s.weights, s.left.dtype, self.stage.width, self.code.target) for _, s in sides]
+        return sum(
+            gates * kind.words(side.inner) * kind.word_bytes * self.loop.size
+            for (gates, side), kind in zip(sides, kinds, strict=True)
+        )
+
+    def plain(self) -> None:
+        """Pointwise work without products: row by row."""
+        code = self.code
+        with self.stage.own_rows() as row, code.loop(code.number(0), code.number(self.blocks)) as block:
+            self.epilogue([Cell(row, block, {})])
+
+    def tile(self, tile: Tile, row: ir.Value, block: ir.Value) -> list[Cell]:
+        """The products of one tile, on registers."""
+        code = self.code
+        cells = [
+            Cell(code.add(row, code.number(i)), code.add(block, code.number(u)), {})
+            for u in range(tile.units)
+            for i in range(tile.rows)
+        ]
+        for product in self.loop.products:
+            sums = self.products(product, tile, row, block)
+            for place, cell in enumerate(cells):
+                gates = sums[place % tile.rows][place // tile.rows]
+                cell.sums.update(zip(product.ports, gates, strict=True))
+        return cells
+
+    def products(self, product: Product, tile: Tile, row: ir.Value, block: ir.Value) -> Sums:
+        """The accumulators of sums of products: each side goes on with those of the sides before it."""
+        sums: Sums | None = None
+        for side in product.sides:
+            sums = self.side(side, len(product.ports), sums, tile, row, block)
+        assert sums is not None
+        return sums
+
+    def side(
+        self, side: Side, gates: int, begun: Sums | None, tile: Tile, row: ir.Value, block: ir.Value
+    ) -> Sums:
+        """The products of one left side, added to the sums so far; whole numbers are summed by themselves,
+        and scaled when they are complete.
+        """
+        code, width, source = self.code, self.stage.width, side.left
+        kind = arithmetic(side.weights, source.dtype, width, code.target)
+        left = self.left(source, source.offset + side.start * source.itemsize, tile, row)
+        line_bytes = gates * width * kind.word_bytes
+        unit_bytes = (kind.heads + kind.words(side.inner)) * line_bytes
+        first = code.at(self.stage.constants, side.packed)
+        packed = code.at(first, code.mul(block, code.number(unit_bytes)))
+        words = code.at(packed, kind.heads * line_bytes)
+        shape = {"inner": kind.words(side.inner), "gates": gates, "width": width, "unit_bytes": unit_bytes}
+        if side.scales is None:
+            return accumulate(code, tile, left, words, kind, **shape, begun=begun)
+
+        def head(line: int, dtype: str) -> list[list[ir.Value]]:
+            type_ = register_type(dtype, width)
+            places = [
+                [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(gates)]
+                for unit in range(tile.units)
+            ]
+            return [[code.read(type_, code.at(packed, place), 4 * width) for place in u] for u in places]
+
+        whole = accumulate(code, tile, left, words, kind, **shape, begun=[head(0, "int32")] * tile.rows)
+        scales = self.left(side.scales, side.scales.offset, tile, row).rows(code, tile.rows, code.number(0))
+        columns, made = head(1, "float32"), list[list[list[ir.Value]]]()
+        for place, (pointer, behind) in enumerate(scales):
+            own = code.spread(code.read(ir.FloatType(), code.at(pointer, behind), 4), width)
+            made.append([])
+            for unit, gate_columns in enumerate(columns):
+                values: list[ir.Value] = [code.sitofp(each, own.type) for each in whole[place][unit]]
+                values = [code.fmul(code.fmul(v, own), c) for v, c in zip(values, gate_columns, strict=True)]
+                if begun is not None:
+                    values = [code.fadd(a, b) for a, b in zip(begun[place][unit], values, strict=True)]
+                made[-1].append(values)
+        return made
+
+    def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
+        """The rows of a left side from an offset on."""
+        code, rows = self.code, self.stage.rows
+        if not source.is_outside:
+            pointer = code.at(rows.at(code, source.record, row), offset)
+            return Left((pointer,), rows.strides[source.record])
+        each = [code.add(row, code.number(place)) for place in range(tile.rows)]
+        return Left(tuple(code.at(rows.at(code, source.record, one), offset) for one in each))
+
+    def epilogues(self, cells: list[Cell]) -> None:
+        """The elementwise work of a tile whose sums are on registers."""
+        while cells:
+            abreast = next(size for size in (ABREAST, 2, 1) if size <= len(cells))
+            self.epilogue(cells[:abreast])
+            cells = cells[abreast:]
+
+    def epilogue(self, cells: list[Cell]) -> None:
+        """The pointwise nodes of some cells abreast, and the stores."""
+        code = self.code
+        values = {number: joined(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums}
+        for number, operands in self.loop.nodes:
+            vectors = [self.abreast(operand, cells, values) for operand in operands]
+            node = self.stage.net.nodes[number]
+            values[number] = pointwise(code, node, vectors, [operand.dtype for operand in operands])
+        for operand, target in self.loop.stores:
+            parts = parted(code, self.abreast(operand, cells, values), len(cells))
+            for cell, part in zip(cells, parts, strict=True):
+                self.store(part, target, cell.row, cell.block)
+
+    def fetch(self, row: ir.Value, block: ir.Value) -> None:
+        """Asks for the memory that the elementwise work of a cell reads and writes, ahead of time."""
+        code, width = self.code, self.stage.width
+        operands = [operand for _, operands in self.loop.nodes for operand in operands]
+        loads = dict.fromkeys(operand for operand in operands if isinstance(operand, Load))
+        places = [(load.field, load.start, False) for load in loads]
+        places += [(target, 0, True) for _, target in self.loop.stores]
+        for field_, start, is_written in places:
+            offset = field_.offset + start * field_.itemsize
+            base = code.at(self.stage.rows.at(code, field_.record, row), offset)
+            pointer = code.at(base, code.mul(block, code.number(width * field_.itemsize)))
+            code.prefetch(pointer, is_written)
+
+    def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
+        """An operand of several cells, side by side in one long vector."""
+        if isinstance(operand, Register):
+            return values[operand.number]
+        return joined(self.code, [self.stage.operand(operand, cell.row, cell.block, {}) for cell in cells])
+
+    def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
+        """Stores a register in its field."""
+        code, width = self.code, self.stage.width
+        base = code.at(self.stage.rows.at(code, target.record, row), target.offset)
+        pointer = code.at(base, code.mul(block, code.number(width * target.itemsize)))
+        store_vector(code, target.dtype, value, pointer, min(width * target.itemsize, target.alignment))
