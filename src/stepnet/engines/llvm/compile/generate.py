@@ -39,6 +39,8 @@ def generated(plan: Plan, target: Target) -> Generated:
         program.program.index is not None,
         program.weights,
         program.other_weights,
+        program.program.axes,
+        program.program.words,
     )
     return Generated(object_code(module, target), layout)
 

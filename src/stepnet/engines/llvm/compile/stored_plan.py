@@ -5,7 +5,7 @@ from stepnet.engines.llvm.compile.compiled import Compiled, Generated, Layout
 from stepnet.engines.llvm.lower.needs import Needs, Slot
 from stepnet.engines.llvm.machine.image import ObjectCode
 from stepnet.engines.llvm.machine.late import late
-from stepnet.engines.llvm.machine.records import Field, Source
+from stepnet.engines.llvm.machine.records import Axis, Field, Source, Words
 from stepnet.engines.llvm.machine.stored_code import keep, read
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.constants import Constant, Constants, Encoded, Packed, Places
@@ -26,6 +26,8 @@ PLAN = Form(
     Packed,
     Encoded,
     Type,
+    Axis,
+    Words,
 )
 
 

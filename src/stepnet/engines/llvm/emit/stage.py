@@ -35,6 +35,33 @@ class RowsOutside:
 
 
 @dataclass(frozen=True)
+class OneRow:
+    """The row of an array of the call that all rows of a stage read."""
+
+    pointer: ir.Value
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to it."""
+        return self.pointer
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Rows of an array of the call that lie one after the other: the pointer to the first, the bytes of each,
+    and memory that is read for rows beyond the stage's.
+    """
+
+    pointer: ir.Value
+    bytes: int
+    nowhere: ir.Value
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to a row of a stage of so many."""
+        there = code.at(self.pointer, code.mul(row, code.number(self.bytes)))
+        return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
+
+
+@dataclass(frozen=True)
 class Rows:
     """The rows of a stage: for each record the pointer to its first row, and the stride; and the rows of
     arrays that are read and written in place.
@@ -43,13 +70,20 @@ class Rows:
     pointers: dict[str, ir.Value]
     strides: dict[str, int]
     count: ir.Value
-    outside: Mapping[str, RowsOutside] = field(default_factory=dict[str, RowsOutside])
+    outside: Mapping[str, RowsOutside | OneRow | InOrder] = field(default_factory=dict[str, RowsOutside])
 
     def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
         """The pointer to a row of a record."""
         if record in self.outside:
             return self.outside[record].at(code, row, self.count)
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
+
+
+    def alone(self, code: Code, row: ir.Value) -> "Rows":
+        """A row by itself."""
+        outside = {record: OneRow(array.at(code, row, self.count)) for record, array in self.outside.items()}
+        pointers = {record: self.at(code, record, row) for record in self.pointers}
+        return Rows(pointers, self.strides, code.number(1), outside)
 
 
 @dataclass

@@ -206,16 +206,21 @@ class UnitCode:
 
     def epilogue(self, cells: list[Cell]) -> None:
         """The pointwise nodes of some cells abreast, and the stores."""
+        code, values = self.code, self.computed(cells)
+        for operand, target in self.loop.stores:
+            parts = parted(code, self.abreast(operand, cells, values), len(cells))
+            for cell, part in zip(cells, parts, strict=True):
+                self.store(part, target, cell.row, cell.block)
+
+    def computed(self, cells: list[Cell]) -> dict[int, ir.Value]:
+        """The values of the pointwise nodes of some cells abreast, and their sums of products."""
         code = self.code
         values = {number: joined(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums}
         for number, operands in self.loop.nodes:
             vectors = [self.abreast(operand, cells, values) for operand in operands]
             node = self.stage.net.nodes[number]
             values[number] = pointwise(code, node, vectors, [operand.dtype for operand in operands])
-        for operand, target in self.loop.stores:
-            parts = parted(code, self.abreast(operand, cells, values), len(cells))
-            for cell, part in zip(cells, parts, strict=True):
-                self.store(part, target, cell.row, cell.block)
+        return values
 
     def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
         """An operand of several cells, side by side in one long vector."""

@@ -8,6 +8,7 @@ is neither is read through a table.
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -18,9 +19,11 @@ from stepnet.engines.llvm.lower.loops import (
     EncodeLoop,
     GatherLoop,
     Immediate,
+    LaneLoop,
     Load,
     Loop,
     Operand,
+    Phase,
     Product,
     ReduceLoop,
     Register,
@@ -29,7 +32,9 @@ from stepnet.engines.llvm.lower.loops import (
     Table,
     Uniform,
     UnitLoop,
+    WordsReduceLoop,
 )
+from stepnet.engines.llvm.lower.segments import Segments
 from stepnet.engines.llvm.machine.records import Field, Records
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.arithmetic import arithmetic
@@ -38,8 +43,8 @@ from stepnet.errors import NetError
 from stepnet.net.encodings import ENCODINGS
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, Type
-from stepnet.plan.passes.rewrite import view_chain
-from stepnet.plan.plan import reads_along, view_places
+from stepnet.plan.passes.rewrite import value_read, view_chain
+from stepnet.plan.plan import joins, reads_along, view_places
 from stepnet.values.dtypes import DTYPES
 
 STORED = ("pointwise", "matmul", "extent")
@@ -66,6 +71,7 @@ class Stage:
     wanted: dict[int, list[Field]]
     phases: tuple[tuple[int, ...], ...]
     phase_of: dict[int, int] = field(init=False)
+    taken_in: dict[int, int] = field(init=False)
     fields: dict[int, list[Field]] = field(init=False)
     settling: list[Loop] = field(init=False, default_factory=list[Loop])
     encoded: dict[tuple[int, str], tuple[Field, Field | None]] = field(
@@ -74,29 +80,132 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.phase_of = {number: place for place, numbers in enumerate(self.phases) for number in numbers}
+        self.taken_in = {}
+        for number in self.phase_of:
+            if self.is_over_words(number):
+                inside = self.into_reduction(number)
+                self.taken_in |= dict.fromkeys(inside, number)
+                self.phase_of |= dict.fromkeys(inside, self.phase_of[number])
         self.fields = self.placed()
 
-    def loops(self) -> list[list[Loop]]:
-        """The loops by phase; results that are views, constants or sources are copied in one more phase."""
-        lowered: list[list[Loop]] = []
-        for numbers in self.phases:
+    @cached_property
+    def segments(self) -> Segments:
+        """Which phases run lane by lane."""
+        return Segments(self.net, self.inside, self.phases)
+
+    def phased(self) -> list[Phase]:
+        """The loops by phase; results that are views, constants or sources are copied in one more phase.
+
+        Phases that follow one another lane by lane are one.
+        """
+        lowered: list[Phase] = []
+        lane_by_lane: list[tuple[str, Loop]] = []
+        for place, numbers in enumerate(self.phases):
             loops = self.lower(numbers)
-            lowered += [self.settling, loops]
+            work = [(self.axis_of(loop), loop) for loop in (*self.settling, *loops)]
+            steps = [self.settling, loops]
             self.settling = []
-        lowered.append(self.result_copies())
-        return [loops for loops in lowered if loops]
+            if not self.segments.of(place):
+                lowered += [LaneLoop(tuple(lane_by_lane)), *steps]
+                lane_by_lane = []
+                continue
+            if self.segments.begins(place):
+                of_rows = [[loop for loop in step if not self.axis_of(loop)] for step in steps]
+                lowered += [LaneLoop(tuple(lane_by_lane)), *of_rows]
+                work = [(axis, loop) for axis, loop in work if axis]
+                lane_by_lane = []
+            lane_by_lane += work
+        lowered += [LaneLoop(tuple(lane_by_lane)), self.result_copies()]
+        return [phase for phase in lowered if (phase.work if isinstance(phase, LaneLoop) else phase)]
+
+    def loops(self) -> list[list[Loop]]:
+        """The loops by phase of a stage without inner sequences."""
+        phases = self.phased()
+        loops = [phase for phase in phases if not isinstance(phase, LaneLoop)]
+        assert len(loops) == len(phases)
+        return loops
+
+    def axis_of(self, loop: Loop) -> str:
+        """The axis of inner sequences over whose words a loop goes; "" for one over the rows."""
+        if isinstance(loop, WordsReduceLoop):
+            return loop.axis
+        if isinstance(loop, UnitLoop):
+            targets = tuple(target for _, target in loop.stores)
+        elif isinstance(loop, CopyLoop | EncodeLoop):
+            targets = (loop.target,)
+        else:
+            targets = loop.targets
+        kind, _, axis = targets[0].record.partition(" ") if targets else ("", "", "")
+        return axis if kind in ("words", "kept") else ""
+
+    def new_field(self, type_: Type, kept: bool = False) -> Field:
+        """A field for a value that the stage keeps for itself.
+
+        kept: whether words are read after other lanes were at work.
+        """
+        axis = self.segments.axis(type_)
+        return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, type_)
+
+    # ---- words
+
+    def is_over_words(self, number: int) -> bool:
+        """Whether a node reduces the words of each row."""
+        return self.inside and self.net.nodes[number].operation == "reduce"
+
+    def into_reduction(self, number: int) -> list[int]:
+        """The pointwise nodes that nothing but a reduction over words reads: they never leave registers."""
+        users, inside = self.net.users(), {number}
+        for node in range(number - 1, -1, -1):
+            readers = self.readers(users, node)
+            pointwise = self.net.nodes[node].kind == "pointwise" and node in self.phase_of
+            if pointwise and node not in self.wanted and readers and inside.issuperset(readers):
+                here = [user for user in readers if self.reads_whole(node, user)]
+                if len(here) == len(readers):
+                    inside.add(node)
+        return sorted(inside - {number})
+
+    def readers(self, users: list[list[int]], number: int) -> set[int]:
+        """The nodes that read a value, through views."""
+        read = set[int]()
+        for user in users[number]:
+            node = self.net.nodes[user]
+            is_view = node.kind == "view" and len(node.inputs) == 1
+            read |= (self.readers(users, user) or {user}) if is_view else {user}
+        return read
+
+    def reads_whole(self, number: int, user: int) -> bool:
+        """Whether a node reads each number of a value at its own place alone."""
+        node = self.net.nodes[user]
+        operands = (n for n in node.inputs if view_chain(self.net, n)[0] == number)
+        return all(reads_along(self.net, operand, node) for operand in operands)
+
+    def words_reduction(self, number: int) -> WordsReduceLoop:
+        """A reduction over words, with the pointwise work ahead of it."""
+        node = self.net.nodes[number]
+        inside = [n for n, reduction in self.taken_in.items() if reduction == number]
+        nodes: list[tuple[int, tuple[Operand, ...]]] = []
+        for each in sorted(inside):
+            own = self.net.nodes[each]
+            nodes.append((each, tuple(self.operand(operand, own.type, each) for operand in own.inputs)))
+        source = self.operand(node.inputs[0], node.type, number)
+        axis = self.segments.axis(self.net.type_of(node.inputs[0]))
+        how: str = node.attributes["how"]
+        return WordsReduceLoop(how, axis, node.type.size, tuple(nodes), source, self.targets(number))
 
     # ---- what leaves registers
 
     def placed(self) -> dict[int, list[Field]]:
         """The fields of each node that somebody reads outside its own loop."""
         needed: set[int] = set()
+        kept: set[int] = set()
         for number in self.phase_of:
             node = self.net.nodes[number]
             for operand in node.inputs:
-                root, _ = view_chain(self.net, operand)
+                root = value_read(self.net, operand)
                 if root in self.phase_of and not self.in_loop(operand, root, number):
                     needed.add(root)
+                    if self.segments.apart(self.phase_of[root], self.phase_of[number]):
+                        kept.add(root)
         for number in self.wanted:
             root, _ = view_chain(self.net, number)
             if root in self.phase_of and root != number:
@@ -105,7 +214,7 @@ class Stage:
         for number in reversed(self.phase_of):  # users first: their operands may lie within them
             wanted = [*self.wanted.get(number, []), *fields.get(number, [])]
             if number in needed and not any(target.is_readable for target in wanted):
-                wanted = [self.records.field(self.scratch, self.net.type_of(number)), *wanted]
+                wanted = [self.new_field(self.net.type_of(number), number in kept), *wanted]
             if wanted:
                 fields[number] = wanted
             for piece, start in self.pieces_inside(number):
@@ -136,19 +245,26 @@ class Stage:
         node, source = self.net.nodes[user], self.net.nodes[root]
         if node.operation == "result":
             return True
+        if root in self.taken_in or user in self.taken_in:
+            return root in self.taken_in
         if node.kind != "pointwise" or source.kind not in STORED:
             return False
-        return self.phase_of[root] == self.phase_of[user] and reads_along(self.net, operand, node)
+        return self.phase_of[root] == self.phase_of[user] and joins(self.net, operand, node)
 
     # ---- loops
 
     def lower(self, numbers: tuple[int, ...]) -> list[Loop]:
         """The loops of one phase."""
         loops: list[Loop] = []
-        units: dict[int, list[int]] = {}
+        units: dict[tuple[int, str], list[int]] = {}
         for number in numbers:
             node = self.net.nodes[number]
-            if node.kind == "reduce":
+            if number in self.taken_in:
+                continue
+            key = node.types[0].size, self.segments.axis(node.types[0])
+            if self.is_over_words(number):
+                loops.append(self.words_reduction(number))
+            elif node.kind == "reduce":
                 loops.append(self.reduction(number))
             elif node.kind == "scan":
                 loops.append(self.scan(number))
@@ -156,13 +272,11 @@ class Stage:
                 loops.append(self.gather(number))
             elif node.operation == "concatenate":
                 loops += self.concatenation(number)
-            elif node.operation == "products":
-                units.setdefault(node.types[0].size, []).append(number)
             elif node.kind in ("pointwise", "matmul") or node.operation == "result":
-                units.setdefault(node.type.size, []).append(number)
+                units.setdefault(key, []).append(number)
             else:
                 raise NetError(f"{node.operation} is no work of a stage")
-        return loops + [self.unit_loop(size, members) for size, members in units.items() if size]
+        return loops + [self.unit_loop(size, members) for (size, _), members in units.items() if size]
 
     def unit_loop(self, size: int, members: list[int]) -> UnitLoop:
         """Products and pointwise work of one size."""
@@ -216,8 +330,8 @@ class Stage:
             kind, type_ = arithmetic(weights, "float32", self.width, self.target), self.net.type_of(operand)
             words = Type(type_.extent, (kind.left_size(type_.size, self.width) // 4,), "int32")
             scale = Type(type_.extent, (1,), "float32")
-            target = self.records.field(self.scratch, words)
-            scales = self.records.field(self.scratch, scale) if ENCODINGS[weights].is_scaled else None
+            target = self.new_field(words)
+            scales = self.new_field(scale) if ENCODINGS[weights].is_scaled else None
             source = self.operand(operand, type_, -1)
             self.settling.append(EncodeLoop(type_.size, source, weights, target, scales))
             self.encoded[operand, weights] = target, scales
@@ -375,6 +489,6 @@ class Stage:
             if along and (by_number or not source.is_outside):
                 return source, start
         type_ = self.net.type_of(number)
-        settled = self.records.field(self.scratch, type_)
+        settled = self.new_field(type_)
         self.settling.append(CopyLoop(type_.size, self.operand(number, type_, -1), settled, 0))
         return settled, 0

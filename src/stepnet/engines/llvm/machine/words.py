@@ -27,6 +27,9 @@ WORDS = (
     "lane",
     "block",
     "nowhere",
+    "words",
+    "kept_words",
+    "room",
     "lanes",
     "block_steps",
     "cursor",
@@ -68,7 +71,8 @@ PROGRESS = ("threads", "pause", "begin", "swapped")
 known), whether they pause, the step to begin at, and whether the memories `now` and `next` are exchanged.
 """
 
-ARRAYS = ("inputs", "initial", "final", "statics", "outputs", "kept", "reduced", "ended")
+ARRAYS = ("inputs", "initial", "final", "statics", "outputs", "kept", "reduced", "ended", "offsets")
 """The kinds of arrays whose pointers follow the words, in order: what a call is given and gives, outputs that
-are kept whole for what is made of all steps, and what is done in the end reads and gives.
+are kept whole for what is made of all steps, what is done in the end reads and gives, and the offsets of
+inner sequences.
 """

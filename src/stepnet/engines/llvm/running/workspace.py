@@ -22,6 +22,8 @@ CACHE_BYTES = 1536 * 1024
 HANDOVER_BYTES = 768 * 1024
 # A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
 PAUSE_BYTES = 600 * 2**20
+# What is computed of words takes longer than parameters take to be read: functions, most of all.
+WORDS_COST = 4
 WORD = {name: place for place, name in enumerate(WORDS)}
 START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
 
@@ -57,12 +59,23 @@ class Workspace:
     """The memory that one set of lanes works in, and a row of words for each thread that works there."""
 
     def __init__(
-        self, compiled: Compiled, constants: Array, lanes: int, together: int, reverse: bool
+        self,
+        compiled: Compiled,
+        constants: Array,
+        lanes: int,
+        together: int,
+        reverse: bool,
+        room: int = 0,
     ) -> None:
         strides = compiled.strides
         rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
         self.lanes, self.together = lanes, together
-        slowest = PAUSE_BYTES // max(1, compiled.weights)
+        words, kept_words = (
+            sum(bytes_ for record, bytes_ in strides.items() if record.startswith(f"{kind} "))
+            for kind in ("words", "kept")
+        )
+        in_words = sum(each.field.bytes for each in compiled.inner) + words + kept_words
+        slowest = PAUSE_BYTES // max(1, compiled.weights + WORDS_COST * lanes * room * in_words)
         block_steps = max(1, min(rows // lanes, slowest))
         rows, slots = block_steps * lanes + SLACK, lanes + SLACK
         parts = {
@@ -71,6 +84,8 @@ class Workspace:
             "lane": slots * strides["lane"],
             "block": rows * strides["block"],
             "nowhere": strides["nowhere"],
+            "words": together * room * words,
+            "kept_words": slots * room * kept_words,
         }
         parts |= dict.fromkeys(LANE_TABLES, 8 * slots)
         parts |= dict.fromkeys(ROW_TABLES, 8 * rows)
@@ -86,7 +101,7 @@ class Workspace:
         self.words[:, [WORD[name] for name in parts]] = begins + pointer(self.memory)
         self.words[:, WORD["thread"]] = range(together)
         fixed = {"rest": rest_address(), "clock": clock().address, "constants": pointer(constants)}
-        fixed |= {"lanes": lanes, "block_steps": block_steps, "reverse": reverse}
+        fixed |= {"lanes": lanes, "block_steps": block_steps, "reverse": reverse, "room": room}
         for name, value in fixed.items():
             self.words[:, WORD[name]] = value
         self.addresses = [pointer(row) for row in self.words]

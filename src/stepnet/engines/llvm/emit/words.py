@@ -1,0 +1,85 @@
+"""The machine code of reductions over words: a value of a row from those of its words.
+
+The words are combined in their order, whatever else is computed: one chain for each number. Several unit
+blocks go side by side, so that a chain does not wait for itself. A row without words gets zeros.
+"""
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.emit.stage import StageCode
+from stepnet.engines.llvm.emit.units import ABREAST, Cell, UnitCode, parted
+from stepnet.engines.llvm.lower.loops import UnitLoop, WordsReduceLoop
+from stepnet.engines.llvm.writing.code import I64, element_type, store_vector, width_of
+from stepnet.engines.llvm.writing.pointwise import pointwise
+from stepnet.net.ir import Node
+from stepnet.net.types import ROWS, Type
+
+COMBINE = {"sum": "add", "mean": "add", "max": "maximum"}
+"""The operation that combines a word with all before it; where there is none, one word is picked."""
+
+
+def emit_words_reduction(stage: StageCode, loop: WordsReduceLoop) -> None:
+    """The reduction of one row's words, which are the rows of the stage."""
+    code, blocks = stage.code, -(-loop.size // stage.width)
+    whole = blocks // ABREAST * ABREAST
+    if whole:
+        with code.loop(code.number(0), code.number(whole), ABREAST) as block:
+            of_blocks(stage, loop, block, ABREAST)
+    for block in range(whole, blocks):
+        of_blocks(stage, loop, code.number(block), 1)
+
+
+def of_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abreast: int) -> None:
+    """The reduction of unit blocks side by side."""
+    code, count = stage.code, stage.rows.count
+    units = UnitCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
+
+    def value(word: ir.Value) -> ir.Value:
+        cells = [Cell(word, code.add(block, code.number(place)), {}) for place in range(abreast)]
+        return units.abreast(loop.source, cells, units.computed(cells))
+
+    some = code.icmp_signed(">", count, code.number(0))
+    last = code.select(some, code.sub(count, code.number(1)), code.number(0))
+    total = value(last if loop.how == "last" else code.number(0))
+    if loop.how in COMBINE:
+        total = chained(stage, loop, total, value)
+    if loop.how == "mean":
+        number = code.sitofp(code.add(last, code.number(1)), element_type(total.type))
+        total = code.fdiv(total, code.spread(number, width_of(total)))
+    total = code.select(some, total, code.splat(total.type, 0))
+    for target in loop.targets:
+        base = code.at(stage.rows.at(code, target.record, code.number(0)), target.offset)
+        for place, part in enumerate(parted(code, total, abreast)):
+            here = code.mul(code.add(block, code.number(place)), code.number(stage.width * target.itemsize))
+            store_vector(
+                code,
+                target.dtype,
+                part,
+                code.at(base, here),
+                min(stage.width * target.itemsize, target.alignment),
+            )
+
+
+def chained(
+    stage: StageCode, loop: WordsReduceLoop, first: ir.Value, value: Callable[[ir.Value], ir.Value]
+) -> ir.Value:
+    """All words combined in their order, beginning with the first."""
+    code, dtype = stage.code, loop.targets[0].dtype
+    node = Node(COMBINE[loop.how], (), (Type(ROWS, (), dtype),))
+    start, head = code.block, code.append_basic_block("words")
+    body, after = code.append_basic_block("word"), code.append_basic_block("combined")
+    code.branch(head)
+    code.position_at_end(head)
+    index, partial = code.phi(I64), code.phi(first.type)
+    index.add_incoming(code.number(1), start)
+    partial.add_incoming(first, start)
+    code.cbranch(code.icmp_signed("<", index, stage.rows.count), body, after)
+    code.position_at_end(body)
+    total = pointwise(code, node, [partial, value(index)], [dtype, dtype])
+    index.add_incoming(code.add(index, code.number(1)), code.block)
+    partial.add_incoming(total, code.block)
+    code.branch(head)
+    code.position_at_end(after)
+    return partial

@@ -1,0 +1,66 @@
+"""Which phases of a step run lane by lane: those between products of rows, where there are words.
+
+    phase 1    q = h @ Q               all rows: a product wants many
+    phase 2    s = k * expand(q)       lane by lane: the words of one row, then those of the next
+    phase 3    m = reduce(s)
+    phase 4    h' = tanh(m @ C)        all rows
+
+What the words of a row need stays in the cache from phase to phase, and nobody waits for another thread.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from stepnet.net.ir import Net
+from stepnet.net.types import Type
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments of the phases of a stage. inside: whether the stage is a step, which has inner sequences."""
+
+    net: Net
+    inside: bool
+    phases: tuple[tuple[int, ...], ...]
+
+    def axis(self, type_: Type) -> str:
+        """The axis of the inner sequences that a type has values for; "" for a type of rows."""
+        return type_.extent[-1] if self.inside and len(type_.extent) > 1 else ""
+
+    def of_words(self, number: int) -> bool:
+        """Whether a node is computed from words."""
+        node = self.net.nodes[number]
+        return bool(self.axis(node.types[0])) or (self.inside and node.operation == "reduce")
+
+    @cached_property
+    def numbers(self) -> tuple[list[int], set[int]]:
+        """The segment of each phase, 0 for none, and the phases with which one begins behind work of rows."""
+        nodes = self.net.nodes
+        words = [any(map(self.of_words, phase)) for phase in self.phases]
+        products = [
+            any(nodes[n].kind == "matmul" and not self.of_words(n) for n in phase) for phase in self.phases
+        ]
+        numbers, begins = list[int](), set[int]()
+        latest, is_open = 0, False
+        for place in range(len(self.phases)):
+            ahead = (q for q in range(place, len(self.phases)) if words[q] or products[q])
+            following = next(ahead, place)
+            goes_on = is_open and words[following] and not products[following]
+            if words[place] and not goes_on:
+                latest += 1
+                begins.add(place)
+            is_open = words[place] or goes_on
+            numbers.append(latest if is_open else 0)
+        return numbers, begins
+
+    def of(self, place: int) -> int:
+        """The segment of a phase; 0 for one that runs for all rows at once."""
+        return self.numbers[0][place]
+
+    def begins(self, place: int) -> bool:
+        """Whether a segment begins with a phase, behind its work for all rows."""
+        return place in self.numbers[1]
+
+    def apart(self, one: int, other: int) -> bool:
+        """Whether other lanes are at work between two phases."""
+        return self.of(one) != self.of(other)
