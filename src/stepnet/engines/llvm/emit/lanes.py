@@ -29,7 +29,9 @@ def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop)
         )
         axes = {axis for axis, _ in loop.work if axis}
         words = {
-            axis.name: replace(own, rows=words_of(call, own.rows, base, lane, axis.name))
+            axis.name: replace(
+                own, rows=words_of(call, own.rows, base, lane, axis.name), reaches_beyond=True
+            )
             for axis in call.program.axes
             if axis.name in axes
         }

@@ -88,7 +88,11 @@ class Rows:
 
 @dataclass
 class StageCode:
-    """The context in which the loops of a stage are written."""
+    """The context in which the loops of a stage are written.
+
+    reaches_beyond: whether pointwise work may reach beyond the rows too, as tiles of products do. The stage
+    is one thread's then.
+    """
 
     code: Code
     net: Net
@@ -98,12 +102,13 @@ class StageCode:
     thread: ir.Value
     threads: ir.Value
     width: int
+    reaches_beyond: bool = False
 
     # ---- sharing work
 
-    def own_rows(self) -> AbstractContextManager[ir.Value]:
-        """A loop over this thread's rows: every n-th row for n threads."""
-        return self.code.loop(self.thread, self.rows.count, self.threads)
+    def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
+        """A loop over this thread's rows: every n-th row for n threads. One thread may take some abreast."""
+        return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
         """The first and the last unit block of this thread, in whole grains."""

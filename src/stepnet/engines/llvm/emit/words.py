@@ -8,10 +8,18 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
+from stepnet.engines.llvm.emit.reductions import combine, folded, neutral
 from stepnet.engines.llvm.emit.stage import StageCode
 from stepnet.engines.llvm.emit.units import ABREAST, Cell, UnitCode, parted
-from stepnet.engines.llvm.lower.loops import UnitLoop, WordsReduceLoop
-from stepnet.engines.llvm.writing.code import I64, element_type, store_vector, width_of
+from stepnet.engines.llvm.lower.loops import FoldLoop, UnitLoop, WordsReduceLoop
+from stepnet.engines.llvm.writing.code import (
+    I1,
+    I64,
+    element_type,
+    register_type,
+    store_vector,
+    width_of,
+)
 from stepnet.engines.llvm.writing.pointwise import pointwise
 from stepnet.net.ir import Node
 from stepnet.net.types import ROWS, Type
@@ -60,6 +68,55 @@ def of_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abreast:
                 code.at(base, here),
                 min(stage.width * target.itemsize, target.alignment),
             )
+
+
+def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
+    """The reduction of all features of each word: several words abreast, the last ones beyond the words that
+    there are, where nobody reads them.
+    """
+    code = stage.code
+    with code.loop(code.number(0), stage.rows.count, ABREAST) as first:
+        cells = [code.add(first, code.number(place)) for place in range(ABREAST)]
+        total = of_features(stage, loop, cells)
+        for word, part in zip(cells, parted(code, total, ABREAST), strict=True):
+            for target in loop.targets:
+                pointer = code.at(stage.rows.at(code, target.record, word), target.offset)
+                store_vector(code, target.dtype, folded(code, loop, part), pointer, target.itemsize)
+
+
+def of_features(stage: StageCode, loop: FoldLoop, words: list[ir.Value]) -> ir.Value:
+    """Vectors of partial results of some words, side by side: each block of features combined with those
+    before it.
+    """
+    code, width = stage.code, stage.width
+    units = UnitCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
+    whole, rest = divmod(loop.size, width)
+
+    def value(block: ir.Value) -> ir.Value:
+        cells = [Cell(word, block, {}) for word in words]
+        return units.abreast(loop.source, cells, units.computed(cells))
+
+    type_ = register_type(loop.targets[0].dtype, width * len(words))
+    begun = neutral(code, loop, type_)
+    partial: ir.Value = begun
+    if whole:
+        start, body = code.block, code.append_basic_block("features")
+        after = code.append_basic_block("folded")
+        code.branch(body)
+        code.position_at_end(body)
+        index, before = code.phi(I64), code.phi(type_)
+        partial = combine(code, loop, before, value(index))
+        following = code.add(index, code.number(1))
+        for phi, first, then in ((index, code.number(0), following), (before, begun, partial)):
+            phi.add_incoming(first, start)
+            phi.add_incoming(then, code.block)
+        code.cbranch(code.icmp_signed("<", following, code.number(whole)), body, after)
+        code.position_at_end(after)
+    if rest:
+        kept = [ir.Constant(I1, int(element % width < rest)) for element in range(width * len(words))]
+        mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
+        partial = combine(code, loop, partial, code.select(mask, value(code.number(whole)), begun))
+    return partial
 
 
 def chained(

@@ -7,6 +7,7 @@ gathers        rows of a parameter at integers
 copies         features moved to another place
 encodings      left sides of products, for weights in fewer bits
 words          values of a row from those of its words, the steps of an inner sequence
+folds          over all features of each word
 """
 
 from dataclasses import dataclass
@@ -180,7 +181,20 @@ class WordsReduceLoop:
     targets: tuple[Field, ...]
 
 
-Loop = UnitLoop | CopyLoop | EncodeLoop | ReduceLoop | ScanLoop | GatherLoop | WordsReduceLoop
+@dataclass(frozen=True)
+class FoldLoop:
+    """All `size` numbers of each word reduced to one. The nodes are computed on registers, and `source` may be
+    the last of them.
+    """
+
+    operation: str
+    size: int
+    nodes: tuple[tuple[int, tuple[Operand, ...]], ...]
+    source: Operand
+    targets: tuple[Field, ...]
+
+
+Loop = UnitLoop | CopyLoop | EncodeLoop | ReduceLoop | ScanLoop | GatherLoop | WordsReduceLoop | FoldLoop
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from stepnet.engines.llvm.lower.loops import (
     Broadcast,
     CopyLoop,
     EncodeLoop,
+    FoldLoop,
     GatherLoop,
     Immediate,
     LaneLoop,
@@ -49,6 +50,8 @@ from stepnet.values.dtypes import DTYPES
 
 STORED = ("pointwise", "matmul", "extent")
 """Kinds of nodes that unit loops compute, and store in whole vectors."""
+FOLDED = ("sum", "max", "min")
+"""Reductions over the features of words that take in the pointwise work ahead of them."""
 
 
 @dataclass
@@ -72,6 +75,7 @@ class Stage:
     phases: tuple[tuple[int, ...], ...]
     phase_of: dict[int, int] = field(init=False)
     taken_in: dict[int, int] = field(init=False)
+    kept: set[int] = field(init=False, default_factory=set[int])
     fields: dict[int, list[Field]] = field(init=False)
     settling: list[Loop] = field(init=False, default_factory=list[Loop])
     encoded: dict[tuple[int, str], tuple[Field, Field | None]] = field(
@@ -82,7 +86,7 @@ class Stage:
         self.phase_of = {number: place for place, numbers in enumerate(self.phases) for number in numbers}
         self.taken_in = {}
         for number in self.phase_of:
-            if self.is_over_words(number):
+            if self.is_over_words(number) or self.folds(number):
                 inside = self.into_reduction(number)
                 self.taken_in |= dict.fromkeys(inside, number)
                 self.phase_of |= dict.fromkeys(inside, self.phase_of[number])
@@ -152,6 +156,14 @@ class Stage:
         """Whether a node reduces the words of each row."""
         return self.inside and self.net.nodes[number].operation == "reduce"
 
+    def folds(self, number: int) -> bool:
+        """Whether a node reduces all features of each word to one number."""
+        node = self.net.nodes[number]
+        if node.operation not in FOLDED or not self.segments.axis(node.types[0]):
+            return False
+        read = self.net.type_of(node.inputs[0])
+        return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
+
     def into_reduction(self, number: int) -> list[int]:
         """The pointwise nodes that nothing but a reduction over words reads: they never leave registers."""
         users, inside = self.net.users(), {number}
@@ -176,28 +188,44 @@ class Stage:
     def reads_whole(self, number: int, user: int) -> bool:
         """Whether a node reads each number of a value at its own place alone."""
         node = self.net.nodes[user]
-        operands = (n for n in node.inputs if view_chain(self.net, n)[0] == number)
+        operands = [n for n in node.inputs if view_chain(self.net, n)[0] == number]
+        if self.folds(user):
+            return all(self.is_unchanged(operand) for operand in operands)
         return all(reads_along(self.net, operand, node) for operand in operands)
+
+    def is_unchanged(self, number: int) -> bool:
+        """Whether a view has all numbers of its source in their order."""
+        source = self.net.type_of(view_chain(self.net, number)[0])
+        return np.array_equal(view_places(self.net, number).ravel(), np.arange(source.size))
+
+    def nodes_into(self, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
+        """The nodes that a reduction takes in, with their operands."""
+        nodes: list[tuple[int, tuple[Operand, ...]]] = []
+        for each in sorted(n for n, reduction in self.taken_in.items() if reduction == number):
+            own = self.net.nodes[each]
+            nodes.append((each, tuple(self.operand(operand, own.type, each) for operand in own.inputs)))
+        return tuple(nodes)
+
+    def fold(self, number: int) -> FoldLoop:
+        """A reduction of all features of each word, with the pointwise work ahead of it."""
+        node = self.net.nodes[number]
+        read = self.net.type_of(node.inputs[0])
+        nodes, source = self.nodes_into(number), self.operand(node.inputs[0], read, number)
+        return FoldLoop(node.operation, read.size, nodes, source, self.targets(number))
 
     def words_reduction(self, number: int) -> WordsReduceLoop:
         """A reduction over words, with the pointwise work ahead of it."""
         node = self.net.nodes[number]
-        inside = [n for n, reduction in self.taken_in.items() if reduction == number]
-        nodes: list[tuple[int, tuple[Operand, ...]]] = []
-        for each in sorted(inside):
-            own = self.net.nodes[each]
-            nodes.append((each, tuple(self.operand(operand, own.type, each) for operand in own.inputs)))
-        source = self.operand(node.inputs[0], node.type, number)
+        nodes, source = self.nodes_into(number), self.operand(node.inputs[0], node.type, number)
         axis = self.segments.axis(self.net.type_of(node.inputs[0]))
         how: str = node.attributes["how"]
-        return WordsReduceLoop(how, axis, node.type.size, tuple(nodes), source, self.targets(number))
+        return WordsReduceLoop(how, axis, node.type.size, nodes, source, self.targets(number))
 
     # ---- what leaves registers
 
     def placed(self) -> dict[int, list[Field]]:
         """The fields of each node that somebody reads outside its own loop."""
         needed: set[int] = set()
-        kept: set[int] = set()
         for number in self.phase_of:
             node = self.net.nodes[number]
             for operand in node.inputs:
@@ -205,7 +233,7 @@ class Stage:
                 if root in self.phase_of and not self.in_loop(operand, root, number):
                     needed.add(root)
                     if self.segments.apart(self.phase_of[root], self.phase_of[number]):
-                        kept.add(root)
+                        self.kept.add(root)
         for number in self.wanted:
             root, _ = view_chain(self.net, number)
             if root in self.phase_of and root != number:
@@ -214,7 +242,7 @@ class Stage:
         for number in reversed(self.phase_of):  # users first: their operands may lie within them
             wanted = [*self.wanted.get(number, []), *fields.get(number, [])]
             if number in needed and not any(target.is_readable for target in wanted):
-                wanted = [self.new_field(self.net.type_of(number), number in kept), *wanted]
+                wanted = [self.new_field(self.net.type_of(number), number in self.kept), *wanted]
             if wanted:
                 fields[number] = wanted
             for piece, start in self.pieces_inside(number):
@@ -235,6 +263,7 @@ class Stage:
             size = self.net.type_of(operand).size
             last = start + size == node.type.size
             stored = operand in self.phase_of and self.net.nodes[operand].kind in STORED
+            stored = stored and (operand not in self.kept or number in self.kept)
             if stored and size and start % self.width == 0 and (last or size % self.width == 0):
                 inside.append((operand, start))
             start += size
@@ -264,6 +293,8 @@ class Stage:
             key = node.types[0].size, self.segments.axis(node.types[0])
             if self.is_over_words(number):
                 loops.append(self.words_reduction(number))
+            elif self.folds(number):
+                loops.append(self.fold(number))
             elif node.kind == "reduce":
                 loops.append(self.reduction(number))
             elif node.kind == "scan":
