@@ -6,7 +6,7 @@
 The cell is a GRU, whose input at each step is beside a context: the keys of its sequence, weighted by their
 scores. Scores are additive (tanh(keys @ K + query) @ v, where keys @ K is computed once) or dot products of
 keys and query. In PyTorch keys are padded to the longest and masked, and every operation of a step is a call.
-Both take turns, a few runs at a time; times are medians, and a ratio is the median of each round's.
+Both take turns, which begin with runs that do not count; times are medians, and a ratio is the median of each round's.
 """
 
 import json
@@ -32,7 +32,7 @@ from stepnet.net.tolerance import tolerance
 Array = np.ndarray
 LEAST = 3.0  # what is promised: so many times as fast
 STEPS = 50
-WARM = 2  # runs of each turn that do not count
+WARM = 0.15  # seconds of each turn that do not count: threads of the other one still wait for work
 SCORES = ("additive", "dot product")
 
 
@@ -142,7 +142,10 @@ def ways(case: Case) -> tuple[Callable[[], Any], Callable[[], Any]]:
     spread = random.integers(case.keys // 2, case.keys + case.keys // 2 + 1, case.batch)
     counts = spread if case.ragged else np.full(case.batch, case.keys)
     keys = [random.standard_normal((count, case.width), np.float32) for count in counts]
-    x, statics = random.standard_normal((case.batch, STEPS, case.width), np.float32), sn.Ragged.from_list(keys)
+    x, statics = (
+        random.standard_normal((case.batch, STEPS, case.width), np.float32),
+        sn.Ragged.from_list(keys),
+    )
     rnn, theirs = decoder(case), loop(case, x, keys)
 
     def ours() -> Array:
@@ -162,8 +165,10 @@ def measured(case: Case, rounds: int, counted: int) -> Found:
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for way, taken in zip(both, seconds, strict=True):
-            turn = [timed(way) for _ in range(WARM + counted)]
-            taken.append(median(turn[WARM:]))
+            warm = time.perf_counter() + WARM
+            while time.perf_counter() < warm:
+                way()
+            taken.append(median(timed(way) for _ in range(counted)))
     return Found(case, *seconds)
 
 
@@ -190,8 +195,8 @@ def table(found: list[Found]) -> Table:
 
 
 def main(
-    rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 9,
-    counted: Annotated[int, typer.Option(min=1, help="How many runs of a turn count.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 7,
+    counted: Annotated[int, typer.Option(min=1, help="How many runs of a turn count.")] = 7,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Time decoders with attention beside loops in PyTorch."""

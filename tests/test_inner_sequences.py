@@ -13,7 +13,12 @@ from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.engines.llvm.running import workspace
 from stepnet.engines.threads import threads
+from stepnet.errors import InputError
+from stepnet.net.meanings import REDUCTIONS
+from stepnet.net.precision import Precision
+from stepnet.values.structure import leaves
 
 Array = np.ndarray
 WIDTHS = (1, 3, 16, 17, 32)
@@ -48,7 +53,7 @@ class Program:
         return (self.params if p is None else p)[name]
 
     def step(self, x: Any, h: Any, p: Any, statics: Any) -> Any:
-        """The step on traced values. Words of each kind meet rows, become words again, and rows in the end."""
+        """The step on traced values: words meet rows, become words again, and rows in the end."""
         self.count = 0
         random = np.random.default_rng(self.seed)
         rows: list[Any] = [h, x["flat"]]
@@ -142,9 +147,9 @@ def made(seed: int, given: Given, dtype: str, reverse: bool = False) -> sn.RNN:
     return sn.RNN(program.step, as_dtype(program.params, dtype), memory=program.hidden, reverse=reverse)
 
 
-@pytest.mark.long(every=4)
-@pytest.mark.parametrize("seed", range(32))
-def test_random_steps_are_what_the_interpreter_gives(seed: int):
+@pytest.mark.long(every=9)
+@pytest.mark.parametrize("seed", range(36))
+def test_random_steps_are_what_the_interpreter_gives(seed: int, monkeypatch: pytest.MonkeyPatch):
     given = Given.random(seed, 5)
     dtype, reverse = ("float32", "float64")[seed // 4 % 2], seed % 3 == 0
     rnn = made(seed, given, dtype, reverse)
@@ -160,7 +165,143 @@ def test_random_steps_are_what_the_interpreter_gives(seed: int):
     for count in (1, 3):
         sn.set_threads(count)
         assert_same_bits(rnn(*given.of(dtype)[:1], statics=given.of(dtype)[1]), (outputs, final))
+    for name in ("HANDOVER_BYTES", "SHARED_BYTES"):
+        monkeypatch.setattr(workspace, name, 0)  # several threads share the steps of one row
     for row in range(5):
         x, statics = given.of(dtype, slice(row, row + 1))
         alone, end = rnn(x, statics=statics)
         assert_same_bits([alone[0], end], [outputs[row], final[row : row + 1]])
+
+
+# ---- one thing at a time -----------------------------------------------------------------------------------
+
+
+def documents(dtype: str = "float64") -> sn.Ragged:
+    """Documents of sentences of words of three features: no sentences, and sentences without words, too."""
+    random = np.random.default_rng(3)
+    inner = np.cumsum([0, 3, 0, 1, 70, 2])
+    values = random.normal(size=(int(inner[-1]), 3)).astype(dtype)
+    return sn.Ragged(values, (np.array([0, 2, 2, 5]), inner))
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_reductions_of_words_that_the_memory_enters(how: str, dtype: str):
+    if (how, dtype) == ("mean", "int64"):
+        pytest.skip("the mean of integers is of floats")
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        made = sn.reduce(x * 2 + sn.expand(h, x), how)
+        return made, (made + h) // 2 if dtype == "int64" else np.tanh(made) + h * 0.5
+
+    words = documents()
+    words = words.with_values(np.round(np.asarray(words.values) * 4).astype(dtype))
+    rnn = sn.RNN(step, memory=sn.Spec(3, dtype))
+    outputs, final = rnn(words, engine="llvm")
+    assert is_whole(rnn)
+    for row, document in enumerate(words.to_list()):
+        h = np.zeros(3, dtype if dtype == "int64" else "float64")
+        for place, sentence in enumerate(document):
+            here = sentence * 2 + h
+            made = REDUCTIONS[how](here) if len(here) else np.zeros(3, dtype)
+            assert_close(outputs[row][place], made, 70, 3)
+            h = (made + h) // 2 if dtype == "int64" else np.tanh(made) + h * 0.5
+        assert_close(final[row], h, 70, 3)
+
+
+def test_numbers_that_are_not_finite_stay_with_their_words():
+    def step(x: Any, h: Any, p: Any) -> Any:
+        most = sn.reduce(x + sn.expand(h, x), "max")
+        return most, h + 1
+
+    words = documents()
+    values = np.array(words.values)
+    values[1, 0], values[5, 1], values[6, 2] = np.nan, np.inf, -np.inf
+    rnn = sn.RNN(step, memory=3)
+    outputs, _ = rnn(words.with_values(values), engine="llvm")
+    assert is_whole(rnn)
+    right, _ = rnn(words.with_values(values), engine="interpret")
+    assert np.isnan(right.values).any()
+    assert np.isinf(right.values).any()
+    np.testing.assert_array_equal(outputs.values, right.values)
+
+
+def test_tables_are_read_at_words_and_integers_outside_are_refused():
+    def step(x: Any, h: Any, p: Any) -> Any:
+        rows = p["table"][x["symbol"]] * sn.expand(h, x["symbol"])
+        h = np.tanh(sn.reduce(rows, "sum") + x["bias"])
+        return h, h
+
+    symbols = sn.Ragged(np.array([0, 2, 1, 2]), (np.array([0, 2]), np.array([0, 3, 4])))
+    bias = sn.Ragged(np.ones((2, 5)), (np.array([0, 2]),))
+    table = np.random.default_rng(4).normal(size=(3, 5))
+    rnn = sn.RNN(step, {"table": table}, memory=5)
+    outputs, _ = rnn({"symbol": symbols, "bias": bias}, engine="llvm")
+    assert is_whole(rnn)
+    first = np.tanh(np.ones(5))
+    assert_close(outputs[0], [first, np.tanh(table[2] * first + 1)], 4, 5)
+    wrong = symbols.with_values(np.array([0, 2, 1, 3]))
+    with pytest.raises(InputError, match="outside the rows of the parameter"):
+        rnn({"symbol": wrong, "bias": bias}, engine="llvm")
+
+
+@pytest.mark.parametrize("weights", ["int8", "bfloat16"])
+def test_products_of_words_in_fewer_bits(weights: str):
+    """Each word's product is rounded as a flat recurrence over the same left sides rounds it."""
+    random = np.random.default_rng(5)
+    params = {"K": random.normal(size=(32, 17)).astype("float32")}
+
+    def step(x: Any, h: Any, p: Any, statics: Any) -> Any:
+        mixed = np.maximum(statics, sn.expand(h[:, :1], statics)) @ p["K"]
+        return sn.reduce(mixed, "max"), x
+
+    x = random.normal(size=(2, 3, 1)).astype("float32")
+    keys = sn.Ragged.from_list([random.normal(size=(n, 32)).astype("float32") for n in (5, 20)])
+    rnn = sn.RNN(step, params, memory=1).in_precision(Precision(weights))
+    outputs, _ = rnn(x, statics=keys, engine="llvm")
+    assert is_whole(rnn)
+    flat = sn.RNN(lambda x, h, p: (x @ p["K"], h), params, memory=1).in_precision(Precision(weights))
+    for row, own in enumerate(keys.to_list()):
+        for place, h in enumerate([0, *x[row, :2, 0]]):
+            made, _ = flat(np.maximum(own, np.float32(h))[None], engine="llvm")
+            np.testing.assert_array_equal(outputs[row, place], made[0].max(0))
+            assert np.abs(made[0] - np.maximum(own, np.float32(h)) @ params["K"]).max() > 1e-3
+
+
+# ---- what is said ------------------------------------------------------------------------------------------
+
+
+inner = sn.RNN(lambda x, c, p: (c, np.tanh(x + c)), memory=3)
+
+
+def entered(x: Any, h: Any, p: Any) -> Any:
+    _, c = inner(x, initial=h)
+    return c, c
+
+
+def given_back(x: Any, h: Any, p: Any) -> Any:
+    h = np.tanh(sn.reduce(x + sn.expand(h, x), "sum"))
+    return (x + sn.expand(h, x), h), h
+
+
+def whole(x: Any, h: Any, p: Any) -> Any:
+    h = np.tanh(sn.reduce(x + sn.expand(h, x), "sum"))
+    return h, h
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        (whole, "a recurrence over rows/steps, all sequences at once, with the inner sequences of each step"),
+        (entered, "a recurrence over rows/steps, step by step: an inner recurrence needs its memory"),
+        (given_back, "a recurrence over rows/steps, step by step: an inner sequence is its output"),
+    ],
+)
+def test_explain_says_whether_a_step_runs_as_a_whole_and_why_not(step: Any, text: str):
+    rnn = sn.RNN(step, memory=3)
+    outputs, _ = rnn(documents(), engine="llvm")
+    right, _ = rnn(documents(), engine="interpret")
+    assert text in rnn.explain()
+    for one, other in zip(leaves(outputs), leaves(right), strict=True):
+        assert_close(one.values, other.values, 70, 3)
+    assert ("for each step of the inner sequences" in rnn.explain()) == (step is whole)

@@ -69,9 +69,8 @@ class Frame:
             return replace(self.gaps, sequences=(), initial=(), statics=())
         offsets, own = self.segments.into(extent), extent == STEPS
         begun = self.segments.begun if own else None
-        inner, beside = (self.segments.offsets[1:], self.segments.beside) if own else ((), {})
-        starts, lengths = offsets[:-1], np.diff(offsets)
-        return Call((), starts, lengths, int(offsets[-1]), (), begun=begun, inner=inner, beside=beside)
+        call = Call((), offsets[:-1], np.diff(offsets), int(offsets[-1]), (), begun=begun)
+        return replace(call, inner=self.segments.offsets[1:], beside=self.segments.beside) if own else call
 
     def count(self, extent: Extent) -> int:
         """How many values there are at an extent, those in gaps included."""
@@ -172,7 +171,8 @@ def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame)
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """A flat recurrence over the sequences at its extent, or several joined ones."""
     call, results = sequence_call(part, values, frame), None
-    if frame.kept is not None and not (part.node is not None and has_inner(part.node.recur.body)):
+    reads_inner = part.node is not None and has_inner(part.node.recur.body)
+    if frame.kept is not None and not reads_inner:
         results = kept_results(part, bound, call, frame.segments.into(part.extent), frame.kept)
     if results is None:
         made = bound(call)

@@ -24,7 +24,7 @@ from stepnet.net.ends import Ends
 from stepnet.net.ir import Net, Node, all_nodes
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.plan.passes import optimised
-from stepnet.plan.passes.rewrite import view_chain, value_read
+from stepnet.plan.passes.rewrite import value_read, view_chain
 from stepnet.plan.passes.when import When, when
 from stepnet.values.once import computed_once
 

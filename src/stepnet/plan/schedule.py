@@ -1,7 +1,6 @@
 """A net of nested recurrences as parts that run one after the other: a schedule.
 
-    recurrence    one over the sequences at some depth, whose steps may read inner sequences: run by an engine,
-                  all rows at once
+    recurrence    over the sequences at some depth, whose steps may read inner ones: by an engine, all at once
     plain         nodes without a recurrence: run by an engine as a recurrence without memory
     across        a value expanded to, or reduced from, a deeper extent: NumPy
     total         a value over all rows, and values computed from such: NumPy

@@ -29,9 +29,7 @@ def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop)
         )
         axes = {axis for axis, _ in loop.work if axis}
         words = {
-            axis.name: replace(
-                own, rows=words_of(call, own.rows, base, lane, axis.name), reaches_beyond=True
-            )
+            axis.name: replace(own, rows=words_of(call, own.rows, base, lane, axis.name), reaches_beyond=True)
             for axis in call.program.axes
             if axis.name in axes
         }
@@ -47,9 +45,7 @@ def words_of(call: CallCode, row: Rows, base: ir.Value, lane: ir.Value, name: st
     first = code.read_number(call.arrays[axis.word], index)
     count = code.sub(code.read_number(call.arrays[axis.word], code.add(index, code.number(1))), first)
     nowhere = call.pointer["nowhere"]
-    outside = {
-        record: OneRow(row.at(code, record, code.number(0))) for record in row.outside
-    } | {
+    outside = {record: OneRow(row.at(code, record, code.number(0))) for record in row.outside} | {
         array.field.record: InOrder(
             code.at(call.arrays[array.word], code.mul(first, code.number(array.field.bytes))),
             array.field.bytes,

@@ -78,7 +78,6 @@ class Rows:
             return self.outside[record].at(code, row, self.count)
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
-
     def alone(self, code: Code, row: ir.Value) -> "Rows":
         """A row by itself."""
         outside = {record: OneRow(array.at(code, row, self.count)) for record, array in self.outside.items()}

@@ -114,7 +114,10 @@ class UnitCode:
     def plain(self) -> None:
         """Pointwise work without products: row by row."""
         code, abreast = self.code, ABREAST if self.stage.reaches_beyond else 1
-        with self.stage.own_rows(abreast) as row, code.loop(code.number(0), code.number(self.blocks)) as block:
+        with (
+            self.stage.own_rows(abreast) as row,
+            code.loop(code.number(0), code.number(self.blocks)) as block,
+        ):
             self.epilogue([Cell(code.add(row, code.number(place)), block, {}) for place in range(abreast)])
 
     def tiled(self, tile: Tile, first: ir.Value, last: ir.Value, start: ir.Value, stop: ir.Value) -> None:

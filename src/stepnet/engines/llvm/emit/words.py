@@ -4,7 +4,7 @@ The words are combined in their order, whatever else is computed: one chain for 
 blocks go side by side, so that a chain does not wait for itself. A row without words gets zeros.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
@@ -84,7 +84,7 @@ def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
                 store_vector(code, target.dtype, folded(code, loop, part), pointer, target.itemsize)
 
 
-def of_features(stage: StageCode, loop: FoldLoop, words: list[ir.Value]) -> ir.Value:
+def of_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value]) -> ir.Value:
     """Vectors of partial results of some words, side by side: each block of features combined with those
     before it.
     """

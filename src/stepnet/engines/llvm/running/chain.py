@@ -236,7 +236,12 @@ class Started:
         """
         chain = self.chain
         for native, call in zip(chain.natives, self.calls, strict=True):
-            if native.by_sequence or native.compiled.axes or not call.rows or Laid.of(call).filled < call.rows:
+            if (
+                native.by_sequence
+                or native.compiled.axes
+                or not call.rows
+                or Laid.of(call).filled < call.rows
+            ):
                 return None
         prepared = chain.prepared(self.calls, self.arrays)
         for own in self.arrays:

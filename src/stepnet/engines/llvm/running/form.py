@@ -6,12 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.engines.base import Array, Call, Results
-from stepnet.engines.llvm.machine.records import Axis
 from stepnet.engines.llvm.machine.memory import POOL, Rows, Together
+from stepnet.engines.llvm.machine.records import Axis
 from stepnet.engines.llvm.running.finish import Finish, FinishCall, Kinds
 from stepnet.engines.llvm.running.laid import Laid
 from stepnet.engines.llvm.running.workspace import SLACK
-from stepnet.errors import InputError
 from stepnet.net.types import Type
 
 OptionalArrays = Sequence[Array | None]
@@ -137,7 +136,6 @@ def offsets_by_axis(axes: Sequence[Axis], call: Call) -> list[Array]:
     """The offsets of the inner sequences of a call along each axis: of each sequence's words, or each step's."""
     offsets = [call.beside[axis.name] if axis.table == "owner" else call.inner[0] for axis in axes]
     counts = [call.rows if axis.table == "owner" else call.total for axis in axes]
-    for own, count in zip(offsets, counts, strict=True):
-        if len(own) != count + 1:
-            raise InputError(f"inner sequences have {len(own)} offsets, where there should be {count + 1}")
+    # What a Ragged has checked: machine code reads an offset of each row, or of each step.
+    assert all(len(own) == count + 1 for own, count in zip(offsets, counts, strict=True))
     return [np.ascontiguousarray(own, np.int64) for own in offsets]
