@@ -6,7 +6,8 @@
 The cell is a GRU, whose input at each step is beside a context: the keys of its sequence, weighted by their
 scores. Scores are additive (tanh(keys @ K + query) @ v, where keys @ K is computed once) or dot products of
 keys and query. In PyTorch keys are padded to the longest and masked, and every operation of a step is a call.
-Both take turns, which begin with runs that do not count; times are medians, and a ratio is the median of each round's.
+Both take turns, which begin with runs that do not count; times are medians, and a ratio is the median of each
+round's.
 """
 
 import json
@@ -38,8 +39,8 @@ SCORES = ("additive", "dot product")
 
 @dataclass(frozen=True)
 class Case:
-    """A decoder, and what it attends to: so many sequences of keys, of half to one and a half times as many each
-    where they are ragged. Keys, queries, inputs and states have `width` features.
+    """A decoder, and what it attends to: so many sequences of keys, of half to one and a half times as many
+    each where they are ragged. Keys, queries, inputs and states have `width` features.
     """
 
     scores: str

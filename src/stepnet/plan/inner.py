@@ -14,7 +14,7 @@ from stepnet.net.types import ROWS, STEPS, Extent, extent_text
 
 
 def why_in_parts(node: Node, extent: Extent) -> str | None:
-    """Why a recurrence over inner sequences, at an extent, runs part by part; None where it runs as a whole."""
+    """Why a recurrence whose steps read inner sequences runs part by part; None where it runs as a whole."""
     recur: Recur = node.recur
     body = recur.body
     if extent != STEPS:

@@ -17,7 +17,7 @@ from stepnet.net.types import Type
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments of the phases of a stage. inside: whether the stage is a step, which has inner sequences."""
+    """The segments of the phases of a stage. inside: whether it is a step, which has inner sequences."""
 
     net: Net
     inside: bool

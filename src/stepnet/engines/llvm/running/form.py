@@ -133,7 +133,7 @@ class Form:
 
 
 def offsets_by_axis(axes: Sequence[Axis], call: Call) -> list[Array]:
-    """The offsets of the inner sequences of a call along each axis: of each sequence's words, or each step's."""
+    """The offsets of a call's inner sequences along each axis: of the words of each sequence, or step."""
     offsets = [call.beside[axis.name] if axis.table == "owner" else call.inner[0] for axis in axes]
     counts = [call.rows if axis.table == "owner" else call.total for axis in axes]
     # What a Ragged has checked: machine code reads an offset of each row, or of each step.
