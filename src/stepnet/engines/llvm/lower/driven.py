@@ -14,8 +14,8 @@ class Program:
 
     inputs, outputs and kept are copied to and from the fields of the block. outputs are of every step or the
     last of each sequence, as the call says; kept ones are of every step. outside: the arrays that are not
-    copied. axes, words: the inner sequences of rows, and the arrays with their values. memories: for each the source of its first value, the word of the array of its last values (-1 for
-    none), and its field.
+    copied. axes, words: the inner sequences of rows, and the arrays with their values. memories: for each the
+    source of its first value, the word of the array of its last values (-1 for none), and its field.
     """
 
     body: Net

@@ -183,8 +183,8 @@ class WordsReduceLoop:
 
 @dataclass(frozen=True)
 class FoldLoop:
-    """All `size` numbers of each word reduced to one. The nodes are computed on registers, and `source` may be
-    the last of them.
+    """All `size` numbers of each word reduced to one. The nodes are computed on registers, and `source` may
+    be the last of them.
     """
 
     operation: str

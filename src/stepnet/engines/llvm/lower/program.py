@@ -287,7 +287,7 @@ class Lowering:
         sources: dict[int, Field],
         wanted: dict[int, list[Field]],
     ) -> Stage:
-        """One stage, whose loops go by phase. Values that only this stage reads are in the record `scratch`."""
+        """One stage. Values that only this stage reads are in the record `scratch`."""
         return Stage(
             net,
             net is self.body,
