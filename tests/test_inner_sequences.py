@@ -209,6 +209,27 @@ def test_reductions_of_words_that_the_memory_enters(how: str, dtype: str):
         assert_close(final[row], h, 70, 3)
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_words_that_are_read_again_behind_a_product_of_rows(joined: bool):
+    """Between both, other lanes are at work: these words have memory of their lane."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        words = np.exp(-(x**2) - sn.expand(h, x))
+        row = np.tanh(sn.reduce(words, "mean") @ p["W"])
+        again = np.concatenate([words, sn.expand(row, x)], axis=-1) if joined else words * sn.expand(row, x)
+        h = np.tanh(sn.reduce(again, "sum") @ p["joined" if joined else "W"])
+        return h, h
+
+    random = np.random.default_rng(6)
+    params = {"W": random.normal(size=(16, 16)), "joined": random.normal(size=(32, 16))}
+    words = documents()
+    words = words.with_values(random.normal(size=(len(words.values), 16)))
+    outputs, _ = (rnn := sn.RNN(step, params, memory=16))(words, engine="llvm")
+    assert is_whole(rnn)
+    right, _ = rnn(words, engine="interpret")
+    assert_close(outputs.values, right.values, 70, 32)
+
+
 def test_numbers_that_are_not_finite_stay_with_their_words():
     def step(x: Any, h: Any, p: Any) -> Any:
         most = sn.reduce(x + sn.expand(h, x), "max")

@@ -203,6 +203,9 @@ class LaneLoop:
 
     work: tuple[tuple[str, Loop], ...]
 
+    def __bool__(self) -> bool:
+        return bool(self.work)
+
 
 Phase = list[Loop] | LaneLoop
 """Work between two barriers: loops over all rows, or work lane by lane."""

@@ -35,7 +35,8 @@ from stepnet.engines.llvm.lower.loops import (
     UnitLoop,
     WordsReduceLoop,
 )
-from stepnet.engines.llvm.lower.segments import Segments
+from stepnet.engines.llvm.lower.segments import Segments, lane_by_lane
+from stepnet.engines.llvm.lower.taken_in import taken_in
 from stepnet.engines.llvm.machine.records import Field, Records
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.arithmetic import arithmetic
@@ -45,13 +46,11 @@ from stepnet.net.encodings import ENCODINGS
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, Type
 from stepnet.plan.passes.rewrite import value_read, view_chain
-from stepnet.plan.plan import joins, reads_along, view_places
+from stepnet.plan.plan import joins, view_places
 from stepnet.values.dtypes import DTYPES
 
 STORED = ("pointwise", "matmul", "extent")
 """Kinds of nodes that unit loops compute, and store in whole vectors."""
-FOLDED = ("sum", "max", "min")
-"""Reductions over the features of words that take in the pointwise work ahead of them."""
 
 
 @dataclass
@@ -60,7 +59,8 @@ class Stage:
 
     sources: fields that hold values already. wanted: the fields that results go to. scratch: the record in
     which the stage keeps values for itself. Found from these: the phase of each node, the fields of each node
-    that somebody reads outside its own loop, and the copies that have to be done before the current phase.
+    that somebody reads outside its own loop, the reduction that takes a node in, the words that are read
+    after other lanes were at work, and the copies that have to be done before the current phase.
     """
 
     net: Net
@@ -84,12 +84,8 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.phase_of = {number: place for place, numbers in enumerate(self.phases) for number in numbers}
-        self.taken_in = {}
-        for number in self.phase_of:
-            if self.is_over_words(number) or self.folds(number):
-                inside = self.into_reduction(number)
-                self.taken_in |= dict.fromkeys(inside, number)
-                self.phase_of |= dict.fromkeys(inside, self.phase_of[number])
+        self.taken_in = taken_in(self.segments, self.wanted)
+        self.phase_of |= {number: self.phase_of[into] for number, into in self.taken_in.items()}
         self.fields = self.placed()
 
     @cached_property
@@ -98,29 +94,14 @@ class Stage:
         return Segments(self.net, self.inside, self.phases)
 
     def phased(self) -> list[Phase]:
-        """The loops by phase; results that are views, constants or sources are copied in one more phase.
-
-        Phases that follow one another lane by lane are one.
-        """
-        lowered: list[Phase] = []
-        lane_by_lane: list[tuple[str, Loop]] = []
-        for place, numbers in enumerate(self.phases):
+        """The loops by phase; results that are views, constants or sources are copied in one more phase."""
+        phases: list[tuple[list[Loop], list[Loop]]] = []
+        for numbers in self.phases:
             loops = self.lower(numbers)
-            work = [(self.axis_of(loop), loop) for loop in (*self.settling, *loops)]
-            steps = [self.settling, loops]
+            phases.append((self.settling, loops))
             self.settling = []
-            if not self.segments.of(place):
-                lowered += [LaneLoop(tuple(lane_by_lane)), *steps]
-                lane_by_lane = []
-                continue
-            if self.segments.begins(place):
-                of_rows = [[loop for loop in step if not self.axis_of(loop)] for step in steps]
-                lowered += [LaneLoop(tuple(lane_by_lane)), *of_rows]
-                work = [(axis, loop) for axis, loop in work if axis]
-                lane_by_lane = []
-            lane_by_lane += work
-        lowered += [LaneLoop(tuple(lane_by_lane)), self.result_copies()]
-        return [phase for phase in lowered if (phase.work if isinstance(phase, LaneLoop) else phase)]
+        lowered = [*lane_by_lane(self.segments, phases), self.result_copies()]
+        return [phase for phase in lowered if phase]
 
     def loops(self) -> list[list[Loop]]:
         """The loops by phase of a stage without inner sequences."""
@@ -128,19 +109,6 @@ class Stage:
         loops = [phase for phase in phases if not isinstance(phase, LaneLoop)]
         assert len(loops) == len(phases)
         return loops
-
-    def axis_of(self, loop: Loop) -> str:
-        """The axis of inner sequences over whose words a loop goes; "" for one over the rows."""
-        if isinstance(loop, WordsReduceLoop):
-            return loop.axis
-        if isinstance(loop, UnitLoop):
-            targets = tuple(target for _, target in loop.stores)
-        elif isinstance(loop, CopyLoop | EncodeLoop):
-            targets = (loop.target,)
-        else:
-            targets = loop.targets
-        kind, _, axis = targets[0].record.partition(" ") if targets else ("", "", "")
-        return axis if kind in ("words", "kept") else ""
 
     def new_field(self, type_: Type, kept: bool = False) -> Field:
         """A field for a value that the stage keeps for itself.
@@ -151,52 +119,6 @@ class Stage:
         return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, type_)
 
     # ---- words
-
-    def is_over_words(self, number: int) -> bool:
-        """Whether a node reduces the words of each row."""
-        return self.inside and self.net.nodes[number].operation == "reduce"
-
-    def folds(self, number: int) -> bool:
-        """Whether a node reduces all features of each word to one number."""
-        node = self.net.nodes[number]
-        if node.operation not in FOLDED or not self.segments.axis(node.types[0]):
-            return False
-        read = self.net.type_of(node.inputs[0])
-        return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
-
-    def into_reduction(self, number: int) -> list[int]:
-        """The pointwise nodes that nothing but a reduction over words reads: they never leave registers."""
-        users, inside = self.net.users(), {number}
-        for node in range(number - 1, -1, -1):
-            readers = self.readers(users, node)
-            pointwise = self.net.nodes[node].kind == "pointwise" and node in self.phase_of
-            if pointwise and node not in self.wanted and readers and inside.issuperset(readers):
-                here = [user for user in readers if self.reads_whole(node, user)]
-                if len(here) == len(readers):
-                    inside.add(node)
-        return sorted(inside - {number})
-
-    def readers(self, users: list[list[int]], number: int) -> set[int]:
-        """The nodes that read a value, through views."""
-        read = set[int]()
-        for user in users[number]:
-            node = self.net.nodes[user]
-            is_view = node.kind == "view" and len(node.inputs) == 1
-            read |= (self.readers(users, user) or {user}) if is_view else {user}
-        return read
-
-    def reads_whole(self, number: int, user: int) -> bool:
-        """Whether a node reads each number of a value at its own place alone."""
-        node = self.net.nodes[user]
-        operands = [n for n in node.inputs if view_chain(self.net, n)[0] == number]
-        if self.folds(user):
-            return all(self.is_unchanged(operand) for operand in operands)
-        return all(reads_along(self.net, operand, node) for operand in operands)
-
-    def is_unchanged(self, number: int) -> bool:
-        """Whether a view has all numbers of its source in their order."""
-        source = self.net.type_of(view_chain(self.net, number)[0])
-        return np.array_equal(view_places(self.net, number).ravel(), np.arange(source.size))
 
     def nodes_into(self, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
         """The nodes that a reduction takes in, with their operands."""
@@ -291,9 +213,9 @@ class Stage:
             if number in self.taken_in:
                 continue
             key = node.types[0].size, self.segments.axis(node.types[0])
-            if self.is_over_words(number):
+            if self.segments.is_over_words(number):
                 loops.append(self.words_reduction(number))
-            elif self.folds(number):
+            elif self.segments.folds(number):
                 loops.append(self.fold(number))
             elif node.kind == "reduce":
                 loops.append(self.reduction(number))

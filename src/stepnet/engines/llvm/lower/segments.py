@@ -8,11 +8,24 @@
 What the words of a row need stays in the cache from phase to phase, and nobody waits for another thread.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from stepnet.engines.llvm.lower.loops import (
+    CopyLoop,
+    EncodeLoop,
+    LaneLoop,
+    Loop,
+    Phase,
+    UnitLoop,
+    WordsReduceLoop,
+)
 from stepnet.net.ir import Net
 from stepnet.net.types import Type
+
+FOLDED = ("sum", "max", "min")
+"""Reductions over the features of words that take in the pointwise work ahead of them."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +40,22 @@ class Segments:
         """The axis of the inner sequences that a type has values for; "" for a type of rows."""
         return type_.extent[-1] if self.inside and len(type_.extent) > 1 else ""
 
+    def is_over_words(self, number: int) -> bool:
+        """Whether a node reduces the words of each row."""
+        return self.inside and self.net.nodes[number].operation == "reduce"
+
+    def folds(self, number: int) -> bool:
+        """Whether a node reduces all features of each word to one number."""
+        node = self.net.nodes[number]
+        if node.operation not in FOLDED or not self.axis(node.types[0]):
+            return False
+        read = self.net.type_of(node.inputs[0])
+        return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
+
     def of_words(self, number: int) -> bool:
         """Whether a node is computed from words."""
         node = self.net.nodes[number]
-        return bool(self.axis(node.types[0])) or (self.inside and node.operation == "reduce")
+        return bool(self.axis(node.types[0])) or self.is_over_words(number)
 
     @cached_property
     def numbers(self) -> tuple[list[int], set[int]]:
@@ -64,3 +89,33 @@ class Segments:
     def apart(self, one: int, other: int) -> bool:
         """Whether other lanes are at work between two phases."""
         return self.of(one) != self.of(other)
+
+
+def lane_by_lane(segments: Segments, phases: Iterable[tuple[list[Loop], list[Loop]]]) -> list[Phase]:
+    """The work of phases, of which each has copies ahead of its loops. What goes lane by lane is one piece
+    for all phases of a segment.
+    """
+    lowered, work = list[Phase](), list[tuple[str, Loop]]()
+    for place, steps in enumerate(phases):
+        own = [(axis_of(loop), loop) for step in steps for loop in step]
+        if segments.of(place) and not segments.begins(place):
+            work += own
+            continue
+        lowered.append(LaneLoop(tuple(work)))
+        lowered += [[loop for loop in step if not axis_of(loop)] for step in steps]
+        work = [(axis, loop) for axis, loop in own if axis]
+    return [*(phase for phase in lowered if phase), *([LaneLoop(tuple(work))] if work else [])]
+
+
+def axis_of(loop: Loop) -> str:
+    """The axis of inner sequences over whose words a loop goes; "" for one over the rows."""
+    if isinstance(loop, WordsReduceLoop):
+        return loop.axis
+    if isinstance(loop, UnitLoop):
+        targets = tuple(target for _, target in loop.stores)
+    elif isinstance(loop, CopyLoop | EncodeLoop):
+        targets = (loop.target,)
+    else:
+        targets = loop.targets
+    kind, _, axis = targets[0].record.partition(" ") if targets else ("", "", "")
+    return axis if kind in ("words", "kept") else ""
