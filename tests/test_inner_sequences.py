@@ -166,11 +166,11 @@ def test_random_steps_are_what_the_interpreter_gives(seed: int, monkeypatch: pyt
         sn.set_threads(count)
         assert_same_bits(rnn(*given.of(dtype)[:1], statics=given.of(dtype)[1]), (outputs, final))
     for name in ("HANDOVER_BYTES", "SHARED_BYTES"):
-        monkeypatch.setattr(workspace, name, 0)  # several threads share the steps of one row
-    for row in range(5):
-        x, statics = given.of(dtype, slice(row, row + 1))
+        monkeypatch.setattr(workspace, name, 0)  # several threads share the steps of few rows
+    for rows in (slice(0, 1), slice(1, 2), slice(2, 5)):
+        x, statics = given.of(dtype, rows)
         alone, end = rnn(x, statics=statics)
-        assert_same_bits([alone[0], end], [outputs[row], final[row : row + 1]])
+        assert_same_bits([alone, end], [outputs[rows], final[rows]])
 
 
 # ---- one thing at a time -----------------------------------------------------------------------------------
@@ -209,6 +209,30 @@ def test_reductions_of_words_that_the_memory_enters(how: str, dtype: str):
         assert_close(final[row], h, 70, 3)
 
 
+@pytest.mark.parametrize("features", [1, 3, 17, 32])
+@pytest.mark.parametrize("function", [np.sum, np.max, np.min])
+def test_reductions_over_the_features_of_words(function: Any, features: int):
+    """What lies behind the last feature takes no part: neither 1 nor -1 changes a number here by chance."""
+    sign = -1 if function is np.max else 1
+
+    def made_of(x: Any, h: Any) -> Any:
+        return function(sign * np.exp(x * sign + h), axis=-1)
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        made = sn.reduce(made_of(x, sn.expand(h, x)), "max")
+        return made, h + 1
+
+    words, random = documents(), np.random.default_rng(7)
+    values = random.uniform(1, 2, (len(words.values), features)) * (1 if function is np.min else -1)
+    rnn = sn.RNN(step, memory=1)
+    outputs, _ = rnn(words.with_values(values), engine="llvm")
+    assert is_whole(rnn)
+    for row, document in enumerate(words.with_values(values).to_list()):
+        for place, sentence in enumerate(document):
+            right = made_of(sentence, np.float64(place)).max() if len(sentence) else 0
+            assert_close(outputs[row][place], np.float64(right), 2, features)
+
+
 @pytest.mark.parametrize("joined", [False, True])
 def test_words_that_are_read_again_behind_a_product_of_rows(joined: bool):
     """Between both, other lanes are at work: these words have memory of their lane."""
@@ -224,6 +248,7 @@ def test_words_that_are_read_again_behind_a_product_of_rows(joined: bool):
     params = {"W": random.normal(size=(16, 16)), "joined": random.normal(size=(32, 16))}
     words = documents()
     words = words.with_values(random.normal(size=(len(words.values), 16)))
+    sn.set_threads(1)  # so that one thread has several lanes
     outputs, _ = (rnn := sn.RNN(step, params, memory=16))(words, engine="llvm")
     assert is_whole(rnn)
     right, _ = rnn(words, engine="interpret")
