@@ -193,7 +193,7 @@ def test_sums_and_repeated_values_are_no_parts_of_their_own():
     rnn = sn.RNN(step, memory=2)
     rnn(np.ones((2, 3, 2)), statics=sn.Ragged.from_list([np.ones((2, 2)), np.ones((1, 2))]))
     assert rnn.explain().split("\n\n")[0].splitlines()[1:] == [
-        "  0    a recurrence over rows/steps, step by step: what is inside needs its memory",
+        "  0    a recurrence over rows/steps, step by step: an inner recurrence needs its memory",
         "  0.0  operations at rows/static and sums of them, all sequences at once",
         "  0.1  operations at rows, all at once",
     ]
