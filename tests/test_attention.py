@@ -74,8 +74,8 @@ def test_what_is_the_same_at_every_step_is_done_once():
     keys = sequences([3, 2], 2)
     values = keys.with_values(np.ones((5, 4), "float32"))
     rnn(sequences([2, 1], 3), statics={"keys": keys, "values": values})
-    first, loop = rnn.schedule.parts
-    assert (first.kind, loop.kind) == ("plain", "loop")
+    first, whole = rnn.schedule.parts
+    assert (first.kind, whole.kind) == ("plain", "recurrence")
     assert "@" in rnn.explain().partition("part 1")[0]
 
 

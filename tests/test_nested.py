@@ -194,7 +194,7 @@ def test_a_nesting_is_explained_part_by_part():
         "2 a recurrence over rows/steps, all sequences at once",
     ]
     assert explained_parts(continued) == [
-        "0 a recurrence over rows/steps, step by step: what is inside needs its memory",
+        "0 a recurrence over rows/steps, step by step: an inner recurrence needs its memory",
         "0.0 a recurrence over rows/steps, all sequences at once",
         "0.1 operations at rows, all at once",
     ]

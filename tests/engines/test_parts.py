@@ -46,10 +46,13 @@ def test_a_maximum_of_what_is_no_number_is_none():
 # ---- steps laid out once -----------------------------------------------------------------------------------
 
 
+added = sn.RNN(lambda x, c, p: (c, c + x * x), memory=3)
+
+
 def attending(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
-    """Looks at keys by the memory, through operations of several extents."""
+    """Looks at keys by the memory, through operations of several extents and a recurrence over them."""
     keys = np.tanh(statics["keys"] + sn.expand(h, statics["keys"]))
-    h = np.tanh(sn.reduce(keys * keys, "sum") @ p + statics["gain"] * x)
+    h = np.tanh(added(keys, initial=h)[1] @ p + statics["gain"] * x)
     return h, h
 
 
@@ -186,15 +189,16 @@ def test_what_is_made_on_the_way_is_what_the_interpreter_makes(look: Any, dtype:
 
 
 def test_sums_and_repeated_values_are_no_parts_of_their_own():
-    def step(x: Any, h: Any, p: None, statics: Any) -> tuple[Any, Any]:
-        h = np.tanh(x + sn.reduce(np.tanh(statics * sn.expand(h, statics)), "sum"))
-        return h, h
+    def step(x: Any, h: Any, p: None) -> tuple[Any, Any]:
+        seen = np.tanh(x * sn.expand(h, x))
+        h = np.tanh(h + sn.reduce(seen, "sum"))
+        return (h, seen), h
 
     rnn = sn.RNN(step, memory=2)
-    rnn(np.ones((2, 3, 2)), statics=sn.Ragged.from_list([np.ones((2, 2)), np.ones((1, 2))]))
+    rnn(sn.Ragged.from_list([[np.ones((2, 2)), np.ones((1, 2))]]))
     assert rnn.explain().split("\n\n")[0].splitlines()[1:] == [
-        "  0    a recurrence over rows/steps, step by step: what is inside needs its memory",
-        "  0.0  operations at rows/static and sums of them, all sequences at once",
+        "  0    a recurrence over rows/steps, step by step: an inner sequence is its output",
+        "  0.0  operations at rows/steps and sums of them, all sequences at once",
         "  0.1  operations at rows, all at once",
     ]
 

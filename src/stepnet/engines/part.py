@@ -13,6 +13,7 @@ from stepnet.net.interpret import Segments, by_steps, expand
 from stepnet.net.ir import Net
 from stepnet.net.totals import REDUCTIONS
 from stepnet.net.types import CONST, ROWS, STEPS, Extent
+from stepnet.plan.groups import has_inner
 from stepnet.plan.schedule import Part, Schedule
 
 Array = np.ndarray
@@ -43,7 +44,7 @@ class Frame:
     def of(cls, packed: Packed) -> "Frame":
         """The frame of a call's values."""
         call, frame = packed.call, cls(packed.segments, packed.gaps)
-        if packed.places is None and not call.inner and not call.beside:
+        if packed.places is None:
             frame.calls[STEPS] = call.with_arrays((), ())
         return frame
 
@@ -65,10 +66,11 @@ class Frame:
     def new_sequences(self, extent: Extent) -> Call:
         """The same, made anew."""
         if self.gaps is not None and extent == STEPS:
-            return replace(self.gaps, sequences=(), initial=(), statics=(), beside={})
-        offsets = self.segments.into(extent)
-        begun = self.segments.begun if extent == STEPS else None
-        return Call((), offsets[:-1], np.diff(offsets), int(offsets[-1]), (), begun=begun)
+            return replace(self.gaps, sequences=(), initial=(), statics=())
+        offsets, own = self.segments.into(extent), extent == STEPS
+        begun = self.segments.begun if own else None
+        call = Call((), offsets[:-1], np.diff(offsets), int(offsets[-1]), (), begun=begun)
+        return replace(call, inner=self.segments.offsets[1:], beside=self.segments.beside) if own else call
 
     def count(self, extent: Extent) -> int:
         """How many values there are at an extent, those in gaps included."""
@@ -169,7 +171,8 @@ def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame)
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """A flat recurrence over the sequences at its extent, or several joined ones."""
     call, results = sequence_call(part, values, frame), None
-    if frame.kept is not None:
+    reads_inner = part.node is not None and has_inner(part.node.recur.body)
+    if frame.kept is not None and not reads_inner:
         results = kept_results(part, bound, call, frame.segments.into(part.extent), frame.kept)
     if results is None:
         made = bound(call)

@@ -24,7 +24,7 @@ from stepnet.net.ends import Ends
 from stepnet.net.ir import Net, Node, all_nodes
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.plan.passes import optimised
-from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.passes.rewrite import value_read, view_chain
 from stepnet.plan.passes.when import When, when
 from stepnet.values.once import computed_once
 
@@ -248,9 +248,9 @@ def phase_of_each(net: Net, numbers: list[int], later: set[int]) -> dict[int, in
             continue
         own_phase = 0
         for operand in node.inputs:
-            root, _ = view_chain(net, operand)
+            root = value_read(net, operand)
             if root in phase and root in inside:
-                along = node.kind == "pointwise" and number not in later and reads_along(net, operand, node)
+                along = node.kind == "pointwise" and number not in later and joins(net, operand, node)
                 own_phase = max(own_phase, phase[root] + (0 if along else 1))
         phase[number] = own_phase
     return phase
@@ -261,12 +261,17 @@ def torn_nodes(net: Net, phase: dict[int, int]) -> set[int]:
 
     Threads share products, and the pointwise work of their size, by unit; all other work by row.
     """
-    products = {(phase[n], net.nodes[n].types[0].size) for n in phase if net.nodes[n].kind == "matmul"}
+
+    def kind(number: int) -> tuple[int, Extent, int]:
+        type_ = net.nodes[number].types[0]
+        return phase[number], type_.extent, type_.size
+
+    products = {kind(number) for number in phase if net.nodes[number].kind == "matmul"}
 
     def by_unit(number: int) -> bool:
         node = net.nodes[number]
         shared = node.kind in ("pointwise", "matmul") or node.operation == "result"
-        return shared and (phase[number], node.types[0].size) in products
+        return shared and kind(number) in products
 
     return {
         number
@@ -277,6 +282,14 @@ def torn_nodes(net: Net, phase: dict[int, int]) -> set[int]:
         and phase[root] == phase[number]
         and by_unit(root) != by_unit(number)
     }
+
+
+def joins(net: Net, operand: int, user: Node) -> bool:
+    """Whether a pointwise node may run in the phase of the value that it reads. A reduction over a sequence
+    ends its phase, and so does a value that is repeated along one.
+    """
+    root, _ = view_chain(net, operand)
+    return net.nodes[root].operation not in ("expand", "reduce") and reads_along(net, operand, user)
 
 
 def reads_along(net: Net, operand: int, user: Node) -> bool:

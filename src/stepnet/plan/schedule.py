@@ -1,6 +1,6 @@
 """A net of nested recurrences as parts that run one after the other: a schedule.
 
-    recurrence    a flat one, over the sequences at some depth: run by an engine, all rows at once
+    recurrence    over the sequences at some depth, whose steps may read inner ones: by an engine, all at once
     plain         nodes without a recurrence: run by an engine as a recurrence without memory
     across        a value expanded to, or reduced from, a deeper extent: NumPy
     total         a value over all rows, and values computed from such: NumPy
@@ -18,9 +18,10 @@ import numpy as np
 
 from stepnet.errors import NetError
 from stepnet.net.ir import Builder, Net, Node, Recur, without_unused
-from stepnet.net.type_rules import recur_extent
+from stepnet.net.type_rules import deeper, recur_extent
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.groups import Groups, has_inner, is_plain, results_of, waves
+from stepnet.plan.inner import why_in_parts
 from stepnet.plan.passes.lift import lift
 from stepnet.plan.passes.unloop import unloop
 from stepnet.plan.passes.when import is_constant, known_once
@@ -192,8 +193,9 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
     if node.operation != "recur":
         return Part("across", node.inputs, tuple(numbers), node=node)
     body: Net = node.attributes["body"]
-    if has_inner(body):
-        return loop(net, numbers[0])
+    extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
+    if has_inner(body) and why_in_parts(node, extent):
+        return loop(net, numbers[0], extent)
     return recurrence(net, numbers[0], groups, plans)
 
 
@@ -319,7 +321,7 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
             operands.append(outer.of(operand))
             continue
         reads.append(-1 if operand in groups.zeros else operand)
-        here = STEPS if place < recur.sequence_count else ROWS
+        here = deeper(STEPS, type_.extent) if place < recur.sequence_count else type_.extent
         operands.append(outer.builder.input(type_.at(here), f"value{operand}"))
         if here == STEPS:
             outer.place[operand] = operands[-1]
@@ -354,9 +356,8 @@ def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
     return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
 
 
-def loop(net: Net, number: int) -> Part:
+def loop(net: Net, number: int, extent: Extent) -> Part:
     """A recurrence that runs step by step, because an inner one needs its memory."""
     node = net.nodes[number]
-    extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
     body: Net = node.attributes["body"]
     return Part("loop", node.inputs, results_of(net, number), extent, node=node, inner=Schedule(body, body))

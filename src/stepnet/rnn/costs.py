@@ -13,7 +13,7 @@ from stepnet.net.type_rules import TOTALS
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
-from stepnet.rnn.explain import flops, is_work, nbytes, stages_of, traffic
+from stepnet.rnn.explain import flops, inner_extent, is_work, nbytes, stages_of, traffic
 
 STAGE_EXTENTS = {
     "once": CONST,
@@ -79,7 +79,8 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
     if part.plan is not None:
         rows = part.extent[:-1] if part.kind == "recurrence" else part.extent
         places = {CONST: CONST, ROWS: rows, STEPS: part.extent}
-        yield from ((places[extent], cost) for extent, cost in plan_costs(part.plan))
+        for extent, cost in plan_costs(part.plan):
+            yield places.get(extent, (*part.extent, *extent[2:])), cost
     elif part.inner is not None:
         for extent, cost in costs(part.inner).items():
             yield (*part.extent, *extent[1:]) if extent else CONST, cost
@@ -95,8 +96,13 @@ def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
             yield from node_costs(net, numbers)
             continue
         work = [n for n in numbers if is_work(net.nodes[n]) or net.nodes[n].operation == "result"]
-        if any(is_work(net.nodes[n]) for n in work):
-            yield STAGE_EXTENTS[name], Cost(sum(flops(net, n) for n in work), *traffic(net, work))
+        by_extent: dict[Extent, list[int]] = {}
+        for number in work:
+            inner = inner_extent(net, number)[1:] if name == "loop" else ()
+            by_extent.setdefault((*STAGE_EXTENTS[name], *inner), []).append(number)
+        for extent, own in by_extent.items():
+            if any(is_work(net.nodes[n]) for n in own):
+                yield extent, Cost(sum(flops(net, n) for n in own), *traffic(net, own))
 
 
 def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]]:

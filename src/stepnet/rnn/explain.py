@@ -21,7 +21,7 @@ from stepnet.engines import (
 from stepnet.engines.placed import choice as placed_on
 from stepnet.errors import RefusedError
 from stepnet.net.ir import Net, Node
-from stepnet.net.types import CONST, Type
+from stepnet.net.types import CONST, Extent, Type
 from stepnet.plan.plan import Plan, picks
 from stepnet.plan.schedule import Schedule
 from stepnet.plan.side_by_side import Load
@@ -58,7 +58,7 @@ class Stage:
     """The work of one stage, by phase, and its cost each time it runs.
 
     `weights` are the bytes of parameters that are read. `values` are the bytes of other values that are read
-    or written.
+    or written. `inner` is the flops for each step of the inner sequences that a step reads.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Stage:
     flops: int
     weights: int
     values: int
+    inner: int = 0
 
 
 @dataclass(frozen=True)
@@ -237,9 +238,17 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
             if is_work(net.nodes[n]) or net.nodes[n].operation == "result"
         ]
         if any(lines):
+            deep = {n for n in numbers if name == "loop" and len(inner_extent(net, n)) > 1}
             weights, values = traffic(net, numbers)
-            total = sum(flops(net, n) for n in numbers)
-            yield Stage(name, tuple(text for text in lines if text), total, weights, values)
+            of_inner = sum(flops(net, n) for n in deep)
+            of_rows = sum(flops(net, n) for n in numbers) - of_inner
+            yield Stage(name, tuple(text for text in lines if text), of_rows, weights, values, of_inner)
+
+
+def inner_extent(net: Net, number: int) -> Extent:
+    """How often a node of a step is computed: for each row, or for each step of its inner sequences."""
+    node = net.nodes[number]
+    return net.type_of(node.inputs[0]).extent if node.operation == "reduce" else node.types[0].extent
 
 
 def line(names: Names, number: int) -> Line:
@@ -407,6 +416,7 @@ def stage_lines(stage: Stage) -> list[str]:
     costs = [amount(stage.flops, "flop")]
     costs += [f"{amount(stage.weights, 'B')} of weights"] if stage.weights else []
     costs += [f"{amount(stage.values, 'B')} of values"] if stage.values else []
+    costs += [f"{amount(stage.inner, 'flop')} for each step of the inner sequences"] if stage.inner else []
     lines = [f"{TITLES[stage.name]}: {', '.join(costs)}"]
     for place, phase in enumerate(stage.phases, 1):
         indent = "  "

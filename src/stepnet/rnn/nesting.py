@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from stepnet.net.types import extent_text
+from stepnet.plan.groups import has_inner
+from stepnet.plan.inner import why_in_parts
 from stepnet.plan.schedule import Part, Schedule
 
 
@@ -17,6 +19,11 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
             yield from parts_of(part.inner, f"{number}.")
 
 
+def reads_inner(part: Part) -> bool:
+    """Whether the steps of a recurrence read inner sequences."""
+    return part.node is not None and has_inner(part.node.recur.body)
+
+
 def described(part: Part, schedule: Schedule) -> str:
     """What a part is, in one line."""
     at = extent_text(part.extent)
@@ -25,10 +32,12 @@ def described(part: Part, schedule: Schedule) -> str:
         return f"{layers} over {at} in one piece, all sequences at once"
     if part.kind == "recurrence" and part.node is None:
         return f"operations at {at} and sums of them, all sequences at once"
+    if part.kind == "recurrence" and reads_inner(part):
+        return f"a recurrence over {at}, all sequences at once, with the inner sequences of each step"
     if part.kind == "recurrence":
         return f"a recurrence over {at}, all sequences at once"
-    if part.kind == "loop":
-        return f"a recurrence over {at}, step by step: what is inside needs its memory"
+    if part.kind == "loop" and part.node is not None:
+        return f"a recurrence over {at}, step by step: {why_in_parts(part.node, part.extent)}"
     if part.kind == "plain":
         return f"operations at {at}, all at once"
     assert part.node is not None

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from stepnet.net.ir import Net
 from stepnet.net.precision import Precision
 from stepnet.plan.passes.chain import chain
+from stepnet.plan.passes.columns import columns
 from stepnet.plan.passes.fold import fold
 from stepnet.plan.passes.hoist import hoist
 from stepnet.plan.passes.join import join
@@ -27,6 +28,7 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
     part,
     split,
     regroup,
+    columns,
     legalise,
     narrow,
     hoist,

@@ -62,7 +62,8 @@ class Hoist:
         inner = Builder()
         needed = self.needed()
         place: dict[int, int] = {}
-        sequences = [n for n in needed if self.outward.extent(n) == STEPS] or [self.body.inputs[0]]
+        own = self.recur.sequences
+        sequences = [n for n in needed if n in own or self.outward.extent(n) == STEPS] or own[:1]
         others = [n for n in needed if n not in sequences]
         for number in (*sequences, *self.recur.memories, *others):
             type_ = self.body.type_of(number)
@@ -90,11 +91,12 @@ class Hoist:
 
 def staying(recur: Recur, known: list[When]) -> list[bool]:
     """For each node of a body whether it is computed in the loop."""
-    body = recur.body
+    body, inner = recur.body, of_inner_sequences(recur.body)
     early = {
         n for n, time in enumerate(known) if time == When.BEFORE and body.nodes[n].types[0].extent != CONST
     }
-    inside = [n for n, time in enumerate(known) if time == When.IN]
+    early -= inner
+    inside = [n for n, time in enumerate(known) if time == When.IN or n in inner]
     read = {operand for number in inside for operand in body.nodes[number].inputs}
     sinks = early & (read | set(recur.following))
     operands = {n: [operand for operand in body.nodes[n].inputs if operand in early] for n in early}
@@ -103,7 +105,7 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
     first = {n for n in early if weights[n] and (is_dear(body.nodes[n]) or n in recur.outputs)}
     first |= early & {*recur.sequences}
     cut = smallest_cut(operands, {n: size for n, size in weights.items() if size}, first, sinks)
-    stays = [time == When.IN for time in known]
+    stays = [time == When.IN or number in inner for number, time in enumerate(known)]
     waiting = list(sinks - cut)
     while waiting:
         number = waiting.pop()
@@ -111,6 +113,18 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
             stays[number] = True
             waiting += [operand for operand in operands[number] if operand not in cut]
     return stays
+
+
+def of_inner_sequences(body: Net) -> set[int]:
+    """The nodes that are computed at the steps of inner sequences, or from such: they stay. Those that can
+    leave the loop were lifted out before.
+    """
+    inner = set[int]()
+    for number, node in enumerate(body.nodes):
+        deep = len(node.types[0].extent) > 1 and node.operation != "input"
+        if deep or node.operation == "reduce" or not inner.isdisjoint(node.inputs):
+            inner.add(number)
+    return inner
 
 
 def weight(body: Net, number: int, recur: Recur) -> int:

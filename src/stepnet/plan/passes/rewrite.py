@@ -59,3 +59,11 @@ def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
         chain.append(net.nodes[number])
         number = net.nodes[number].inputs[0]
     return number, chain[::-1]
+
+
+def value_read(net: Net, number: int) -> int:
+    """The node whose value is read through views, and through repetitions along inner sequences."""
+    root, _ = view_chain(net, number)
+    while net.nodes[root].operation == "expand":
+        root, _ = view_chain(net, net.nodes[root].inputs[0])
+    return root

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from stepnet.net.ir import Builder, Net, ancestors
 from stepnet.net.types import CONST, STEPS
+from stepnet.plan.passes.lift import is_inner
 from stepnet.plan.passes.outward import Outward
 
 MUCH_LARGER, LARGE = 8, 1024
@@ -68,6 +69,8 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
             if body.type_of(number).extent != CONST
         }
         only -= set(body.inputs)
+        if any(is_inner(body.nodes[number]) for number in only):
+            continue  # it would need an array of every step's inner sequences
         if any(body.nodes[number].kind in ("matmul", "reduce", "scan") for number in only) and not any(
             body.nodes[number].operation == "index" for number in only
         ):

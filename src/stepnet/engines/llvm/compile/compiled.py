@@ -13,7 +13,7 @@ from typing import TypeVar
 from stepnet.engines.llvm.lower.needs import Needs
 from stepnet.engines.llvm.machine.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.machine.image import ObjectCode
-from stepnet.engines.llvm.machine.records import Field, Source
+from stepnet.engines.llvm.machine.records import Axis, Field, Source, Words
 from stepnet.engines.llvm.machine.words import WORDS
 from stepnet.engines.llvm.products.constants import Constants
 
@@ -31,7 +31,8 @@ class Layout:
     the layout of values made from the parameters. strides: bytes from row to row of each record. words: the
     words of a call that are pointers to arrays, by kind. wanted: those that must be present. sequence_words:
     those that `sequences` reads. counts: whether steps are counted. weights and other_weights: bytes of
-    parameters that are read at every step, and for each block of steps.
+    parameters that are read at every step, and for each block of steps. axes, inner: the inner sequences that
+    steps read, and the arrays with their values.
     """
 
     needs: Needs
@@ -44,6 +45,8 @@ class Layout:
     counts: bool
     weights: int
     other_weights: int
+    axes: tuple[Axis, ...]
+    inner: tuple[Words, ...]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ def written(plan: Plan, target: Target) -> tuple[ir.Module, Layout]:
         program.program.index is not None,
         program.weights,
         program.other_weights,
+        program.program.axes,
+        program.program.words,
     )
     return module, layout
 

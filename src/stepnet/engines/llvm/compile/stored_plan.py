@@ -7,7 +7,7 @@ from stepnet.engines.llvm.compile.compiled import Compiled, Generated, Layout
 from stepnet.engines.llvm.lower.needs import Needs, Slot
 from stepnet.engines.llvm.machine.image import ObjectCode
 from stepnet.engines.llvm.machine.late import late
-from stepnet.engines.llvm.machine.records import Field, Source
+from stepnet.engines.llvm.machine.records import Axis, Field, Source, Words
 from stepnet.engines.llvm.machine.stored_code import Kernel, keep, made_beside, read
 from stepnet.engines.llvm.machine.target import Target, host_target
 from stepnet.engines.llvm.products.constants import Constant, Constants, Packed, Places, Scaled
@@ -29,6 +29,8 @@ PLAN = Form(
     Packed,
     Scaled,
     Type,
+    Axis,
+    Words,
 )
 
 

@@ -81,9 +81,12 @@ class CellCode:
 
     def plain(self) -> None:
         """Pointwise work without products: row by row."""
-        code = self.code
-        with self.stage.own_rows() as row, code.loop(code.number(0), code.number(self.blocks)) as block:
-            self.epilogue([Cell(row, block, {})])
+        code, abreast = self.code, ABREAST if self.stage.reaches_beyond else 1
+        with (
+            self.stage.own_rows(abreast) as row,
+            code.loop(code.number(0), code.number(self.blocks)) as block,
+        ):
+            self.epilogue([Cell(code.add(row, code.number(place)), block, {}) for place in range(abreast)])
 
     def tile(self, tile: Tile, row: ir.Value, block: ir.Value) -> list[Cell]:
         """The products of one tile, on registers."""
@@ -166,16 +169,21 @@ class CellCode:
 
     def epilogue(self, cells: list[Cell]) -> None:
         """The pointwise nodes of some cells abreast, and the stores."""
+        code, values = self.code, self.computed(cells)
+        for operand, target in self.loop.stores:
+            parts = parted(code, self.abreast(operand, cells, values), len(cells))
+            for cell, part in zip(cells, parts, strict=True):
+                self.store(part, target, cell.row, cell.block)
+
+    def computed(self, cells: list[Cell]) -> dict[int, ir.Value]:
+        """The values of the pointwise nodes of some cells abreast, and their sums of products."""
         code = self.code
         values = {number: joined(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums}
         for number, operands in self.loop.nodes:
             vectors = [self.abreast(operand, cells, values) for operand in operands]
             node = self.stage.net.nodes[number]
             values[number] = pointwise(code, node, vectors, [operand.dtype for operand in operands])
-        for operand, target in self.loop.stores:
-            parts = parted(code, self.abreast(operand, cells, values), len(cells))
-            for cell, part in zip(cells, parts, strict=True):
-                self.store(part, target, cell.row, cell.block)
+        return values
 
     def fetch(self, row: ir.Value, block: ir.Value) -> None:
         """Asks for the memory that the elementwise work of a cell reads and writes, ahead of time."""

@@ -22,15 +22,18 @@ is how an interrupt arrives in the middle of a long call.
 Where sequences end early (`emit/early.py`), a call may be over behind any block.
 """
 
+from collections.abc import Sequence
+
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.call_code import CallCode
 from stepnet.engines.llvm.emit.early import end_early
 from stepnet.engines.llvm.emit.emit import emit
+from stepnet.engines.llvm.emit.lanes import emit_lanes
 from stepnet.engines.llvm.emit.stage import Rows, StageCode
 from stepnet.engines.llvm.emit.timetable import write_timetable
 from stepnet.engines.llvm.emit.transfers import begin_all, end, gather, scatter
-from stepnet.engines.llvm.lower.loops import Loop
+from stepnet.engines.llvm.lower.loops import LaneLoop, Phase
 from stepnet.engines.llvm.machine.system import clock
 from stepnet.engines.llvm.writing.code import I64, POINTER
 from stepnet.net.ir import Net
@@ -130,8 +133,10 @@ def between(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
     code.store(threads, call.threads_cell)
 
 
-def write_phases(call: CallCode, net: Net, phases: list[list[Loop]], rows: Rows) -> None:
-    """The phases of a stage, a barrier after each."""
+def write_phases(
+    call: CallCode, net: Net, phases: Sequence[Phase], rows: Rows, base: ir.Value | None = None
+) -> None:
+    """The phases of a stage, a barrier after each. base: the row of the block that a step begins with."""
     stage = StageCode(
         call.code,
         net,
@@ -142,9 +147,13 @@ def write_phases(call: CallCode, net: Net, phases: list[list[Loop]], rows: Rows)
         call.threads,
         call.program.width,
     )
-    for loops in phases:
-        for loop in loops:
-            emit(stage, loop)
+    for phase in phases:
+        if isinstance(phase, LaneLoop):
+            assert base is not None
+            emit_lanes(call, stage, base, phase)
+        else:
+            for loop in phase:
+                emit(stage, loop)
         call.wait()
 
 
@@ -173,7 +182,7 @@ def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir
             begin_all(call, step, now)
         call.wait()
     here = call.rows(base, rows, now=now, next=following, lane=call.pointer["lane"])
-    write_phases(call, call.program.body, call.program.loop, here)
+    write_phases(call, call.program.body, call.program.loop, here, base)
     if any(final >= 0 for _, final, _ in call.program.memories):
         with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
             end(call, lane, call.read("done", code.add(base, lane)), following)

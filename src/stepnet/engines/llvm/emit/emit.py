@@ -9,14 +9,17 @@ from stepnet.engines.llvm.emit.reductions import emit_reduction
 from stepnet.engines.llvm.emit.scans import emit_scan
 from stepnet.engines.llvm.emit.stage import StageCode
 from stepnet.engines.llvm.emit.units import emit_units
+from stepnet.engines.llvm.emit.words import emit_fold, emit_words_reduction
 from stepnet.engines.llvm.lower.loops import (
     CopyLoop,
     EncodeLoop,
+    FoldLoop,
     GatherLoop,
     Loop,
     ReduceLoop,
     ScanLoop,
     UnitLoop,
+    WordsReduceLoop,
 )
 
 EMITTERS: Mapping[type[Loop], Callable[[StageCode, Any], None]] = {
@@ -26,6 +29,8 @@ EMITTERS: Mapping[type[Loop], Callable[[StageCode, Any], None]] = {
     ReduceLoop: emit_reduction,
     ScanLoop: emit_scan,
     GatherLoop: emit_gather,
+    FoldLoop: emit_fold,
+    WordsReduceLoop: emit_words_reduction,
 }
 
 

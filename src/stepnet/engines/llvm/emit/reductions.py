@@ -8,7 +8,7 @@ the other.
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.stage import StageCode
-from stepnet.engines.llvm.lower.loops import ReduceLoop, ScanLoop
+from stepnet.engines.llvm.lower.loops import FoldLoop, ReduceLoop, ScanLoop
 from stepnet.engines.llvm.writing.code import (
     I1,
     I32,
@@ -47,7 +47,7 @@ def of_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
         trailing(stage, loop, row, source)
 
 
-def combine(code: Code, loop: ReduceLoop | ScanLoop, a: ir.Value, b: ir.Value) -> ir.Value:
+def combine(code: Code, loop: ReduceLoop | ScanLoop | FoldLoop, a: ir.Value, b: ir.Value) -> ir.Value:
     """Two partial results as one."""
     dtype = loop.targets[0].dtype
     node = Node(COMBINE[loop.operation], (), (Type(ROWS, (), dtype),))
@@ -60,7 +60,7 @@ def loaded(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: in
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
 
 
-def neutral(code: Code, loop: ReduceLoop, type_: ir.Type) -> ir.Value:
+def neutral(code: Code, loop: ReduceLoop | FoldLoop, type_: ir.Type) -> ir.Value:
     """What changes no result: 0, or the far end of the dtype."""
     element = element_type(type_)
     if loop.operation == "sum":
@@ -112,7 +112,7 @@ def trailing(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value
         put(stage, loop, row, place, folded(code, loop, total))
 
 
-def folded(code: Code, loop: ReduceLoop, value: ir.Value) -> ir.Value:
+def folded(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
     """The elements of a vector reduced to one number: halves onto halves."""
     while isinstance(value.type, ir.VectorType):
         half = value.type.count // 2

@@ -35,6 +35,33 @@ class RowsOutside:
 
 
 @dataclass(frozen=True)
+class OneRow:
+    """The row of an array of the call that all rows of a stage read."""
+
+    pointer: ir.Value
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to it."""
+        return self.pointer
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Rows of an array of the call that lie one after the other: the pointer to the first, the bytes of each,
+    and memory that is read for rows beyond the stage's.
+    """
+
+    pointer: ir.Value
+    bytes: int
+    nowhere: ir.Value
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to a row of a stage of so many."""
+        there = code.at(self.pointer, code.mul(row, code.number(self.bytes)))
+        return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
+
+
+@dataclass(frozen=True)
 class Rows:
     """The rows of a stage: for each record the pointer to its first row, and the stride; and the rows of
     arrays that are read and written in place.
@@ -43,7 +70,7 @@ class Rows:
     pointers: dict[str, ir.Value]
     strides: dict[str, int]
     count: ir.Value
-    outside: Mapping[str, RowsOutside] = field(default_factory=dict[str, RowsOutside])
+    outside: Mapping[str, RowsOutside | OneRow | InOrder] = field(default_factory=dict[str, RowsOutside])
 
     def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
         """The pointer to a row of a record."""
@@ -51,10 +78,20 @@ class Rows:
             return self.outside[record].at(code, row, self.count)
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
+    def alone(self, code: Code, row: ir.Value) -> "Rows":
+        """A row by itself."""
+        outside = {record: OneRow(array.at(code, row, self.count)) for record, array in self.outside.items()}
+        pointers = {record: self.at(code, record, row) for record in self.pointers}
+        return Rows(pointers, self.strides, code.number(1), outside)
+
 
 @dataclass
 class StageCode:
-    """The context in which the loops of a stage are written."""
+    """The context in which the loops of a stage are written.
+
+    reaches_beyond: whether pointwise work may reach beyond the rows too, as tiles of products do. The stage
+    is one thread's then.
+    """
 
     code: Code
     net: Net
@@ -64,12 +101,13 @@ class StageCode:
     thread: ir.Value
     threads: ir.Value
     width: int
+    reaches_beyond: bool = False
 
     # ---- sharing work
 
-    def own_rows(self) -> AbstractContextManager[ir.Value]:
-        """A loop over this thread's rows: every n-th row for n threads."""
-        return self.code.loop(self.thread, self.rows.count, self.threads)
+    def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
+        """A loop over this thread's rows: every n-th row for n threads. One thread may take some abreast."""
+        return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
         """The first and the last unit block of this thread, in whole grains."""

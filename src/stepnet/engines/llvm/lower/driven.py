@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from stepnet.engines.llvm.lower.loops import Loop
-from stepnet.engines.llvm.machine.records import Field, Outside, Source
+from stepnet.engines.llvm.lower.loops import Loop, Phase
+from stepnet.engines.llvm.machine.records import Axis, Field, Outside, Source, Words
 from stepnet.net.ir import Net
 
 
@@ -14,14 +14,14 @@ class Program:
 
     inputs, outputs and kept are copied to and from the fields of the block. outputs are of every step or the
     last of each sequence, as the call says; kept ones are of every step. outside: the arrays that are not
-    copied. memories: for each the source of its first value, the word of the array of its last values (-1 for
-    none), and its field.
+    copied. axes, words: the inner sequences of rows, and the arrays with their values. memories: for each the
+    source of its first value, the word of the array of its last values (-1 for none), and its field.
     """
 
     body: Net
     outer: Net
     before: list[list[Loop]]
-    loop: list[list[Loop]]
+    loop: list[Phase]
     after: list[list[Loop]]
     strides: dict[str, int]
     width: int
@@ -34,3 +34,5 @@ class Program:
     kept: tuple[tuple[int, Field], ...]
     outside: tuple[Outside, ...]
     index: Field | None
+    axes: tuple[Axis, ...] = ()
+    words: tuple[Words, ...] = ()

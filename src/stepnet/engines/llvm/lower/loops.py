@@ -6,6 +6,8 @@ scans          along features, likewise
 gathers        rows of a parameter at integers
 copies         features moved to another place
 encodings      left sides of products, for weights in fewer bits
+words          values of a row from those of its words, the steps of an inner sequence
+folds          over all features of each word
 """
 
 from dataclasses import dataclass
@@ -164,4 +166,46 @@ class GatherLoop:
     targets: tuple[Field, ...]
 
 
-Loop = UnitLoop | CopyLoop | EncodeLoop | ReduceLoop | ScanLoop | GatherLoop
+@dataclass(frozen=True)
+class WordsReduceLoop:
+    """A value of `size` numbers for a row from those of its words along an axis, added in their order.
+
+    The nodes are computed word by word on registers, and `source` may be the last of them.
+    """
+
+    how: str
+    axis: str
+    size: int
+    nodes: tuple[tuple[int, tuple[Operand, ...]], ...]
+    source: Operand
+    targets: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class FoldLoop:
+    """All `size` numbers of each word reduced to one. The nodes are computed on registers, and `source` may
+    be the last of them.
+    """
+
+    operation: str
+    size: int
+    nodes: tuple[tuple[int, tuple[Operand, ...]], ...]
+    source: Operand
+    targets: tuple[Field, ...]
+
+
+Loop = UnitLoop | CopyLoop | EncodeLoop | ReduceLoop | ScanLoop | GatherLoop | WordsReduceLoop | FoldLoop
+
+
+@dataclass(frozen=True)
+class LaneLoop:
+    """Work lane by lane: loops over a row of its own (axis ""), and over the row's words along an axis."""
+
+    work: tuple[tuple[str, Loop], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.work)
+
+
+Phase = list[Loop] | LaneLoop
+"""Work between two barriers: loops over all rows, or work lane by lane."""

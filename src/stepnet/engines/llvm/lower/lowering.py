@@ -8,6 +8,7 @@ is neither is read through a table.
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -16,11 +17,14 @@ from stepnet.engines.llvm.lower.loops import (
     Broadcast,
     CopyLoop,
     EncodeLoop,
+    FoldLoop,
     GatherLoop,
     Immediate,
+    LaneLoop,
     Load,
     Loop,
     Operand,
+    Phase,
     Product,
     ReduceLoop,
     Register,
@@ -29,7 +33,10 @@ from stepnet.engines.llvm.lower.loops import (
     Table,
     Uniform,
     UnitLoop,
+    WordsReduceLoop,
 )
+from stepnet.engines.llvm.lower.segments import Segments, lane_by_lane
+from stepnet.engines.llvm.lower.taken_in import taken_in
 from stepnet.engines.llvm.machine.records import Field, Records
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.arithmetic import arithmetic
@@ -38,8 +45,8 @@ from stepnet.errors import NetError
 from stepnet.net.encodings import ENCODINGS
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, Type
-from stepnet.plan.passes.rewrite import view_chain
-from stepnet.plan.plan import reads_along, view_places
+from stepnet.plan.passes.rewrite import value_read, view_chain
+from stepnet.plan.plan import joins, view_places
 from stepnet.values.dtypes import DTYPES
 
 STORED = ("pointwise", "matmul", "extent")
@@ -52,7 +59,8 @@ class Stage:
 
     sources: fields that hold values already. wanted: the fields that results go to. scratch: the record in
     which the stage keeps values for itself. Found from these: the phase of each node, the fields of each node
-    that somebody reads outside its own loop, and the copies that have to be done before the current phase.
+    that somebody reads outside its own loop, the reduction that takes a node in, the words that are read
+    after other lanes were at work, and the copies that have to be done before the current phase.
     """
 
     net: Net
@@ -66,6 +74,8 @@ class Stage:
     wanted: dict[int, list[Field]]
     phases: tuple[tuple[int, ...], ...]
     phase_of: dict[int, int] = field(init=False)
+    taken_in: dict[int, int] = field(init=False)
+    kept: set[int] = field(init=False, default_factory=set[int])
     fields: dict[int, list[Field]] = field(init=False)
     settling: list[Loop] = field(init=False, default_factory=list[Loop])
     encoded: dict[tuple[int, str], tuple[Field, Field | None]] = field(
@@ -74,17 +84,64 @@ class Stage:
 
     def __post_init__(self) -> None:
         self.phase_of = {number: place for place, numbers in enumerate(self.phases) for number in numbers}
+        self.taken_in = taken_in(self.segments, self.wanted)
+        self.phase_of |= {number: self.phase_of[into] for number, into in self.taken_in.items()}
         self.fields = self.placed()
 
-    def loops(self) -> list[list[Loop]]:
+    @cached_property
+    def segments(self) -> Segments:
+        """Which phases run lane by lane."""
+        return Segments(self.net, self.inside, self.phases)
+
+    def phased(self) -> list[Phase]:
         """The loops by phase; results that are views, constants or sources are copied in one more phase."""
-        lowered: list[list[Loop]] = []
+        phases: list[tuple[list[Loop], list[Loop]]] = []
         for numbers in self.phases:
             loops = self.lower(numbers)
-            lowered += [self.settling, loops]
+            phases.append((self.settling, loops))
             self.settling = []
-        lowered.append(self.result_copies())
-        return [loops for loops in lowered if loops]
+        lowered = [*lane_by_lane(self.segments, phases), self.result_copies()]
+        return [phase for phase in lowered if phase]
+
+    def loops(self) -> list[list[Loop]]:
+        """The loops by phase of a stage without inner sequences."""
+        phases = self.phased()
+        loops = [phase for phase in phases if not isinstance(phase, LaneLoop)]
+        assert len(loops) == len(phases)
+        return loops
+
+    def new_field(self, type_: Type, kept: bool = False) -> Field:
+        """A field for a value that the stage keeps for itself.
+
+        kept: whether words are read after other lanes were at work.
+        """
+        axis = self.segments.axis(type_)
+        return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, type_)
+
+    # ---- words
+
+    def nodes_into(self, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
+        """The nodes that a reduction takes in, with their operands."""
+        nodes: list[tuple[int, tuple[Operand, ...]]] = []
+        for each in sorted(n for n, reduction in self.taken_in.items() if reduction == number):
+            own = self.net.nodes[each]
+            nodes.append((each, tuple(self.operand(operand, own.type, each) for operand in own.inputs)))
+        return tuple(nodes)
+
+    def fold(self, number: int) -> FoldLoop:
+        """A reduction of all features of each word, with the pointwise work ahead of it."""
+        node = self.net.nodes[number]
+        read = self.net.type_of(node.inputs[0])
+        nodes, source = self.nodes_into(number), self.operand(node.inputs[0], read, number)
+        return FoldLoop(node.operation, read.size, nodes, source, self.targets(number))
+
+    def words_reduction(self, number: int) -> WordsReduceLoop:
+        """A reduction over words, with the pointwise work ahead of it."""
+        node = self.net.nodes[number]
+        nodes, source = self.nodes_into(number), self.operand(node.inputs[0], node.type, number)
+        axis = self.segments.axis(self.net.type_of(node.inputs[0]))
+        how: str = node.attributes["how"]
+        return WordsReduceLoop(how, axis, node.type.size, nodes, source, self.targets(number))
 
     # ---- what leaves registers
 
@@ -94,9 +151,11 @@ class Stage:
         for number in self.phase_of:
             node = self.net.nodes[number]
             for operand in node.inputs:
-                root, _ = view_chain(self.net, operand)
+                root = value_read(self.net, operand)
                 if root in self.phase_of and not self.in_loop(operand, root, number):
                     needed.add(root)
+                    if self.segments.apart(self.phase_of[root], self.phase_of[number]):
+                        self.kept.add(root)
         for number in self.wanted:
             root, _ = view_chain(self.net, number)
             if root in self.phase_of and root != number:
@@ -105,7 +164,7 @@ class Stage:
         for number in reversed(self.phase_of):  # users first: their operands may lie within them
             wanted = [*self.wanted.get(number, []), *fields.get(number, [])]
             if number in needed and not any(target.is_readable for target in wanted):
-                wanted = [self.records.field(self.scratch, self.net.type_of(number)), *wanted]
+                wanted = [self.new_field(self.net.type_of(number), number in self.kept), *wanted]
             if wanted:
                 fields[number] = wanted
             for piece, start in self.pieces_inside(number):
@@ -126,6 +185,7 @@ class Stage:
             size = self.net.type_of(operand).size
             last = start + size == node.type.size
             stored = operand in self.phase_of and self.net.nodes[operand].kind in STORED
+            stored = stored and (operand not in self.kept or number in self.kept)
             if stored and size and start % self.width == 0 and (last or size % self.width == 0):
                 inside.append((operand, start))
             start += size
@@ -136,19 +196,28 @@ class Stage:
         node, source = self.net.nodes[user], self.net.nodes[root]
         if node.operation == "result":
             return True
+        if root in self.taken_in or user in self.taken_in:
+            return root in self.taken_in
         if node.kind != "pointwise" or source.kind not in STORED:
             return False
-        return self.phase_of[root] == self.phase_of[user] and reads_along(self.net, operand, node)
+        return self.phase_of[root] == self.phase_of[user] and joins(self.net, operand, node)
 
     # ---- loops
 
     def lower(self, numbers: tuple[int, ...]) -> list[Loop]:
         """The loops of one phase."""
         loops: list[Loop] = []
-        units: dict[int, list[int]] = {}
+        units: dict[tuple[int, str], list[int]] = {}
         for number in numbers:
             node = self.net.nodes[number]
-            if node.kind == "reduce":
+            if number in self.taken_in:
+                continue
+            key = node.types[0].size, self.segments.axis(node.types[0])
+            if self.segments.is_over_words(number):
+                loops.append(self.words_reduction(number))
+            elif self.segments.folds(number):
+                loops.append(self.fold(number))
+            elif node.kind == "reduce":
                 loops.append(self.reduction(number))
             elif node.kind == "scan":
                 loops.append(self.scan(number))
@@ -156,13 +225,11 @@ class Stage:
                 loops.append(self.gather(number))
             elif node.operation == "concatenate":
                 loops += self.concatenation(number)
-            elif node.operation == "products":
-                units.setdefault(node.types[0].size, []).append(number)
             elif node.kind in ("pointwise", "matmul") or node.operation == "result":
-                units.setdefault(node.type.size, []).append(number)
+                units.setdefault(key, []).append(number)
             else:
                 raise NetError(f"{node.operation} is no work of a stage")
-        return loops + [self.unit_loop(size, members) for size, members in units.items() if size]
+        return loops + [self.unit_loop(size, members) for (size, _), members in units.items() if size]
 
     def unit_loop(self, size: int, members: list[int]) -> UnitLoop:
         """Products and pointwise work of one size."""
@@ -218,8 +285,8 @@ class Stage:
             kind, type_ = arithmetic(weights, "float32", self.width, self.target), self.net.type_of(operand)
             words = Type(type_.extent, (kind.left_size(type_.size, self.width) // 4,), "int32")
             scale = Type(type_.extent, (1,), "float32")
-            target = self.records.field(self.scratch, words)
-            scales = self.records.field(self.scratch, scale) if ENCODINGS[weights].is_scaled else None
+            target = self.new_field(words)
+            scales = self.new_field(scale) if ENCODINGS[weights].is_scaled else None
             source = self.operand(operand, type_, -1)
             self.settling.append(EncodeLoop(type_.size, source, weights, target, scales))
             self.encoded[operand, weights] = target, scales
@@ -377,6 +444,6 @@ class Stage:
             if along and (by_number or not source.is_outside):
                 return source, start
         type_ = self.net.type_of(number)
-        settled = self.records.field(self.scratch, type_)
+        settled = self.new_field(type_)
         self.settling.append(CopyLoop(type_.size, self.operand(number, type_, -1), settled, 0))
         return settled, 0

@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field, replace
 
 from stepnet.engines.llvm.lower.driven import Program
-from stepnet.engines.llvm.lower.loops import Loop
+from stepnet.engines.llvm.lower.loops import Loop, Phase
 from stepnet.engines.llvm.lower.lowering import Stage
 from stepnet.engines.llvm.lower.needs import Needs
-from stepnet.engines.llvm.machine.records import LINE, Field, Outside, Records, Source
+from stepnet.engines.llvm.machine.records import LINE, Axis, Field, Outside, Records, Source, Words
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.words import ARRAYS, WORDS
 from stepnet.engines.llvm.products.constants import Constants
 from stepnet.net.ir import Net, ancestors
-from stepnet.net.types import CONST, ROWS, STEPS
+from stepnet.net.types import CONST, ROWS, STEPS, is_beside
 from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.passes.when import When, when
 from stepnet.plan.plan import Plan, picks
@@ -106,6 +106,8 @@ class Lowering:
         self.static_fields: list[tuple[Source, Field]] = []
         self.late = {number for numbers in self.plan.after for number in numbers}
         self.outside: list[Outside] = []
+        self.axes: dict[str, Axis] = {}
+        self.words_outside: list[Words] = []
         self.results: list[Result] = []
         self.output_sources: dict[int, Field] = {}
 
@@ -127,7 +129,9 @@ class Lowering:
         ended = self.lower_ended()
         rows = [word for work in (sequence, ended) if work is not None for word, _ in work.inputs]
         rows += [source.word for source, _ in (*self.static_fields, *expanded)]
-        strides = {name: self.records.stride(name) for name in ("now", "lane", "block", "sequence")}
+        of_words = [name for name in self.records.used if name.startswith(("words ", "kept "))]
+        names = ("now", "lane", "block", "sequence", *of_words)
+        strides = {name: self.records.stride(name) for name in names}
         program = Program(
             body=self.body,
             outer=self.net,
@@ -145,6 +149,8 @@ class Lowering:
             kept=tuple(kept),
             outside=tuple(self.outside),
             index=index,
+            axes=tuple(self.axes.values()),
+            words=tuple(self.words_outside),
         )
         weights = read_by(self.body), read_by(self.net)
         return Lowered(program, self.constants, sequence, ended, self.words, frozenset(rows), *weights)
@@ -162,7 +168,8 @@ class Lowering:
     @property
     def nowhere(self) -> int:
         """The bytes of memory for rows that are nowhere."""
-        return max((array.field.bytes for array in self.outside), default=LINE)
+        arrays = (*self.outside, *self.words_outside)
+        return max((array.field.bytes for array in arrays), default=LINE)
 
     def place_results(self) -> None:
         """The array of every result of each step, and its field where it is written in place."""
@@ -186,7 +193,10 @@ class Lowering:
         inputs: list[tuple[int, Field]] = []
         ends = self.plan.ends
         for place, number in enumerate(self.net.inputs):
-            if place in ends.sequences:
+            extent = self.net.type_of(number).extent
+            if len(extent) > 2 or is_beside(extent):
+                self.place_words(number, "statics" if is_beside(extent) else "inputs")
+            elif place in ends.sequences:
                 word = self.word("inputs")
                 in_place = self.field_in_place("where", word, number)
                 self.sources[number] = in_place or self.records.field("block", self.net.type_of(number))
@@ -195,6 +205,17 @@ class Lowering:
             elif place not in ends.parameters:
                 self.row_words[number] = self.word("initial" if place in ends.memories else "statics")
         return inputs
+
+    def place_words(self, number: int, kind: str) -> None:
+        """The field of the values of inner sequences, read where they lie."""
+        type_ = self.net.type_of(number)
+        padded = -(-max(type_.size, 1) // self.width) * self.width
+        # In a step the words of a step are one axis behind its rows.
+        axis, table = (type_.extent[-1], "owner") if kind == "statics" else (STEPS[-1], "where")
+        if axis not in self.axes:
+            self.axes[axis] = Axis(axis, self.word("offsets"), table)
+        self.words_outside.append(Words(axis, self.word(kind), type_, padded))
+        self.sources[number] = self.words_outside[-1].field
 
     def of_sequence(self, number: int) -> Source:
         """The source of a value that each sequence has once."""
@@ -231,7 +252,7 @@ class Lowering:
             n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed
         }
         wanted = {n: [own_field] for n, own_field in self.sequence_fields.items()}
-        loops = self.lower(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted)
+        loops = self.stage(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted).loops()
         return RowWork(
             tuple((self.row_words[n], own_field) for n, own_field in self.row_inputs.items()), loops
         )
@@ -258,16 +279,16 @@ class Lowering:
 
     # ---- stages
 
-    def lower(
+    def stage(
         self,
         net: Net,
         phases: tuple[tuple[int, ...], ...],
         scratch: str,
         sources: dict[int, Field],
         wanted: dict[int, list[Field]],
-    ) -> list[list[Loop]]:
-        """The loops of one stage by phase. Values that only this stage reads are in the record `scratch`."""
-        stage = Stage(
+    ) -> Stage:
+        """One stage. Values that only this stage reads are in the record `scratch`."""
+        return Stage(
             net,
             net is self.body,
             self.records,
@@ -279,7 +300,6 @@ class Lowering:
             wanted,
             phases,
         )
-        return stage.loops()
 
     def lower_before(self) -> list[list[Loop]]:
         """The work on all steps of a block before the loop; its results are the sequences of the loop."""
@@ -295,9 +315,9 @@ class Lowering:
                 wanted[number] = [self.sources[number]]
         self.loop_sources += [self.sources[operand] for operand in self.operands.sequences]
         known = {number: source for number, source in self.sources.items() if number not in wanted}
-        return self.lower(self.net, self.plan.before, "block", known, wanted)
+        return self.stage(self.net, self.plan.before, "block", known, wanted).loops()
 
-    def lower_loop(self) -> tuple[list[list[Loop]], Field | None]:
+    def lower_loop(self) -> tuple[list[Phase], Field | None]:
         """The body: from this step's slices, memories and statics to outputs and the next memories."""
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
@@ -316,6 +336,8 @@ class Lowering:
                 of: int = self.net.nodes[number].attributes["of"]
                 wanted.setdefault(recur.outputs[of], []).extend(self.output_fields(number))
         for number, operand in zip(body.inputs, operands, strict=True):
+            if operand in self.sources and number not in sources:
+                sources[number] = self.sources[operand]
             if number not in sources and body.type_of(number).extent != CONST:
                 sources[number] = self.records.field("lane", body.type_of(number))
                 self.static_fields.append((self.of_sequence(operand), sources[number]))
@@ -323,7 +345,7 @@ class Lowering:
         for number, node in enumerate(body.nodes):
             if node.operation == "index":
                 index = sources[number] = self.records.field("block", node.type)
-        return self.lower(body, self.plan.loop, "lane", sources, wanted), index
+        return self.stage(body, self.plan.loop, "lane", sources, wanted).phased(), index
 
     def output_fields(self, number: int) -> list[Field]:
         """The fields of an output of the loop: those in place, and one of the block where it is read and none
@@ -356,7 +378,7 @@ class Lowering:
                 wanted[number] = [self.records.field("block", self.net.type_of(number))]
             source = sources[number] if number in sources else wanted[number][0]
             copies[result.kind].append((result.word, source))
-        loops = self.lower(self.net, self.plan.after, "block", sources, wanted)
+        loops = self.stage(self.net, self.plan.after, "block", sources, wanted).loops()
         return loops, copies["outputs"], copies["kept"]
 
     def lower_ended(self) -> RowWork | None:
@@ -376,7 +398,7 @@ class Lowering:
             field_ = self.records.field("sequence", self.net.type_of(slot.number))
             wanted.setdefault(slot.number, []).append(field_)
             outputs.append((self.word("ended"), field_))
-        loops = self.lower(self.net, self.plan.ended, "sequence", sources, wanted)
+        loops = self.stage(self.net, self.plan.ended, "sequence", sources, wanted).loops()
         return RowWork(tuple(inputs), loops, tuple(outputs))
 
 

@@ -8,6 +8,8 @@ from stepnet.plan.plan import Plan
 
 KINDS = {"view", "reduce", "scan", "matmul", "source", "gather"}
 STRUCTURE = {"result", "expand", "recur"}
+WORDS = {"reduce"}
+"""What a step computes of its inner sequences."""
 
 
 def plan_refusal(plan: Plan) -> str | None:
@@ -25,6 +27,7 @@ def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
         if node.operation == "recur" and inside:
             return "a recurrence inside a recurrence is not compiled yet"
         compiled = node.kind in KINDS or node.operation in STRUCTURE or node.operation in POINTWISE
+        compiled = compiled or (inside and node.operation in WORDS)
         if not compiled:
             where = f"\n    at {node.source}" if node.source else ""
             return f"it has no machine code for `{node.operation}`{where}"

@@ -14,6 +14,12 @@ written in place. Their places are in a table of the block: `where` each row lie
 is nowhere but for the last row of a sequence if that alone is wanted.
 
     where 40, put 41     per step of a block of steps: the arrays of these words
+
+The words of a row, which are the steps of an inner sequence of it, have records as well:
+
+    each 42              per word: the array of an input, one word after the other
+    words steps          per word of one row: scratch values of a step, along the axis of this name
+    kept steps           per word of each lane: those that are read again when other lanes were at work
 """
 
 from dataclasses import dataclass, field
@@ -47,7 +53,7 @@ class Field:
     @property
     def is_outside(self) -> bool:
         """Whether it lies in an array of the call."""
-        return self.record.startswith(("where ", "put "))
+        return self.record.startswith(("where ", "put ", "each "))
 
     @property
     def is_readable(self) -> bool:
@@ -78,6 +84,35 @@ class Source:
     def is_zeros(self) -> bool:
         """Whether it has no source and stands for zeros."""
         return self.word < 0 and self.field is None
+
+
+@dataclass(frozen=True)
+class Words:
+    """An array of the call with a value for each word along an axis: its word, and the type of its values.
+
+    Its rows are padded to whole vectors.
+    """
+
+    axis: str
+    word: int
+    type: Type
+    padded: int
+
+    @property
+    def field(self) -> Field:
+        """The field of the values."""
+        return Field(f"each {self.word}", 0, self.padded, self.type.dtype)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of inner sequences: its name, the word of its offsets, and the table of the offset at which the
+    words of each row begin: `owner` where each sequence has words, `where` where each step has.
+    """
+
+    name: str
+    word: int
+    table: str
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ WORDS = (
     "lane",
     "block",
     "nowhere",
+    "words",
+    "kept_words",
+    "room",
     "lanes",
     "block_steps",
     "cursor",
@@ -70,7 +73,8 @@ known), whether they pause, the step to begin at, whether the memories `now` and
 whether the call is over ahead of its last step.
 """
 
-ARRAYS = ("inputs", "initial", "final", "statics", "outputs", "kept", "reduced", "ended")
+ARRAYS = ("inputs", "initial", "final", "statics", "outputs", "kept", "reduced", "ended", "offsets")
 """The kinds of arrays whose pointers follow the words, in order: what a call is given and gives, outputs that
-are kept whole for what is made of all steps, and what is done in the end reads and gives.
+are kept whole for what is made of all steps, what is done in the end reads and gives, and the offsets of
+inner sequences.
 """

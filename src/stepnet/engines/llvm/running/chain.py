@@ -37,13 +37,15 @@ FROZEN_BYTES = 2 * 2**20
 
 @dataclass(frozen=True)
 class Shape:
-    """What memory is prepared for: the waves of kernels, and of each kernel the lanes of each set, and how
-    many threads share its steps. ends: whether sequences may end early.
+    """What memory is prepared for: the waves of kernels, and of each kernel the lanes of each set, how many
+    threads share its steps, and how many words of inner sequences it has room for. ends: whether sequences
+    may end early.
     """
 
     waves: Waves
     lanes: tuple[tuple[int, ...], ...]
     together: tuple[int, ...]
+    rooms: tuple[int, ...]
     ends: bool
 
 
@@ -55,8 +57,10 @@ class Prepared:
     ) -> None:
         self.shape, self.natives, self.pauses = shape, natives, pauses
         self.spaces = [
-            [native.workspace(lanes, together, shape.ends) for lanes in sets]
-            for native, sets, together in zip(natives, shape.lanes, shape.together, strict=True)
+            [native.workspace(lanes, together, room, shape.ends) for lanes in sets]
+            for native, sets, together, room in zip(
+                natives, shape.lanes, shape.together, shape.rooms, strict=True
+            )
         ]
         self.runs = [self.run_of(wave, kind) for wave in shape.waves]
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
@@ -154,7 +158,8 @@ class Chain:
         sets = [own.sets(share.sets) for own, share in zip(laid, shares, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         ends = any(call.until is not None for call in calls)
-        shape = Shape(waves, lanes, tuple(share.together for share in shares), ends)
+        rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
+        shape = Shape(waves, lanes, tuple(share.together for share in shares), rooms, ends)
         known = self.taken(shape) if kind is Again and pauses else None
         prepared = known or Prepared(self.natives, shape, kind, pauses)
         prepared.write(calls, arrays, sets)
@@ -234,7 +239,12 @@ class Started:
         """
         chain = self.chain
         for native, call in zip(chain.natives, self.calls, strict=True):
-            if native.by_sequence or not call.rows or Laid.of(call).filled < call.rows:
+            if (
+                native.by_sequence
+                or native.compiled.axes
+                or not call.rows
+                or Laid.of(call).filled < call.rows
+            ):
                 return None
         prepared = chain.prepared(self.calls, self.arrays)
         for own in self.arrays:

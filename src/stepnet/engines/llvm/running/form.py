@@ -7,6 +7,7 @@ import numpy as np
 
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.machine.memory import POOL, Rows, Together
+from stepnet.engines.llvm.machine.records import Axis
 from stepnet.engines.llvm.running.finish import Finish, FinishCall, Kinds
 from stepnet.engines.llvm.running.laid import Laid
 from stepnet.engines.llvm.running.workspace import SLACK
@@ -42,7 +43,8 @@ class Kind:
 
     outputs, rows, totals: the types of the results. filled: for the places of initial memories that must be
     arrays the type of each. record: bytes for each sequence of what is computed once per sequence; 0 for
-    none.
+    none. axes: of inner sequences. padded: for the kinds and places of their arrays whose rows are not whole
+    vectors the type, and the numbers of a row that is.
     """
 
     def __init__(
@@ -53,11 +55,14 @@ class Kind:
         filled: dict[int, Type],
         finish: Finish | None,
         record: int,
+        axes: Sequence[Axis] = (),
+        padded: "dict[tuple[str, int], tuple[Type, int]] | None" = None,
     ) -> None:
         self.outputs, self.rows = ([Rows(t.shape, t.dtype) for t in types] for types in (outputs, rows))
         self.totals = Together([(type_.shape, type_.dtype) for type_ in totals])
         self.filled = {place: Rows(type_.shape, type_.dtype) for place, type_ in filled.items()}
         self.finish, self.record = finish, record
+        self.axes, self.padded = axes, padded or {}
 
 
 class Form:
@@ -77,6 +82,7 @@ class Form:
             self.filled[place] = np.zeros((call.rows, *rows.shape), rows.dtype)
         self.record = (call.rows + SLACK) * kind.record
         self.finish = None if kind.finish is None else FinishCall(kind.finish, call)
+        self.offsets = offsets_by_axis(kind.axes, call)
 
     def release(self) -> None:
         """Gives back its memory: no more calls are made of this form."""
@@ -94,11 +100,23 @@ class Form:
         totals = self.kind.totals.new() if self.kind.totals.parts else []
         return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
 
+    def padded(self, kind: str, arrays: OptionalArrays) -> OptionalArrays:
+        """The arrays of a kind, those of inner sequences in rows of whole vectors."""
+        made = list(arrays)
+        for (own, place), (type_, size) in self.kind.padded.items():
+            array = made[place] if own == kind else None
+            if array is not None:
+                rows = np.zeros((len(array), size), array.dtype)
+                rows[:, : type_.size] = array.reshape(len(array), type_.size)
+                made[place] = rows
+        return made
+
     def arrays(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> Arrays:
         """All arrays of a call, including those of results that nobody asked for."""
         begun = list(initial)
+        sequences, statics = self.padded("inputs", sequences), self.padded("statics", statics)
         for place, zeros in self.filled.items():
             if begun[place] is None:
                 begun[place] = zeros
@@ -110,5 +128,14 @@ class Form:
             kinds = {**own, "inputs": sequences, "initial": begun, "statics": statics}
             final, others = own["final"], [*own["kept"], *own["reduced"], *own["ended"]]
         record = POOL.take(self.record) if self.record else None
-        in_order = [*sequences, *begun, *final, *statics, *results.outputs, *others]
+        in_order = [*sequences, *begun, *final, *statics, *results.outputs, *others, *self.offsets]
         return Arrays(in_order, final, results, record, self.batch, kinds, kept)
+
+
+def offsets_by_axis(axes: Sequence[Axis], call: Call) -> list[Array]:
+    """The offsets of a call's inner sequences along each axis: of the words of each sequence, or step."""
+    offsets = [call.beside[axis.name] if axis.table == "owner" else call.inner[0] for axis in axes]
+    counts = [call.rows if axis.table == "owner" else call.total for axis in axes]
+    # What a Ragged has checked: machine code reads an offset of each row, or of each step.
+    assert all(len(own) == count + 1 for own, count in zip(offsets, counts, strict=True))
+    return [np.ascontiguousarray(own, np.int64) for own in offsets]

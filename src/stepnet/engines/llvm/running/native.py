@@ -14,10 +14,10 @@ from stepnet.engines.llvm.machine.words import ARRAYS, CALL_WORDS, WORDS
 from stepnet.engines.llvm.products.constants import constant_values
 from stepnet.engines.llvm.running.again import OUTSIDE
 from stepnet.engines.llvm.running.finish import Finish
-from stepnet.engines.llvm.running.form import Arrays, Form, Kind
+from stepnet.engines.llvm.running.form import Arrays, Form, Kind, offsets_by_axis
 from stepnet.engines.llvm.running.laid import LANES, Laid
 from stepnet.engines.llvm.running.refill import Refill
-from stepnet.engines.llvm.running.workspace import WORD, Share, Workspace, shared_out
+from stepnet.engines.llvm.running.workspace import SLACK, WORD, Share, Workspace, shared_out
 from stepnet.errors import InputError
 from stepnet.plan.plan import Plan
 
@@ -42,6 +42,7 @@ class Native:
         self.in_words = sorted(range(len(self.array_words)), key=self.array_words.__getitem__)
         self.pack = Struct(f"{len(CALL_WORDS) + len(self.array_words)}q").pack_into
         self.pack_pointers = Struct(f"{len(self.array_words)}q").pack_into
+        self.padded = {each.word: each for each in compiled.inner if each.padded != each.type.size}
         self.by_sequence = compiled.sequences is not None or compiled.ended is not None
         self.kind = self.kind_of(plan)
 
@@ -56,7 +57,14 @@ class Native:
         memories = [plan.net.type_of(plan.net.inputs[place]) for place in plan.ends.memories]
         filled = {place: memories[place] for place, want in enumerate(wanted) if want}
         record = self.compiled.strides["sequence"] if self.by_sequence else 0
-        return Kind(outputs, rows, totals, filled, self.finish, record)
+        kinds = ("inputs", "statics")
+        padded = {
+            (kind, place): (self.padded[word].type, self.padded[word].padded)
+            for kind in kinds
+            for place, word in enumerate(self.compiled.words[kind])
+            if word in self.padded
+        }
+        return Kind(outputs, rows, totals, filled, self.finish, record, self.compiled.axes, padded)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Takes other parameters in place of its own; False where they do not lie as C-contiguous arrays."""
@@ -83,7 +91,7 @@ class Native:
     @property
     def defers(self) -> bool:
         """Whether all that it does to full sequences is machine code, which may run later."""
-        return not self.by_sequence and self.finish is None
+        return not self.by_sequence and self.finish is None and not self.padded
 
     @property
     def most_until(self) -> int:
@@ -93,9 +101,16 @@ class Native:
         same = first == [net.inputs[place] for place in self.plan.ends.memories]
         return LANES if same and self.finish is None else 0
 
-    def workspace(self, lanes: int, together: int, ends: bool) -> Workspace:
-        """Memory for calls of so many lanes. ends: whether sequences may end early."""
-        return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, ends)
+    def room(self, call: Call) -> int:
+        """How many words there is memory for, for each thread: those of the longest inner sequence."""
+        longest = [int(np.diff(each).max(initial=0)) for each in offsets_by_axis(self.compiled.axes, call)]
+        return (1 << max(longest).bit_length()) + SLACK if longest else 0
+
+    def workspace(self, lanes: int, together: int, room: int, ends: bool) -> Workspace:
+        """Memory for calls of so many lanes, with room for so many words. ends: whether sequences may end
+        early.
+        """
+        return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends)
 
     def words(self, call: Call, arrays: Arrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
         """The words of a call for a set of lanes.

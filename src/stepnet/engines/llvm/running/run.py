@@ -12,6 +12,7 @@ from stepnet.engines.llvm.running.chain import Chain
 from stepnet.engines.llvm.running.form import Form
 from stepnet.engines.llvm.running.laid import Laid
 from stepnet.engines.llvm.running.native import Native
+from stepnet.engines.packed import called_again
 from stepnet.engines.threads import threads
 from stepnet.plan.waves import Waves
 
@@ -42,6 +43,8 @@ class Runner:
     def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
         """A function that runs this call on the present contents of its arrays, prepared once."""
         native = self.native
+        if native.compiled.axes:  # other calls have other inner sequences
+            return called_again(self, call, results)
         form = Form(native.kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, results)
         steps = call.lengths.max(initial=0) <= 1 and native.share(Laid.of(call), threads()).together > 1

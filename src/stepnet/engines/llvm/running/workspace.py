@@ -27,6 +27,8 @@ HANDOVER_BYTES = 768 * 1024
 ENDING_STEPS = 8
 # A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
 PAUSE_BYTES = 600 * 2**20
+# What is computed of words takes longer than parameters take to be read: functions, most of all.
+WORDS_COST = 4
 WORD = {name: place for place, name in enumerate(WORDS)}
 START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
 
@@ -68,6 +70,7 @@ class Workspace:
         lanes: int,
         together: int,
         reverse: bool,
+        room: int,
         ends: bool,
     ) -> None:
         strides = compiled.strides
@@ -75,7 +78,12 @@ class Workspace:
         if compiled.other_weights >= FAR_BYTES:
             rows = BLOCK_ROWS
         self.lanes, self.together = lanes, together
-        slowest = PAUSE_BYTES // max(1, compiled.weights)
+        words, kept_words = (
+            sum(bytes_ for record, bytes_ in strides.items() if record.startswith(f"{kind} "))
+            for kind in ("words", "kept")
+        )
+        in_words = sum(each.field.bytes for each in compiled.inner) + words + kept_words
+        slowest = PAUSE_BYTES // max(1, compiled.weights + WORDS_COST * lanes * room * in_words)
         block_steps = max(1, min(rows // lanes, slowest, ENDING_STEPS if ends else rows))
         rows, slots = block_steps * lanes + SLACK, lanes + SLACK
         parts = {
@@ -84,6 +92,8 @@ class Workspace:
             "lane": slots * strides["lane"],
             "block": rows * strides["block"],
             "nowhere": strides["nowhere"],
+            "words": together * room * words,
+            "kept_words": slots * room * kept_words,
         }
         parts |= dict.fromkeys(LANE_TABLES, 8 * slots)
         parts |= dict.fromkeys(ROW_TABLES, 8 * rows)
@@ -99,7 +109,7 @@ class Workspace:
         self.words[:, [WORD[name] for name in parts]] = begins + pointer(self.memory)
         self.words[:, WORD["thread"]] = range(together)
         fixed = {"rest": rest_address(), "clock": clock().address, "constants": pointer(constants)}
-        fixed |= {"lanes": lanes, "block_steps": block_steps, "reverse": reverse}
+        fixed |= {"lanes": lanes, "block_steps": block_steps, "reverse": reverse, "room": room}
         for name, value in fixed.items():
             self.words[:, WORD[name]] = value
         self.addresses = [pointer(row) for row in self.words]

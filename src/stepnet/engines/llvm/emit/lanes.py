@@ -1,0 +1,69 @@
+"""The machine code of work lane by lane: over a row of the step by itself, and over the words of that row.
+
+    for each lane:                          each thread has lanes of its own
+        words    offsets[row] to offsets[row + 1] of each axis
+        loops    over the row, or over its words: the same code as over the rows of a stage
+
+Seen from a word, the records of the row are the same at every word, so they have a stride of zero. A word's
+own values lie in records of their own, of which each thread has as many as the longest inner sequence needs.
+"""
+
+from dataclasses import replace
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.emit.call_code import CallCode
+from stepnet.engines.llvm.emit.emit import emit
+from stepnet.engines.llvm.emit.stage import InOrder, OneRow, Rows, StageCode
+from stepnet.engines.llvm.lower.loops import LaneLoop
+
+
+def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop) -> None:
+    """The work of a step lane by lane. base: the row of the block that is the first lane's."""
+    with stage.own_rows() as lane:
+        own = replace(
+            stage,
+            rows=stage.rows.alone(call.code, lane),
+            thread=call.code.number(0),
+            threads=call.code.number(1),
+        )
+        axes = {axis for axis, _ in loop.work if axis}
+        words = {
+            axis.name: replace(own, rows=words_of(call, own.rows, base, lane, axis.name), reaches_beyond=True)
+            for axis in call.program.axes
+            if axis.name in axes
+        }
+        for axis, work in loop.work:
+            emit(words[axis] if axis else own, work)
+
+
+def words_of(call: CallCode, row: Rows, base: ir.Value, lane: ir.Value, name: str) -> Rows:
+    """The words of a row along an axis, as the rows of a stage."""
+    code, program = call.code, call.program
+    axis = next(axis for axis in program.axes if axis.name == name)
+    index = call.read(axis.table, code.add(base, lane))
+    first = code.read_number(call.arrays[axis.word], index)
+    count = code.sub(code.read_number(call.arrays[axis.word], code.add(index, code.number(1))), first)
+    nowhere = call.pointer["nowhere"]
+    outside = {record: OneRow(row.at(code, record, code.number(0))) for record in row.outside} | {
+        array.field.record: InOrder(
+            code.at(call.arrays[array.word], code.mul(first, code.number(array.field.bytes))),
+            array.field.bytes,
+            nowhere,
+        )
+        for array in program.words
+        if array.axis == name
+    }
+    pointers, strides = dict(row.pointers), dict.fromkeys(row.pointers, 0)
+    for kind, owner in (("words", call.word["thread"]), ("kept", lane)):
+        records = [record for record in program.strides if record.startswith(f"{kind} ")]
+        whole = sum(program.strides[record] for record in records)
+        start = code.mul(owner, code.mul(call.word["room"], code.number(whole)))
+        for place, record in enumerate(records):
+            if record != f"{kind} {name}":
+                continue
+            ahead = sum(program.strides[other] for other in records[:place])
+            offset = code.add(start, code.mul(call.word["room"], code.number(ahead)))
+            pointers[record] = code.at(call.pointer["words" if kind == "words" else "kept_words"], offset)
+            strides[record] = program.strides[record]
+    return Rows(pointers, strides, count, outside)

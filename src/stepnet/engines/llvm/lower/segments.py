@@ -1,0 +1,121 @@
+"""Which phases of a step run lane by lane: those between products of rows, where there are words.
+
+    phase 1    q = h @ Q               all rows: a product wants many
+    phase 2    s = k * expand(q)       lane by lane: the words of one row, then those of the next
+    phase 3    m = reduce(s)
+    phase 4    h' = tanh(m @ C)        all rows
+
+What the words of a row need stays in the cache from phase to phase, and nobody waits for another thread.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from stepnet.engines.llvm.lower.loops import (
+    CopyLoop,
+    EncodeLoop,
+    LaneLoop,
+    Loop,
+    Phase,
+    UnitLoop,
+    WordsReduceLoop,
+)
+from stepnet.net.ir import Net
+from stepnet.net.types import Type
+
+FOLDED = ("sum", "max", "min")
+"""Reductions over the features of words that take in the pointwise work ahead of them."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The segments of the phases of a stage. inside: whether it is a step, which has inner sequences."""
+
+    net: Net
+    inside: bool
+    phases: tuple[tuple[int, ...], ...]
+
+    def axis(self, type_: Type) -> str:
+        """The axis of the inner sequences that a type has values for; "" for a type of rows."""
+        return type_.extent[-1] if self.inside and len(type_.extent) > 1 else ""
+
+    def is_over_words(self, number: int) -> bool:
+        """Whether a node reduces the words of each row."""
+        return self.inside and self.net.nodes[number].operation == "reduce"
+
+    def folds(self, number: int) -> bool:
+        """Whether a node reduces all features of each word to one number."""
+        node = self.net.nodes[number]
+        if node.operation not in FOLDED or not self.axis(node.types[0]):
+            return False
+        read = self.net.type_of(node.inputs[0])
+        return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
+
+    def of_words(self, number: int) -> bool:
+        """Whether a node is computed from words."""
+        node = self.net.nodes[number]
+        return bool(self.axis(node.types[0])) or self.is_over_words(number)
+
+    @cached_property
+    def numbers(self) -> tuple[list[int], set[int]]:
+        """The segment of each phase, 0 for none, and the phases with which one begins behind work of rows."""
+        nodes = self.net.nodes
+        words = [any(map(self.of_words, phase)) for phase in self.phases]
+        products = [
+            any(nodes[n].kind == "matmul" and not self.of_words(n) for n in phase) for phase in self.phases
+        ]
+        numbers, begins = list[int](), set[int]()
+        latest, is_open = 0, False
+        for place in range(len(self.phases)):
+            ahead = (q for q in range(place, len(self.phases)) if words[q] or products[q])
+            following = next(ahead, place)
+            goes_on = is_open and words[following] and not products[following]
+            if words[place] and not goes_on:
+                latest += 1
+                begins.add(place)
+            is_open = words[place] or goes_on
+            numbers.append(latest if is_open else 0)
+        return numbers, begins
+
+    def of(self, place: int) -> int:
+        """The segment of a phase; 0 for one that runs for all rows at once."""
+        return self.numbers[0][place]
+
+    def begins(self, place: int) -> bool:
+        """Whether a segment begins with a phase, behind its work for all rows."""
+        return place in self.numbers[1]
+
+    def apart(self, one: int, other: int) -> bool:
+        """Whether other lanes are at work between two phases."""
+        return self.of(one) != self.of(other)
+
+
+def lane_by_lane(segments: Segments, phases: Iterable[tuple[list[Loop], list[Loop]]]) -> list[Phase]:
+    """The work of phases, of which each has copies ahead of its loops. What goes lane by lane is one piece
+    for all phases of a segment.
+    """
+    lowered, work = list[Phase](), list[tuple[str, Loop]]()
+    for place, steps in enumerate(phases):
+        own = [(axis_of(loop), loop) for step in steps for loop in step]
+        if segments.of(place) and not segments.begins(place):
+            work += own
+            continue
+        lowered.append(LaneLoop(tuple(work)))
+        lowered += [[loop for loop in step if not axis_of(loop)] for step in steps]
+        work = [(axis, loop) for axis, loop in own if axis]
+    return [*(phase for phase in lowered if phase), *([LaneLoop(tuple(work))] if work else [])]
+
+
+def axis_of(loop: Loop) -> str:
+    """The axis of inner sequences over whose words a loop goes; "" for one over the rows."""
+    if isinstance(loop, WordsReduceLoop):
+        return loop.axis
+    if isinstance(loop, UnitLoop):
+        targets = tuple(target for _, target in loop.stores)
+    elif isinstance(loop, CopyLoop | EncodeLoop):
+        targets = (loop.target,)
+    else:
+        targets = loop.targets
+    kind, _, axis = targets[0].record.partition(" ") if targets else ("", "", "")
+    return axis if kind in ("words", "kept") else ""

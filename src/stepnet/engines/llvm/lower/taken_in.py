@@ -1,0 +1,56 @@
+"""The pointwise nodes that reductions of words take in, so that they never leave registers.
+
+    e = tanh(k + expand(q))       ->   s = sum(tanh(k + expand(q)) * v)
+    s = sum(e * v)
+
+These are nodes that nothing but the reduction reads, each number at its own place.
+"""
+
+from collections.abc import Container
+
+import numpy as np
+
+from stepnet.engines.llvm.lower.segments import Segments
+from stepnet.net.ir import Net
+from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.plan import reads_along, view_places
+
+
+def taken_in(segments: Segments, wanted: Container[int]) -> dict[int, int]:
+    """For each node that a reduction takes in, that reduction. wanted: nodes that are stored."""
+    own = [number for phase in segments.phases for number in phase]
+    reductions = [number for number in own if segments.is_over_words(number) or segments.folds(number)]
+    if not reductions:
+        return {}
+    net = segments.net
+    users, nodes = net.users(), {n for n in own if net.nodes[n].kind == "pointwise" and n not in wanted}
+    into = dict[int, int]()
+    for reduction in reductions:
+        inside = {reduction}
+        for number in sorted(nodes, reverse=True):
+            readers = readers_of(net, users, number)
+            alone = bool(readers) and inside.issuperset(readers)
+            if alone and all(reads_whole(segments, number, user) for user in readers):
+                inside.add(number)
+        into |= dict.fromkeys(inside - {reduction}, reduction)
+    return into
+
+
+def readers_of(net: Net, users: list[list[int]], number: int) -> set[int]:
+    """The nodes that read a value, through views."""
+    read = set[int]()
+    for user in users[number]:
+        node = net.nodes[user]
+        is_view = node.kind == "view" and len(node.inputs) == 1
+        read |= (readers_of(net, users, user) or {user}) if is_view else {user}
+    return read
+
+
+def reads_whole(segments: Segments, number: int, user: int) -> bool:
+    """Whether a node reads each number of a value at its own place alone."""
+    net, node = segments.net, segments.net.nodes[user]
+    operands = [n for n in node.inputs if view_chain(net, n)[0] == number]
+    if segments.folds(user):
+        every = np.arange(net.type_of(number).size)
+        return all(np.array_equal(view_places(net, operand).ravel(), every) for operand in operands)
+    return all(reads_along(net, operand, node) for operand in operands)

@@ -1,0 +1,32 @@
+"""Which steps that read inner sequences are run as a whole: no part of them waits for another in between.
+
+    recur(x, h, keys):                                    one plan
+        scores = keys @ expand(h)       ->                    for each row: all of its keys
+        context = reduce(scores * keys)                       for each row: the context, and h'
+        h' = f(x, h, context)
+
+A step whose inner sequences enter an inner recurrence is run part by part, and so are steps that give inner
+sequences back, as those of gradients do.
+"""
+
+from stepnet.net.ir import Node, Recur
+from stepnet.net.types import ROWS, STEPS, Extent, extent_text
+
+
+def why_in_parts(node: Node, extent: Extent) -> str | None:
+    """Why a recurrence whose steps read inner sequences runs part by part; None where it runs as a whole."""
+    recur: Recur = node.recur
+    body = recur.body
+    if extent != STEPS:
+        return f"it runs over {extent_text(extent)}"
+    if any(inner.operation == "recur" for inner in body.nodes):
+        return "an inner recurrence needs its memory"
+    if any(len(type_.extent) > 2 for inner in body.nodes for type_ in inner.types):
+        return "its inner sequences are nested"
+    kinds = {"memory": recur.following, "output": recur.outputs}
+    for name, numbers in kinds.items():
+        if any(body.type_of(number).extent != ROWS for number in numbers):
+            return f"an inner sequence is its {name}"
+    if any(inner.operation == "expand" and "how" in inner.attributes for inner in body.nodes):
+        return "a value goes to one end of an inner sequence alone"
+    return None

@@ -1,0 +1,38 @@
+"""Products of inner sequences with a single column as sums.
+
+    scores = tanh(keys + query) @ v[k, 1]   ->   scores = sum(tanh(keys + query) * v)
+
+A tile of a product is as wide as a vector, of which one column fills one element. A sum runs along the
+features, with the pointwise work ahead of it on registers.
+"""
+
+from stepnet.net.ir import Builder, Net
+from stepnet.net.types import CONST
+from stepnet.plan.passes.rewrite import rewritten
+
+
+def columns(net: Net) -> Net:
+    """The net in which products with one column, of values of a step's inner sequences, are sums."""
+    return rewritten(net, with_sums)
+
+
+def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A recurrence whose body has sums for such products."""
+    node = net.nodes[number]
+    if node.operation != "recur":
+        return None
+    return builder.copy(node, operands, body=rewritten(node.recur.body, as_sum))
+
+
+def as_sum(builder: Builder, body: Net, number: int, operands: list[int]) -> int | None:
+    """A product with one column as a sum; None for any other node."""
+    node = body.nodes[number]
+    if node.operation != "matmul" or len(node.type.extent) < 2 or not node.type.is_float:
+        return None
+    left, right = (builder.type_of(operand) for operand in operands)
+    if right.extent != CONST or right.shape[1] != 1 or left.dtype != right.dtype or not left.shape[-1]:
+        return None
+    vector = builder.add("reshape", operands[1], rank=2, shape=right.shape[:1])
+    scaled = builder.add("multiply", operands[0], vector, source=node.source)
+    total = builder.add("sum", scaled, axes=(-1,), source=node.source)
+    return builder.add("reshape", total, rank=len(left.shape) - 1, shape=node.type.shape)
