@@ -1,6 +1,7 @@
 """The checked arguments of a call, and the results in the form of the input."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -42,14 +43,12 @@ class Reading(Generic[Kind]):
 
         frozen, key: where to keep a second call of a shape, and its key; None for a call that is not kept.
         """
-        if not self.running.is_bound(asked):
-            # The first call makes much, up to its end, and none of that is garbage before.
-            with paused_collector():
-                return self.answer(self.running.bound(asked))
-        bound = self.running.bound(asked)
-        if key is not None and frozen.is_due(key):
-            frozen.freeze(key, self.program, bound, self.call, self.batch.like)
-        return self.answer(bound)
+        # The first call makes much, up to its end, and none of that is garbage before.
+        with nullcontext() if self.running.is_bound(asked) else paused_collector():
+            bound = self.running.bound(asked)
+            if key is not None and frozen.is_due(key):
+                frozen.freeze(key, self.program, bound, self.call, self.batch.like)
+            return self.answer(bound)
 
     def answer(self, bound: Bound) -> tuple[Any, Any]:
         """The outputs and the last memory, in the structures of the step."""
