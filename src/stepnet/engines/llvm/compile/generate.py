@@ -37,8 +37,7 @@ def generated(plan: Plan, target: Target) -> Generated:
         program.wanted,
         () if program.sequence is None else tuple(word for word, _ in program.sequence.inputs),
         program.program.index is not None,
-        program.weights,
-        program.other_weights,
+        program.load,
     )
     return Generated(object_code(module, target), layout)
 

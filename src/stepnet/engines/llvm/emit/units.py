@@ -7,15 +7,15 @@ costs one tile.
 
 from dataclasses import dataclass, field
 
-import numpy as np
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.stage import StageCode
+from stepnet.engines.llvm.lower.load import shapes
 from stepnet.engines.llvm.lower.loops import Operand, Product, Register, Side, UnitLoop
 from stepnet.engines.llvm.machine.records import Field
 from stepnet.engines.llvm.products.arithmetic import arithmetic
 from stepnet.engines.llvm.products.tile import Left, Sums, accumulate
-from stepnet.engines.llvm.products.tiles import Tile, cover, tiles
+from stepnet.engines.llvm.products.tiles import Tile, cover
 from stepnet.engines.llvm.writing.code import Code, places, register_type, store_vector, width_of
 from stepnet.engines.llvm.writing.pointwise import pointwise
 
@@ -63,7 +63,6 @@ class UnitCode:
     stage: StageCode
     loop: UnitLoop
     blocks: int = field(init=False)
-    grain: int = field(init=False, default=1)
 
     def __post_init__(self) -> None:
         self.code = self.stage.code
@@ -72,19 +71,15 @@ class UnitCode:
     def emit(self) -> None:
         """All tiles of all rows, for the unit blocks of this thread."""
         code = self.code
-        gates = sum(len(product.ports) for product in self.loop.products)
-        if not gates:
+        if not self.loop.products:
             self.plain()
             return
-        width, sides = self.stage.width, [side for p in self.loop.products for side in p.sides]
-        widest = max(np.dtype(p.dtype).itemsize for p in self.loop.products) * width
-        parts = max(arithmetic(s.weights, s.left.dtype, width, code.target).parts for s in sides)
-        shapes = tiles(code.target, gates, self.blocks, max(1, widest // code.target.vector_bytes), parts)
-        self.grain = shapes[-1].units
-        first, last = self.stage.own_blocks(self.blocks, self.grain)
+        tiled = shapes(self.loop, self.stage.width, code.target)
         stop = code.number(0)
-        for shape, count in zip(shapes, self.tile_counts(shapes), strict=True):
+        for shape, count in zip(tiled, self.tile_counts(tiled), strict=True):
             start, stop = stop, code.add(stop, code.mul(count, code.number(shape.rows)))
+            # Each shape is shared in its own grain: the fewer unit blocks a tile has, the more even the parts.
+            first, last = self.stage.own_blocks(self.blocks, shape.units)
             self.tiled(shape, first, last, start, stop)
 
     def tile_counts(self, shapes: tuple[Tile, ...]) -> list[ir.Value]:
@@ -124,7 +119,7 @@ class UnitCode:
         whole = code.add(first, code.mul(code.sdiv(span, code.number(tile.units)), code.number(tile.units)))
         with code.loop(first, whole, tile.units) as block, code.loop(start, stop, tile.rows) as row:
             self.tile(tile, row, block)
-        if self.blocks % tile.units or self.grain % tile.units:
+        if self.blocks % tile.units:
             narrow = Tile(tile.rows, 1)
             with code.loop(whole, last) as block, code.loop(start, stop, tile.rows) as row:
                 self.tile(narrow, row, block)

@@ -44,13 +44,22 @@ class Cover:
     small: int
     single: int
 
+    def counts(self, shapes: tuple[Tile, ...]) -> tuple[int, ...]:
+        """How many tiles of each shape."""
+        small = (self.small,) if len(shapes) > 2 else ()
+        return self.large, *small, *((self.single,) if len(shapes) > 1 else ())
+
+    def cost(self, shapes: tuple[Tile, ...]) -> float:
+        """What they cost, in rows of a large tile, as measured: a row in a small tile costs a tenth more. A
+        row alone, for which all parameters are read, costs as much as three.
+        """
+        small = shapes[1].rows if len(shapes) > 2 else 0
+        return self.large * shapes[0].rows + self.small * small * 1.1 + self.single * 3
+
 
 def cover(shapes: tuple[Tile, ...], left: int, after_others: bool) -> Cover:
     """The cheapest tiles for `left` rows; `after_others`: whether there is a large tile before, which they
     may replace.
-
-    Costs are in rows of a large tile, as measured. A row in a small tile costs a tenth more. A row alone, for
-    which all parameters are read, costs as much as three.
     """
     large, small = shapes[0].rows, shapes[1].rows if len(shapes) > 2 else 0
     choices = [
@@ -60,6 +69,4 @@ def cover(shapes: tuple[Tile, ...], left: int, after_others: bool) -> Cover:
         for alone in ((0, 1) if len(shapes) > 1 else (0,))
         if more * large + few * small + alone >= left
     ]
-    return min(
-        choices, key=lambda choice: choice.large * large + choice.small * small * 1.1 + choice.single * 3
-    )
+    return min(choices, key=lambda choice: choice.cost(shapes))

@@ -1,7 +1,6 @@
-"""How a call is shared out between threads, and the memory that each set of lanes works in."""
+"""The memory that each set of lanes works in."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,42 +14,10 @@ from stepnet.engines.llvm.machine.words import LANE_TABLES, PROGRESS, ROW_TABLES
 SLACK = 16
 BLOCK_BYTES = 384 * 1024
 BLOCK_ROWS = 256
-# Threads share a step only if the parameters it reads are worth a barrier, or do not fit one core's cache.
-SHARED_BYTES = 384 * 1024
-CACHE_BYTES = 1536 * 1024
-# And only if a call reads more than what could be read while a thread is handed its part, some microseconds.
-HANDOVER_BYTES = 768 * 1024
 # A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
 PAUSE_BYTES = 600 * 2**20
 WORD = {name: place for place, name in enumerate(WORDS)}
 START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
-
-
-@dataclass(frozen=True)
-class Share:
-    """How a call is split between threads: so many sets of lanes, each for a thread; or one set whose steps
-    so many threads share.
-    """
-
-    sets: int
-    together: int = 1
-
-
-def shared_out(filled: int, longest: int, weights: int, other_weights: int, most: int) -> Share:
-    """The split of a call between at most so many threads.
-
-    filled: how many sequences have steps. longest: the steps of the longest one.
-
-    Each thread has lanes of its own where there are enough sequences. All threads share one set of lanes
-    where reading the parameters takes most of the time.
-    """
-    if most == 1 or filled == 0:
-        return Share(1)
-    few = filled < 8 * most
-    worth = weights * longest + other_weights >= HANDOVER_BYTES
-    if worth and (weights >= CACHE_BYTES or (few and weights >= SHARED_BYTES)):
-        return Share(1, most)
-    return Share(min(most, filled))
 
 
 class Workspace:
@@ -62,7 +29,7 @@ class Workspace:
         strides = compiled.strides
         rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
         self.lanes, self.together = lanes, together
-        slowest = PAUSE_BYTES // max(1, compiled.weights)
+        slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights)
         block_steps = max(1, min(rows // lanes, slowest))
         rows, slots = block_steps * lanes + SLACK, lanes + SLACK
         parts = {
