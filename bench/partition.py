@@ -1,21 +1,23 @@
 """How well the estimate chooses how threads share a call: predicted and measured times of each way.
 
     python bench/partition.py                        GRUs and LSTMs of 64 to 512 units, 1 to 16 sequences
-    python bench/partition.py --hidden 64 --hidden 128 --cell gru --rounds 15
+    python bench/partition.py --what one --hidden 64 --hidden 128 --cell gru --rounds 15
     python bench/partition.py --json
 
-100 steps, float32, inputs as wide as the memory. The ways of a case alternate, in turns of some milliseconds,
-and each takes the median turn. Threads that were late for another process's sake are forgiven before each turn.
+100 steps, float32, inputs as wide as the memory. All ways of all cases alternate, in turns of some
+milliseconds. The median turn counts, of those in which no other process took a processor. Threads that were
+late because of another process are used again from the next turn on.
 `regret` is how much longer the chosen way takes than the best one, as the geometric mean over all cases.
 """
 
 import json
+import resource
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import geometric_mean, median
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -80,19 +82,48 @@ def replaced(module: Any, name: str, value: Any) -> Generator[None]:
         setattr(module, name, before)
 
 
-def timed(calls: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
-    """The seconds of each call, in its median turn."""
-    seconds: list[list[float]] = [[] for _ in calls]
-    for _ in range(rounds):
-        for call, own in zip(calls, seconds, strict=True):
-            CREW.lateness = Lateness()
-            call()
-            count, begin = 0, time.perf_counter()
-            while (end := time.perf_counter()) < begin + TURN or count < 2:
-                call()
-                count += 1
-            own.append((end - begin) / count)
-    return [median(own) for own in seconds]
+@dataclass(frozen=True)
+class Trial:
+    """A case before it is timed: the calls of its ways, in the order of `ways`."""
+
+    what: str
+    hidden: int
+    rows: int
+    ways: tuple[tuple[str, float], ...]
+    chosen: str
+    calls: Sequence[Callable[[], Any]]
+
+    def case(self, seconds: Sequence[float]) -> Case:
+        """The case, with the seconds of each way."""
+        pairs = zip(self.ways, seconds, strict=True)
+        ways = tuple(Timed(name, 1e6 * guess, 1e6 * taken) for (name, guess), taken in pairs)
+        return Case(self.what, self.hidden, self.rows, ways, self.chosen)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The mean seconds of a call in one turn, and how often another process took its processor meanwhile."""
+
+    seconds: float
+    taken: int
+
+
+def timed(call: Callable[[], Any]) -> Turn:
+    """One turn of a call."""
+    CREW.lateness = Lateness()
+    call()
+    count, begin, before = 0, time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    while (end := time.perf_counter()) < begin + TURN or count < 2:
+        call()
+        count += 1
+    taken = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
+    return Turn((end - begin) / count, taken)
+
+
+def counted(turns: Sequence[Turn]) -> float:
+    """The seconds of the median turn, among those that were disturbed the least."""
+    least = min(turn.taken for turn in turns)
+    return median(turn.seconds for turn in turns if turn.taken == least)
 
 
 def made(cell: str, hidden: int, both: bool) -> sn.RNN | sn.Bidirectional:
@@ -102,7 +133,7 @@ def made(cell: str, hidden: int, both: bool) -> sn.RNN | sn.Bidirectional:
     return sn.Bidirectional(ahead, cells.rnn(cell, parameters, reverse=True)) if both else ahead
 
 
-def one_case(cell: str, hidden: int, rows: int, rounds: int) -> Case:
+def one_case(cell: str, hidden: int, rows: int) -> Trial:
     """The ways of one recurrence."""
     x = np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
     seen: list[Partition] = []
@@ -116,10 +147,8 @@ def one_case(cell: str, hidden: int, rows: int, rounds: int) -> Case:
         made(cell, hidden, both=False)(x)
     partition = seen[-1]
     calls = [forced(made(cell, hidden, both=False), x, way) for way in partition.weighed]
-    seconds = timed(calls, rounds)
-    pairs = zip(partition.weighed, seconds, strict=True)
-    ways = tuple(Timed(named(way), 1e6 * way.seconds, 1e6 * taken) for way, taken in pairs)
-    return Case(cell, hidden, rows, ways, named(partition.chosen))
+    ways = tuple((named(way), way.seconds) for way in partition.weighed)
+    return Trial(cell, hidden, rows, ways, named(partition.chosen), calls)
 
 
 def named(way: Way) -> str:
@@ -135,7 +164,7 @@ def forced(rnn: sn.RNN | sn.Bidirectional, x: np.ndarray, way: Way) -> Callable[
     return lambda: rnn(x)
 
 
-def both_directions(cell: str, hidden: int, rows: int, rounds: int) -> Case:
+def both_directions(cell: str, hidden: int, rows: int) -> Trial:
     """Both directions of a layer, at the same time and one after the other."""
     x = np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
     seen: list[AtOnce] = []
@@ -151,8 +180,7 @@ def both_directions(cell: str, hidden: int, rows: int, rounds: int) -> Case:
                 rnn(x)
         return lambda: rnn(x)
 
-    chosen = prepared(as_chosen)
-    del chosen
+    prepared(as_chosen)
     decided = seen[-1]
     in_turn = prepared(lambda *_: AtOnce(None, (), 0, 0))
 
@@ -160,14 +188,10 @@ def both_directions(cell: str, hidden: int, rows: int, rounds: int) -> Case:
         ways = [model.by_rows(*pair, 1, machine) for pair in zip(loads, sizes, strict=True)]
         return AtOnce(tuple(range(len(loads))), tuple(ways), 0, 0)
 
-    seconds = timed([in_turn, prepared(at_the_same_time)], rounds)
     names = list(TURNS.values())
-    predicted = decided.in_turn, decided.seconds
-    ways = tuple(
-        Timed(name, 1e6 * guess, 1e6 * taken)
-        for name, guess, taken in zip(names, predicted, seconds, strict=True)
-    )
-    return Case(f"both {cell}", hidden, rows, ways, names[decided.order is not None])
+    ways = tuple(zip(names, (decided.in_turn, decided.seconds), strict=True))
+    chosen = names[decided.order is not None]
+    return Trial(f"both {cell}", hidden, rows, ways, chosen, (in_turn, prepared(at_the_same_time)))
 
 
 def table(cases: Sequence[Case]) -> Table:
@@ -203,19 +227,31 @@ def main(
     hidden: Annotated[list[int] | None, typer.Option(help="So many units.")] = None,
     rows: Annotated[list[int] | None, typer.Option(help="So many sequences.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often each way has a turn.")] = 9,
-    both: Annotated[bool, typer.Option(help="Both directions of a layer too.")] = True,
+    what: Annotated[
+        Literal["one", "both", "all"], typer.Option(help="One direction of a layer, or both.")
+    ] = "all",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Compare predicted and measured times of each way to share a call."""
     console = Console(stderr=as_json, width=140)
     wanted = [
         (measure, name, units, count)
-        for measure in ((one_case, both_directions) if both else (one_case,))
+        for measure in {"one": [one_case], "both": [both_directions], "all": [one_case, both_directions]}[
+            what
+        ]
         for name in cell or ("gru", "lstm")
         for units in hidden or HIDDEN
         for count in rows or ROWS
     ]
-    cases = [measure(*case, rounds) for measure, *case in track(wanted, "timing", console=console, transient=True)]
+    preparing = track(wanted, "preparing", console=console, transient=True)
+    trials = [measure(name, units, count) for measure, name, units, count in preparing]
+    turns: list[list[list[Turn]]] = [[[] for _ in trial.calls] for trial in trials]
+    # What disturbs the machine for a second falls into one turn of many cases, not into all turns of one.
+    for _ in track(range(rounds), "timing", console=console, transient=True):
+        for trial, own in zip(trials, turns, strict=True):
+            for call, seconds in zip(trial.calls, own, strict=True):
+                seconds.append(timed(call))
+    cases = [trial.case(list(map(counted, own))) for trial, own in zip(trials, turns, strict=True)]
     if as_json:
         typer.echo(json.dumps([{**asdict(case), "regret": case.regret} for case in cases], indent=1))
         return

@@ -1,4 +1,4 @@
-"""Facts of this machine's processor that say how long a call takes: the sizes of its caches, as Linux says."""
+"""Facts of this processor that say how long a call takes: the sizes of its caches, as Linux says."""
 
 import re
 from dataclasses import replace
@@ -22,14 +22,24 @@ def machine_for(vector_bytes: int) -> Machine:
 def described(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:
     """A machine with these caches, by level, and vectors.
 
-    >>> described(Machine(), {2: 2**19, 3: 2**23}, 32).own_cache
-    524288
+    A level that there is not is as large as the one below.
+
+    >>> described(Machine(), {1: 2**15, 2: 2**19, 3: 2**23}, 32).caches
+    (32768, 524288, 8388608)
+    >>> described(Machine(), {1: 2**16, 2: 2**22}, 16).caches
+    (65536, 4194304, 4194304)
     """
+    first = sizes.get(1, machine.caches[0])
+    second = max(first, sizes.get(2, first if sizes else machine.caches[1]))
+    third = max(second, sizes.get(3, second if sizes else machine.caches[2]))
     scale = vector_bytes / MEASURED_BYTES
-    own = sizes.get(2, machine.own_cache)
-    shared = max(own, sizes.get(3, machine.shared_cache if not sizes else own))
+    reads = machine.reads[0] * scale, *machine.reads[1:]
     return replace(
-        machine, own_cache=own, shared_cache=shared, rate=machine.rate * scale, flops=machine.flops * scale
+        machine,
+        caches=(first, second, third),
+        reads=reads,
+        rate=machine.rate * scale,
+        flops=machine.flops * scale,
     )
 
 
@@ -38,7 +48,9 @@ def caches(root: Path) -> dict[int, int]:
     sizes: dict[int, int] = {}
     for folder in sorted(root.joinpath(CACHES).glob("index*")):
         try:
-            kind, level, size = (folder.joinpath(name).read_text().strip() for name in ("type", "level", "size"))
+            kind, level, size = (
+                folder.joinpath(name).read_text().strip() for name in ("type", "level", "size")
+            )
         except OSError:
             continue
         known = re.fullmatch(r"(\d+)([KMG]?)", size)

@@ -12,72 +12,101 @@ Work in front of the loop and behind it is done on the rows of many steps at onc
 The estimates decide how a call runs, never what it gives.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import NamedTuple
+
+ROOM, LOST = 0.5, 0.75
+"""The part of a cache that parameters may fill without loss, and by how much more of it all are lost."""
+OVERLAP = 4
+"""The exponent of the norm by which times of computing and reading that overlap are one."""
+ALONE = 1.2
+"""What a row in a tile of its own costs, in rows of a large tile, if its parameters are read at once."""
+
+
+def overlapped(computing: float, reading: float) -> float:
+    """Seconds for both at the same time: as long as the longer one, and longer where they are about equal.
+
+    >>> overlapped(1.0, 0.1) < 1.001, 1.1 < overlapped(1.0, 1.0) < 1.2
+    (True, True)
+    """
+    return (computing**OVERLAP + reading**OVERLAP) ** (1 / OVERLAP)
 
 
 @dataclass(frozen=True)
 class Machine:
     """Facts of a machine, for one of its threads. Times are in seconds, and rates per second.
 
-    own_cache, shared_cache: bytes of the cache that each core has for itself, and of the one for all cores.
-    rate: bytes of parameters times rows that are multiplied, in tiles of many rows. own, shared, memory:
-    bytes of parameters that are read from each core's cache, the one of all cores, and memory. flops:
-    elementwise operations. step: of a step besides its work. barrier: until two threads have waited for each
-    other. handover: to hand work to a thread that is awake, and to wait for it.
+    caches: bytes of the caches of the first, second and third level. The third is one for all cores.
+    reads: bytes of parameters that are read from each of these, and from memory. rate: bytes of parameters
+    times rows that are multiplied, in tiles of many rows. flops: elementwise operations. step: of a step
+    besides its work. barrier: until two threads have waited for each other. handover: to hand work to a
+    thread that is awake, and to wait for it.
 
     The defaults were measured on a Zen 5 with vectors of 512 bits (`bench/partition.py`).
     """
 
-    own_cache: int = 2**20
-    shared_cache: int = 32 * 2**20
-    rate: float = 430e9
-    own: float = 160e9
-    shared: float = 95e9
-    memory: float = 25e9
-    flops: float = 60e9
-    step: float = 0.06e-6
-    barrier: float = 0.3e-6
-    handover: float = 2e-6
+    caches: tuple[int, int, int] = (48 * 2**10, 2**20, 32 * 2**20)
+    reads: tuple[float, float, float, float] = (700e9, 170e9, 86e9, 25e9)
+    rate: float = 450e9
+    flops: float = 90e9
+    step: float = 0.12e-6
+    barrier: float = 0.14e-6
+    handover: float = 2.5e-6
 
-    def reading(self, size: int | float) -> float:
-        """Seconds to read parameters of so many bytes, as each step does: what fits a cache, and the rest."""
-        if size > self.shared_cache:
-            return size / self.memory
-        # Steps go through the parameters in the same order, so a cache that is too small by a little has
-        # already lost much of them by the next step. Some of it is used for other things.
-        room = 0.75 * self.own_cache
-        missed = min(1.0, max(0.0, 2 * (size - room) / room))
-        return size * ((1 - missed) / self.own + missed / self.shared)
+    def reading(self, size: float) -> float:
+        """Seconds to read parameters of so many bytes, as each step does."""
+        seconds, left = 0.0, 1.0
+        for room, rate in zip(self.caches, self.reads, strict=False):
+            # Steps go through the parameters in the same order, so a cache that is too small by a little has
+            # lost much of them by the next step. Other values need a part of it.
+            held = left * min(1.0, max(0.0, (ROOM + LOST) - size / room) / LOST)
+            seconds, left = seconds + held * size / rate, left - held
+        return seconds + left * size / self.reads[-1]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a number of rows is computed.
+
+    cost: of tiles of several rows, in rows of a large tile. single: whether one row is in a tile of its own,
+    for which all parameters are read once more. grain: in how many unit blocks it is shared between threads.
+    """
+
+    cost: float
+    single: bool
+    grain: int
 
 
 @dataclass(frozen=True)
 class Products:
     """Rows times parameters, in tiles.
 
-    weights: bytes of the parameters. blocks: how many unit blocks there are. costs: what 0, 1, ... rows cost,
-    in rows of a large tile. grains: in how many unit blocks each of these is divided between threads.
+    weights: bytes of the parameters. blocks: how many unit blocks there are. tilings: how 0, 1, ... rows are
+    computed; there is one for each number of rows up to twice those of a large tile.
     """
 
     weights: int
     blocks: int
-    costs: tuple[float, ...]
-    grains: tuple[int, ...]
+    tilings: tuple["Tiling", ...]
 
-    def cost(self, rows: float) -> float:
-        """What so many rows cost, in rows of a large tile."""
-        count, last = ceil(rows), len(self.costs) - 1
-        return self.costs[count] if count <= last else rows + self.costs[last] - last
+    def tiling(self, rows: float) -> "Tiling":
+        """How so many rows are computed; those beyond the table are in large tiles."""
+        count, last = ceil(rows), len(self.tilings) - 1
+        if count <= last:
+            return self.tilings[count]
+        return replace(self.tilings[last], cost=self.tilings[last].cost + rows - last)
 
     def largest(self, rows: float, threads: int) -> int:
         """How many unit blocks the thread with most of them has."""
-        grain = self.grains[min(ceil(rows), len(self.grains) - 1)]
+        grain = self.tiling(rows).grain
         return min(self.blocks, grain * ceil(ceil(self.blocks / grain) / threads))
 
-    def share(self, rows: float, threads: int) -> float:
-        """The part of the work of the thread with most of it."""
-        return self.largest(rows, threads) / self.blocks
+    def seconds(self, rows: float, threads: int, reading: float, machine: Machine) -> float:
+        """For so many rows; reading: seconds for each byte of parameters."""
+        tiling, own = self.tiling(rows), self.weights * self.largest(rows, threads) / self.blocks
+        several = overlapped(tiling.cost / machine.rate, reading) if tiling.cost else 0.0
+        return own * (several + tiling.single * overlapped(ALONE / machine.rate, reading))
 
 
 @dataclass(frozen=True)
@@ -99,10 +128,10 @@ class Stage:
 
     def seconds(self, rows: float, threads: int, machine: Machine) -> float:
         """For so many rows at once, shared by so many threads."""
-        parts = [(each, each.share(rows, threads)) for each in self.products]
-        computing = sum(each.weights * each.cost(rows) * part for each, part in parts) / machine.rate
-        reading = machine.reading(sum(each.weights * part for each, part in parts))
-        return max(computing, reading) + self.flops * rows / threads / machine.flops
+        own = sum(each.weights * each.largest(rows, threads) / each.blocks for each in self.products)
+        reading = machine.reading(own) / own if own else 0.0
+        seconds = sum(each.seconds(rows, threads, reading, machine) for each in self.products)
+        return seconds + self.flops * rows / threads / machine.flops
 
 
 class Size(NamedTuple):
@@ -125,7 +154,7 @@ class Load:
     others: Stage
 
     def seconds(self, size: Size, sets: int, together: int, machine: Machine) -> float:
-        """For a call on `sets` threads with sequences of their own, or `together` threads that share steps."""
+        """For a call on `sets` threads with own sequences, or `together` threads that share steps."""
         if not size.steps:
             return 0.0
         lanes = min(size.filled, LANES * sets)

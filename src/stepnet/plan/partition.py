@@ -1,4 +1,4 @@
-"""How a call is shared between threads: every way is weighed by an estimate of its time, and the best is taken.
+"""How a call is shared between threads: each way is weighed by an estimate of its time.
 
     alone     rows          units         at once           (threads a and b)
     a a a a   a a a a       a a | b b     a a a a           a recurrence that does not
@@ -14,7 +14,7 @@ layer, have threads of their own.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from stepnet.plan.load import Load, Machine, Size

@@ -23,9 +23,9 @@ from stepnet.engines.placed import choice as placed_on
 from stepnet.errors import RefusedError
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST, STEPS, Type
+from stepnet.plan.load import Size
 from stepnet.plan.plan import Plan, picks
 from stepnet.plan.schedule import Schedule
-from stepnet.plan.load import Size
 from stepnet.plan.waves import waves_of
 from stepnet.rnn.expressions import amount, constant, expression, types_text, view
 from stepnet.rnn.nesting import described, parts_of

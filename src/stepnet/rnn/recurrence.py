@@ -85,9 +85,7 @@ class RNN(Declared):
         """The parts that run one after the other: a single one, unless recurrences are nested."""
         return self.program.schedule
 
-    def explain(
-        self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None
-    ) -> str:
+    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
         """The plan as text: what runs once, before, in and after the loop, and what it costs.
 
         Args:

@@ -10,7 +10,7 @@ from stepnet.engines.llvm.machine.stored_code import keep, read
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.constants import Constant, Constants, Encoded, Packed, Places
 from stepnet.net.types import Type
-from stepnet.plan.load import Load, Products, Stage
+from stepnet.plan.load import Load, Products, Stage, Tiling
 from stepnet.plan.plan import Plan
 
 PLAN = Form(
@@ -30,6 +30,7 @@ PLAN = Form(
     Load,
     Stage,
     Products,
+    Tiling,
 )
 
 

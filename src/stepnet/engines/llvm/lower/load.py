@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
 from stepnet.engines.llvm.lower.driven import Program
-from stepnet.engines.llvm.lower.loops import Loop, UnitLoop
+from stepnet.engines.llvm.lower.loops import GatherLoop, Loop, ReduceLoop, ScanLoop, UnitLoop
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.arithmetic import arithmetic, bytes_of
 from stepnet.engines.llvm.products.tiles import Cover, Tile, cover, tiles
 from stepnet.net.ir import Net
-from stepnet.plan.load import Load, Products, Stage
+from stepnet.plan.load import Load, Products, Stage, Tiling
 
 
 def load(program: Program, target: Target) -> Load:
@@ -33,8 +34,9 @@ def copied(loop: Loop) -> int:
     """The numbers that a loop other than that of units reads on each row."""
     if isinstance(loop, UnitLoop):
         return 0
-    shape = getattr(loop, "shape", None)
-    return int(np.prod(shape)) if shape is not None else int(getattr(loop, "size", 0))
+    if isinstance(loop, ReduceLoop | ScanLoop):
+        return prod(loop.shape)
+    return loop.indices * loop.row_size if isinstance(loop, GatherLoop) else loop.size
 
 
 def shapes(loop: UnitLoop, width: int, target: Target) -> tuple[Tile, ...]:
@@ -54,17 +56,18 @@ def products_of(loop: UnitLoop, width: int, target: Target) -> Products:
             kind = arithmetic(side.weights, side.left.dtype, width, target)
             words = kind.words(side.inner) * len(product.ports) * blocks * width
             weights += words * bytes_of(kind.word)
-    costs, grains = zip(*rows_of(tiled), strict=True)
-    return Products(weights, blocks, costs, grains)
+    return Products(weights, blocks, tuple(tilings(tiled)))
 
 
-def rows_of(tiled: tuple[Tile, ...]) -> Iterator[tuple[float, int]]:
-    """What 0, 1, ... rows cost up to twice those of a large tile, and the grain that threads share them in."""
-    yield 0.0, 1
+def tilings(tiled: tuple[Tile, ...]) -> Iterator[Tiling]:
+    """How 0, 1, ... rows are computed, up to twice those of a large tile."""
+    yield Tiling(0.0, single=False, grain=1)
     large = tiled[0].rows
     for rows in range(1, 2 * large + 1):
         whole, left = divmod(rows, large)
         rest = cover(tiled, left, whole > 0) if left else Cover(0, 0, 0)
         tiles_used = replace(rest, large=whole + rest.large)
         counts = zip(tiled, tiles_used.counts(tiled), strict=True)
-        yield tiles_used.cost(tiled), max(shape.units for shape, count in counts if count)
+        grain = max(shape.units for shape, count in counts if count)
+        several = replace(tiles_used, single=0).cost(tiled)
+        yield Tiling(float(several), tiles_used.single > 0, grain)

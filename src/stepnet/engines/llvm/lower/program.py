@@ -13,10 +13,10 @@ from stepnet.engines.llvm.machine.words import ARRAYS, WORDS
 from stepnet.engines.llvm.products.constants import Constants
 from stepnet.net.ir import Net, ancestors
 from stepnet.net.types import CONST, ROWS, STEPS
+from stepnet.plan.load import Load
 from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.passes.when import When, when
 from stepnet.plan.plan import Plan, picks
-from stepnet.plan.load import Load
 
 
 @dataclass(frozen=True)

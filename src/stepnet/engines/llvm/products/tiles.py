@@ -46,15 +46,16 @@ class Cover:
 
     def counts(self, shapes: tuple[Tile, ...]) -> tuple[int, ...]:
         """How many tiles of each shape."""
-        small = (self.small,) if len(shapes) > 2 else ()
-        return self.large, *small, *((self.single,) if len(shapes) > 1 else ())
+        kinds = self.large, self.small, self.single
+        return kinds if len(shapes) > 2 else kinds[::2][: len(shapes)]
 
     def cost(self, shapes: tuple[Tile, ...]) -> float:
         """What they cost, in rows of a large tile, as measured: a row in a small tile costs a tenth more. A
         row alone, for which all parameters are read, costs as much as three.
         """
-        small = shapes[1].rows if len(shapes) > 2 else 0
-        return self.large * shapes[0].rows + self.small * small * 1.1 + self.single * 3
+        large, *rest = (shape.rows for shape in shapes)
+        small = rest[0] if len(rest) > 1 else 0
+        return self.large * large + self.small * small * 1.1 + self.single * 3
 
 
 def cover(shapes: tuple[Tile, ...], left: int, after_others: bool) -> Cover:

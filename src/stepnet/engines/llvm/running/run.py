@@ -43,7 +43,10 @@ class Runner:
         native = self.native
         form = Form(native.kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, results)
-        steps = call.lengths.max(initial=0) <= 1 and native.partition(Laid.of(call), threads()).chosen.together > 1
+        steps = (
+            call.lengths.max(initial=0) <= 1
+            and native.partition(Laid.of(call), threads()).chosen.together > 1
+        )
         native.begin(call, arrays)
         prepared = self.alone.prepared((call,), (arrays,), Together if steps else Again, pauses=not whole)
         (run,) = prepared.runs
