@@ -28,7 +28,7 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.threads import processors
+from stepnet.engines.processors import processors
 
 MOST = 1.2
 WIDTHS = (256, 512, 1024)

@@ -78,7 +78,7 @@ class UnitCode:
         stop = code.number(0)
         for shape, count in zip(tiled, self.tile_counts(tiled), strict=True):
             start, stop = stop, code.add(stop, code.mul(count, code.number(shape.rows)))
-            # Each shape is shared in its own grain: the fewer unit blocks a tile has, the more even the parts.
+            # Each shape is shared in its own grain: tiles of few unit blocks make even parts.
             first, last = self.stage.own_blocks(self.blocks, shape.units)
             self.tiled(shape, first, last, start, stop)
 

@@ -1,6 +1,8 @@
 """The memory that each set of lanes works in."""
 
+import ctypes
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,15 @@ BLOCK_ROWS = 256
 PAUSE_BYTES = 600 * 2**20
 WORD = {name: place for place, name in enumerate(WORDS)}
 START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
+
+
+class Done(NamedTuple):
+    """How many steps and sequences of a set of lanes are done, of how many."""
+
+    steps: int
+    all_steps: int
+    sequences: int
+    all_sequences: int
 
 
 class Workspace:
@@ -63,6 +74,23 @@ class Workspace:
     def begin(self) -> None:
         """Resets the progress of the call; it is for one thread until more are there."""
         self._begun[:] = START
+
+    def done(self) -> Done:
+        """How far the call is that this was written for, while it pauses."""
+        lanes, begin = self.rows[0][WORD["lanes"]], int(self.progress[PROGRESS.index("begin")])
+        lane_steps, first = self._table("lane_steps", lanes), self._table("first", lanes + 1)
+        order = self._table("order", int(first[-1]))
+        lengths = self._table("lengths", int(order.max(initial=-1)) + 1)[order]
+        ends = np.cumsum(lengths)
+        # Where each lane begins, taken off the ends of its sequences.
+        ends -= np.repeat((ends - lengths)[first[:-1]], np.diff(first))
+        sequences = int(np.count_nonzero(ends <= begin))
+        return Done(int(np.minimum(lane_steps, begin).sum()), int(lane_steps.sum()), sequences, len(order))
+
+    def _table(self, name: str, count: int) -> Array:
+        """The numbers of one of the call's tables."""
+        numbers = (ctypes.c_int64 * count).from_address(self.rows[0][WORD[name]])
+        return np.frombuffer(numbers, np.int64)
 
     def write(self, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
         """Writes words from an offset on, for every thread. pack: of a `Struct` for so many words."""

@@ -218,7 +218,7 @@ class Crew:
             self.workers.append(worker)
             self.first[0] = worker.address
 
-    def run(self, orders: Orders) -> None:
+    def run(self, orders: Orders, between: Callable[[], None] = lambda: None) -> None:
         """Does every task until nothing is left to do; in between Python may raise, and nothing runs then."""
         wanted = orders.most - 1
         if len(self.workers) < wanted:
@@ -227,7 +227,7 @@ class Crew:
             if worker.is_asleep:
                 keep_away(worker.thread)
         while orders.lead():
-            pass
+            between()
 
     def grow(self, wanted: int) -> None:
         """Starts the threads that are missing, as far as the system has them: the work is done with fewer."""
