@@ -31,7 +31,7 @@ from stepnet import cells
 from stepnet.engines.processors import processors
 
 MOST = 1.2
-WIDTHS = (256, 512, 1024)
+WIDTHS = (128, 256, 512, 1024)
 STEPS = 100
 TURN = 0.2
 

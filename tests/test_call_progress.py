@@ -84,13 +84,28 @@ def test_sequences_laid_end_to_end_are_counted_one_by_one():
 
 @pytest.mark.usefixtures("threads")
 def test_a_model_of_several_recurrences_counts_the_steps_of_each():
-    model, x, seen = sn.Stack(gru(), gru(16), gru(16)), batch(), list[Progress]()
+    first, second, third = gru(), gru(16), gru(16)
+    model = sn.Graph(lambda x, _: third(second(first(x)[0])[0])[0], inputs=4)
+    x, seen, lengths = batch(), list[Progress](), np.maximum(LENGTHS, 1)
+    expected = model(x, lengths=lengths)
+    with sn.progress(seen.append):
+        found = model(x, lengths=lengths)
+    np.testing.assert_array_equal(found, expected)
+    assert_rises(seen, 3 * int(lengths.sum()), len(lengths))
+    assert all(one.sequences == 0 for one in seen if one.steps < 2 * lengths.sum())
+
+
+@pytest.mark.usefixtures("threads")
+def test_layers_that_do_not_run_in_one_go_are_shown_one_by_one():
+    """One sequence is empty, and gets its memories between two layers."""
+    model, x, seen = sn.Stack([gru(), gru(16)]), batch(), list[Progress]()
     expected = model(x, lengths=LENGTHS)
     with sn.progress(seen.append):
         found = model(x, lengths=LENGTHS)
     np.testing.assert_array_equal(found[0], expected[0])
-    assert_rises(seen, 3 * int(LENGTHS.sum()), np.count_nonzero(LENGTHS))
-    assert all(one.sequences == 0 for one in seen if one.steps < 2 * LENGTHS.sum())
+    (first, second) = [place for place, one in enumerate(seen) if one.is_done]
+    assert_rises(seen[: first + 1], int(LENGTHS.sum()), np.count_nonzero(LENGTHS))
+    assert_rises(seen[first + 1 : second + 1], int(LENGTHS.sum()), np.count_nonzero(LENGTHS))
 
 
 @pytest.mark.usefixtures("threads")
@@ -190,6 +205,7 @@ def test_the_bar_shows_steps_sequences_and_times():
     assert "25% 300 of 1,200 steps, 2 of 8 sequences, 200 steps/s, 4.5 s left" in text
     assert "100% 1,200 of 1,200 steps, 8 of 8 sequences, 200 steps/s, 6.0 s in all" in text
     assert "25% 10 of 40 steps" in text
+    assert text.count("\n") >= 2  # the second call has a line of its own
 
 
 def test_the_bar_is_on_the_standard_error_output(capsys: pytest.CaptureFixture[str]):

@@ -12,7 +12,9 @@ from stepnet.engines.processors import Limit, least, of_system
 from stepnet.errors import FileError, InputError
 
 HERE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux is missing, whose processes these are about")
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="Linux is missing, whose processes these are about"
+)
 MOUNT2 = "30 23 0:26 {group} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 MOUNT1 = "31 23 0:27 {group} /sys/fs/cgroup/cpu,cpuacct rw shared:5 - cgroup cgroup rw,cpu,cpuacct"
 OTHER1 = "32 23 0:28 / /sys/fs/cgroup/memory rw shared:6 - cgroup cgroup rw,memory"
@@ -163,7 +165,9 @@ def ran(**variables: str) -> list[object]:
     """What a process with these environment variables says of its threads."""
     kept = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")}
     command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, capture_output=True, text=True, env=kept | variables, timeout=60, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=kept | variables, timeout=60, check=True
+    )
     return json.loads(done.stdout)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn
+from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Shown
 
 from stepnet.engines.progress import Progress, Watch
@@ -20,20 +20,21 @@ COLUMNS = (
 def bar(console: Console | None = None) -> Generator[Watch]:
     """What shows progress as a bar, a line for each call; nothing where no call takes long."""
     shown = Shown(*COLUMNS, console=console or Console(stderr=True), auto_refresh=False)
-    tasks = []
+    begun: list[TaskID] = []  # the call that is shown, where one is
 
     def show(now: Progress) -> None:
-        if not tasks:
-            shown.start()
-            tasks.append(shown.add_task("", total=now.all_steps, text=""))
-        shown.update(tasks[-1], completed=now.steps, total=now.all_steps, text=text(now), refresh=True)
+        shown.start()
+        if not begun:
+            begun.append(shown.add_task("", total=now.all_steps, text=""))
+        shown.update(begun[-1], completed=now.steps, text=text(now), refresh=True)
         if now.is_done:
-            tasks.append(shown.add_task("", total=1, text="", visible=False))
+            begun.clear()
 
     try:
         yield show
     finally:
-        shown.stop()
+        if shown.live.is_started:
+            shown.stop()
 
 
 def text(now: Progress) -> str:
