@@ -157,6 +157,18 @@ def test_calls_from_many_threads_claim_workers_of_their_own():
     assert wrong == []
 
 
+def test_threads_that_lead_at_the_same_time_take_a_part_of_the_threads_each():
+    crew, words = crew_of(3), Words(4)
+    order = orders(crew, words)
+    for others, asked in ((0, 4), (1, 2), (2, 1), (7, 1), (0, 4)):
+        crew.first[1] = others
+        words.begin()
+        order.lead()
+        assert all(words.done)
+        assert order.words[workers.ASKED] == asked
+        assert crew.first[1] == others, "a thread that has led no longer counts"
+
+
 def test_a_worker_lives_as_long_as_its_thread_which_looks_at_its_memory():
     crew = crew_of(1)
     worker = weakref.ref(crew.workers[0])
