@@ -3,6 +3,7 @@
 import io
 import threading
 from collections.abc import Generator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def batch() -> Array:
 def assert_rises(seen: list[Progress], all_steps: int, all_sequences: int) -> None:
     """Each says at least as much as the one before, and the last one that all is done."""
     assert len(seen) > 3
-    for one, following in zip(seen, seen[1:], strict=False):
+    for one, following in pairwise(seen):
         assert one.steps <= following.steps
         assert one.sequences <= following.sequences
         assert one.seconds <= following.seconds

@@ -89,6 +89,13 @@ def test_a_slow_barrier_or_handover_leaves_the_work_to_one_thread():
     assert partition(gru, call(4), 2, replace(HERE, handover=1e-2)).chosen.how == "alone"
 
 
+@pytest.mark.parametrize(("part", "how"), [(0.93, "units"), (0.97, "alone")])
+def test_a_gain_of_less_than_a_twentieth_is_not_worth_a_thread(part: float, how: str):
+    alone, units = partition(load("gru", 128), call(1), 2, HERE).weighed
+    slower = replace(HERE, handover=HERE.handover + part * alone.seconds - units.seconds)
+    assert partition(load("gru", 128), call(1), 2, slower).chosen.how == how
+
+
 def test_threads_share_parameters_that_only_their_caches_together_hold():
     """With a large cache of its own, each thread reads all of them as fast, and needs no barrier."""
     lstm, size = load("lstm", 256), call(12)

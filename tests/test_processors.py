@@ -62,7 +62,7 @@ def test_the_least_quota_up_the_path_counts(tmp_path: Path):
     }
     root = system(tmp_path, "0::/a/b/c", MOUNT2, files)
     assert quotas(root) == [8, 2]
-    by_group = min([limit for limit in of_system(root)][1:], key=lambda limit: limit.count)
+    by_group = min(list(of_system(root))[1:], key=lambda limit: limit.count)
     assert by_group.why == f"the control group has 2 processors' time: {root}/sys/fs/cgroup/a/cpu.max"
 
 
