@@ -53,13 +53,13 @@ TASK_WORDS = ("function", "task", "worker")
 """The words of orders, and of each task behind them.
 
 function: runs the task, and gives whether there is more to do. task: its pointer. worker: the address of the
-worker that has it. crew: where the address of the
-first worker is, and behind it how many threads lead now. gate: 0 if the tasks have nothing to do with one another; else they share their work, and it
-is where those that have taken theirs wait for the number of threads. patience: how often a shared task is
-looked at before it is taken back. wake: whether sleeping workers are woken. count: how many tasks there are.
-most: how many threads may do them; fewer where others lead at the same time. asked, came: how many threads were asked for shared tasks, and how
-many came in time. worked, waited: for how many ticks of the clock the first thread did tasks of its own, and
-then waited for the others.
+worker that has it. crew: where the address of the first worker is, and behind it how many threads lead now.
+gate: 0 if the tasks have nothing to do with one another; else they share their work, and it is where those
+that have taken theirs wait for the number of threads. patience: how often a shared task is looked at before
+it is taken back. wake: whether sleeping workers are woken. count: how many tasks there are. most: how many
+threads may do them; fewer where others lead at the same time. asked, came: how many threads were asked for
+shared tasks, and how many came in time. worked, waited: for how many ticks of the clock the first thread did
+tasks of its own, and then waited for the others.
 """
 
 
