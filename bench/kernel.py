@@ -31,7 +31,8 @@ from bench.runtimes.machine import multiply_adds, streaming
 from stepnet import cells, engines
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.threads import processors, set_threads
+from stepnet.engines.processors import processors
+from stepnet.engines.threads import set_threads
 
 STEPS = 100
 TURN = 0.02

@@ -17,7 +17,7 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.threads import processors
+from stepnet.engines.processors import processors
 
 WIDTHS = (128, 256, 512)
 STEPS = 100

@@ -28,10 +28,10 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.threads import processors
+from stepnet.engines.processors import processors
 
 MOST = 1.2
-WIDTHS = (256, 512, 1024)
+WIDTHS = (128, 256, 512, 1024)
 STEPS = 100
 TURN = 0.2
 

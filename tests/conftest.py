@@ -13,12 +13,16 @@ from typing import Any
 
 os.environ["KERAS_BACKEND"] = "torch"  # read when keras is first imported
 os.environ["OMP_NUM_THREADS"] = "1"  # of torch and NumPy, whose threads wait for those of the other workers
+os.environ["STEPNET_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # but stepnet has all
 # Tests see the code that is generated now, by them. Those of the cache have folders of their own.
 os.environ["STEPNET_CACHE"] = "0"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles all of stepnet
 
 import pytest
 from hypothesis import settings
+from sharing import by_rows
+
+from stepnet.engines.llvm.running import native
 
 sys.dont_write_bytecode = False
 
@@ -26,6 +30,12 @@ gc.set_threshold(20_000, 20, 20)  # to compile and to import makes much, and lit
 
 settings.register_profile("same every time", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("same every time")
+
+
+@pytest.fixture(autouse=True)
+def small_calls_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of several sequences are shared by threads, though they are so small that one would be faster."""
+    monkeypatch.setattr(native, "partition", by_rows)
 
 
 @pytest.fixture(params=["interpret", "llvm"])

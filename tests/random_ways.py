@@ -21,10 +21,10 @@ from random_steps import RandomStep, Sequences, random_steps, sequences_for, seq
 from random_totals import HOWS, call_of, kinds, on_llvm, with_totals
 from random_totals import in_float64 as totals_in_float64
 from same_bits import assert_same_bits
+from sharing import every_step_shared
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.llvm.running import workspace
 from stepnet.net.precision import Precision
 from stepnet.rnn import control
 from stepnet.values.structure import leaves, transform
@@ -48,16 +48,6 @@ def assert_right(found: Any, expected: Any, length: int = LONGEST) -> None:
 def alone(results: Any, place: int) -> Any:
     """What results hold of one sequence."""
     return transform(lambda leaf: leaf[place : place + 1], results)
-
-
-@contextmanager
-def every_step_shared(shared: bool) -> Generator[None]:
-    """Inside it threads share each step, however small, if that is asked for."""
-    with pytest.MonkeyPatch.context() as patch:
-        if shared:
-            patch.setattr(workspace, "HANDOVER_BYTES", 0)
-            patch.setattr(workspace, "SHARED_BYTES", 0)
-        yield
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from same_bits import assert_same_bits
+from sharing import every_step_shared
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.llvm.running import workspace
 from stepnet.engines.threads import threads
 from stepnet.errors import InputError
 from stepnet.net.meanings import REDUCTIONS
@@ -149,7 +149,7 @@ def made(seed: int, given: Given, dtype: str, reverse: bool = False) -> sn.RNN:
 
 @pytest.mark.long(every=9)
 @pytest.mark.parametrize("seed", range(36))
-def test_random_steps_are_what_the_interpreter_gives(seed: int, monkeypatch: pytest.MonkeyPatch):
+def test_random_steps_are_what_the_interpreter_gives(seed: int):
     given = Given.random(seed, 5)
     dtype, reverse = ("float32", "float64")[seed // 4 % 2], seed % 3 == 0
     rnn = made(seed, given, dtype, reverse)
@@ -165,12 +165,11 @@ def test_random_steps_are_what_the_interpreter_gives(seed: int, monkeypatch: pyt
     for count in (1, 3):
         sn.set_threads(count)
         assert_same_bits(rnn(*given.of(dtype)[:1], statics=given.of(dtype)[1]), (outputs, final))
-    for name in ("HANDOVER_BYTES", "SHARED_BYTES"):
-        monkeypatch.setattr(workspace, name, 0)  # several threads share the steps of few rows
-    for rows in (slice(0, 1), slice(1, 2), slice(2, 5)):
-        x, statics = given.of(dtype, rows)
-        alone, end = rnn(x, statics=statics)
-        assert_same_bits([alone, end], [outputs[rows], final[rows]])
+    with every_step_shared():
+        for rows in (slice(0, 1), slice(1, 2), slice(2, 5)):
+            x, statics = given.of(dtype, rows)
+            alone, end = rnn(x, statics=statics)
+            assert_same_bits([alone, end], [outputs[rows], final[rows]])
 
 
 # ---- one thing at a time -----------------------------------------------------------------------------------

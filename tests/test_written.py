@@ -260,7 +260,7 @@ def test_a_score_that_is_no_number_raises_what_steps_raise(
 
 
 def test_a_table_that_changes_is_read_again() -> None:
-    rnn, table = CASES["table"][0], TABLE.copy()
+    rnn, table = sn.RNN(of_vectors, weights(1, **EMBEDDED), memory=HIDDEN), TABLE.copy()
     before = sn.generate(rnn, [1], feed=table, max_steps=9)
     table[...] = table[::-1].copy()
     after = sn.generate(rnn, [1], feed=table, max_steps=9)

@@ -1,6 +1,7 @@
 """A compiler for recurrent networks: one step as equations in, machine code for whole sequences out."""
 
 from stepnet import layout
+from stepnet.engines.progress import Progress, progress
 from stepnet.engines.threads import set_threads
 from stepnet.errors import StepnetError
 from stepnet.graph.graph import Graph
@@ -43,6 +44,7 @@ __all__ = [
     "Conversion",
     "Gradients",
     "Graph",
+    "Progress",
     "Ragged",
     "Spec",
     "Stack",
@@ -65,6 +67,7 @@ __all__ = [
     "leaky_relu",
     "masks",
     "one_hot",
+    "progress",
     "quantize",
     "reduce",
     "relu",

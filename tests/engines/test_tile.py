@@ -2,7 +2,7 @@
 
 import pytest
 
-from stepnet.engines.llvm.emit.units import grain_of
+from stepnet.engines.llvm.lower.tiling import grain_of
 from stepnet.engines.llvm.machine.target import Target, available_targets
 from stepnet.engines.llvm.products.tiles import Tile, cheapest, cover, cycles, tiles
 from stepnet.engines.llvm.running.workspace import SLACK

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from llvmlite import ir
+from sharing import by_units
 
 import stepnet as sn
 from stepnet import cells
@@ -21,7 +22,7 @@ from stepnet.engines.llvm.emit import driver
 from stepnet.engines.llvm.machine.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.machine.object_code import object_code
 from stepnet.engines.llvm.machine.target import host_target
-from stepnet.engines.llvm.running import chain, workspace
+from stepnet.engines.llvm.running import chain, native
 from stepnet.engines.llvm.running.again import Together
 from stepnet.engines.llvm.threads import waiting, workers
 from stepnet.engines.llvm.threads.handover import NOTHING, ORDERS, THERE, signals
@@ -154,6 +155,18 @@ def test_calls_from_many_threads_claim_workers_of_their_own():
     for thread in started:
         thread.join()
     assert wrong == []
+
+
+def test_threads_that_lead_at_the_same_time_take_a_part_of_the_threads_each():
+    crew, words = crew_of(3), Words(4)
+    order = orders(crew, words)
+    for others, asked in ((0, 4), (1, 2), (2, 1), (7, 1), (0, 4)):
+        crew.first[1] = others
+        words.begin()
+        order.lead()
+        assert all(words.done)
+        assert order.words[workers.ASKED] == asked
+        assert crew.first[1] == others, "a thread that has led no longer counts"
 
 
 def test_a_worker_lives_as_long_as_its_thread_which_looks_at_its_memory():
@@ -304,8 +317,7 @@ def test_a_worker_that_is_late_with_a_task_of_its_own_is_left_out_for_a_while():
 @pytest.fixture(params=[2, 3])
 def shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Generator[sn.RNN]:
     """A recurrence whose steps so many threads share, though it is small."""
-    monkeypatch.setattr(workspace, "HANDOVER_BYTES", 0)
-    monkeypatch.setattr(workspace, "SHARED_BYTES", 0)
+    monkeypatch.setattr(native, "partition", by_units)
     before = threads()
     sn.set_threads(request.param)
     yield cells.rnn("gru", cells.CELLS["gru"].parameters(24, 48, seed=3))
@@ -351,15 +363,6 @@ def test_shared_steps_are_bit_for_bit_those_of_one_thread(shared: sn.RNN, monkey
     assert isinstance(prepared(stream), Together)
     sn.set_threads(1)
     np.testing.assert_array_equal(expected, shared(x)[0])
-
-
-def test_what_one_thread_does_is_shared_with_none():
-    """Neither where one alone is asked for, nor where there is no step to take."""
-    large = workspace.CACHE_BYTES
-    for filled, longest, most in ((2, 9, 1), (0, 0, 4)):
-        share = workspace.shared_out(filled, longest, large, large, most)
-        assert share == workspace.Share(1, 1)
-    assert workspace.shared_out(2, 9, large, large, 4).together == 4
 
 
 def test_a_call_that_pauses_between_all_its_blocks_gives_the_same_bits(
@@ -437,8 +440,7 @@ def test_streams_of_several_threads_do_not_disturb_one_another(shared: sn.RNN):
 
 
 def test_an_index_outside_a_table_in_a_shared_step(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(workspace, "HANDOVER_BYTES", 0)
-    monkeypatch.setattr(workspace, "SHARED_BYTES", 0)
+    monkeypatch.setattr(native, "partition", by_units)
 
     def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         h = np.tanh(p["E"][x] + h @ p["R"])

@@ -5,16 +5,20 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.testing  # before there are threads: it brings hooks for forks with it
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm.running import workspace
+from stepnet.engines.llvm.running import native
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from sharing import by_units
 
 faulthandler.enable()
-workspace.HANDOVER_BYTES = workspace.SHARED_BYTES = 0
+native.partition = by_units
 COUNT = int(sys.argv[1])
 
 PARAMS = cells.CELLS["gru"].parameters(24, 48, seed=3)

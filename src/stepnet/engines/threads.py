@@ -1,8 +1,6 @@
 """How many threads a call may use."""
 
-import os
-from functools import cache
-
+from stepnet.engines.processors import Limit, limit
 from stepnet.values.arguments import whole
 
 _threads: list[int] = []
@@ -12,7 +10,9 @@ def set_threads(count: int | None) -> None:
     """Sets how many threads a call may use. Results do not depend on it.
 
     Args:
-        count: A whole number from 1 on; None for as many as this process may run on.
+        count: A whole number from 1 on. None for the default: as many as there are processors that this
+            process may use, by its affinity and its control groups, and no more than the environment variable
+            STEPNET_NUM_THREADS or, where it is not set, OMP_NUM_THREADS. These are read by the first call.
 
     Raises:
         InputError: For anything else.
@@ -27,10 +27,9 @@ def set_threads(count: int | None) -> None:
 
 def threads() -> int:
     """The number of threads that a call may use."""
-    return _threads[0] if _threads else processors()
+    return _threads[0] if _threads else limit().count
 
 
-@cache
-def processors() -> int:
-    """How many processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def threads_limit() -> Limit:
+    """That number, and where it is from."""
+    return Limit(_threads[0], "stepnet.set_threads") if _threads else limit()

@@ -12,7 +12,7 @@ from stepnet.graph.trace import Model
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.declared import parameter, same_parameters
-from stepnet.rnn.explain import explain, joining_lines
+from stepnet.rnn.explain import checked_size, explain, joining_lines
 from stepnet.rnn.gradients import GradientSource
 from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked
@@ -119,7 +119,7 @@ class Graph:
             )
         return self.model(sequences, self.params, **({} if statics is None else {"statics": statics}))
 
-    def explain(self, engine: Asked = "auto") -> str:
+    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
         """The parts in the order they run, what each of them does and costs, and the engine, as text.
 
         In front are the recurrences that an engine may take in one piece, if there are any: both directions
@@ -127,15 +127,20 @@ class Graph:
 
         Args:
             engine: An engine, or several in order of preference.
+            rows: For a call of so many sequences, how threads share it, and how long each part is estimated
+                to take; of 100 steps, unless `steps` says otherwise.
+            steps: The same for sequences of so many steps; for one, unless `rows` says otherwise.
 
         Raises:
-            InputError: Before the inputs are known.
+            InputError: Before the inputs are known, and for sizes that no call has.
         """
         order, program = checked_engine(self._engine(engine)), self._programs.program
         schedule = program.schedule_for(order)
         layers_in: Any = import_module("stepnet.plan.joined").layers_in  # as in `draw`
         layers = joining_lines(schedule, order) or layers_in(program.net)
-        return "\n\n".join(filter(None, ["\n".join(layers), explain(schedule, order)]))
+        return "\n\n".join(
+            filter(None, ["\n".join(layers), explain(schedule, order, checked_size(rows, steps))])
+        )
 
     def _engine(self, asked: Asked) -> Asked:
         """The engines for those that were asked for."""

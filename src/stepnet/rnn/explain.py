@@ -18,20 +18,23 @@ from stepnet.engines import (
     joinings,
     order_of,
 )
+from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.placed import choice as placed_on
 from stepnet.errors import RefusedError
 from stepnet.net.ir import Net, Node
-from stepnet.net.types import CONST, Extent, Type
+from stepnet.net.types import CONST, STEPS, Extent, Type
+from stepnet.plan.load import Size
 from stepnet.plan.plan import Plan, picks
 from stepnet.plan.schedule import Schedule
-from stepnet.plan.side_by_side import Load
 from stepnet.plan.waves import waves_of
 from stepnet.rnn.expressions import amount, constant, expression, types_text, view
 from stepnet.rnn.nesting import described, parts_of
+from stepnet.values.arguments import whole
 
 Asked = str | Sequence[str]
 WIDTH = 100
-STEPS_SHOWN = 100  # of the sequence whose time is estimated
+SHOWN = Size(1, 100, 100)
+"""The call whose time is estimated where none is asked for."""
 TITLES = {
     "once": "once",
     "sequence": "once per sequence",
@@ -316,9 +319,9 @@ def nbytes(types: Iterable[Type]) -> int:
 # ---- text -------------------------------------------------------------------------------------------------
 
 
-def explain(schedule: Schedule, engine: Asked = "auto") -> str:
+def explain(schedule: Schedule, engine: Asked = "auto", size: Size | None = None) -> str:
     """The schedule as text: inputs and results, the chosen engine and the refusals, then the work of each
-    stage.
+    stage. size: of a call, for which it also says how threads share it.
 
     For nested recurrences: the engine, the parts in the order they run, and the stages of each. A flop is one
     operation on a number. Weights are the parameters that are read each time, values all else that is read or
@@ -327,18 +330,27 @@ def explain(schedule: Schedule, engine: Asked = "auto") -> str:
     if schedule.whole is not None:
         facts = explanation(schedule, engine)
         return "\n".join(
-            [*end_lines(facts), "", *engine_lines(facts.engine, facts.engines), *work_lines(facts)]
+            [
+                *end_lines(facts),
+                "",
+                *engine_lines(facts.engine, facts.engines),
+                *partition_lines(schedule.whole, facts.engine, size),
+                *work_lines(facts),
+            ]
         )
     chosen, engines = choice(schedule, engine)
     named = list(parts_of(schedule))
     width = max((len(number) for number, _, _ in named), default=0) + 2
     lines = [f"  {number:<{width}}{described(part, inside)}" for number, part, inside in named]
-    texts = ["\n".join(["parts, in the order they run", *lines, *side_by_side_lines(schedule, chosen)])]
+    texts = ["\n".join(["parts, in the order they run", *lines, *at_once_lines(schedule, chosen, size)])]
     texts += ["\n".join(engine_lines(chosen, engines))]
     for number, part, _ in named:
         if part.plan is not None:
             facts = plan_explanation(part.plan, chosen, engines)
             placed = part_engine_lines(part.plan, engine)
+            # The sizes of inner sequences are not those of the call.
+            flat = size if part.extent == STEPS else None
+            placed += partition_lines(part.plan, chosen, flat)
             texts.append("\n".join([f"part {number}:", *placed, *end_lines(facts), *work_lines(facts)]))
     return "\n\n".join(texts)
 
@@ -348,27 +360,57 @@ def joining_lines(schedule: Schedule, engine: Asked) -> list[str]:
     return [line for each in joinings(schedule, engine) for line in str(each).splitlines()]
 
 
-def side_by_side_lines(schedule: Schedule, chosen: str | None) -> list[str]:
-    """The recurrences that do not depend on each other, and what it gives to run them at the same time."""
+def checked_size(rows: int | None, steps: int | None) -> Size | None:
+    """The size of a call of so many sequences of so many steps each; None where neither is given."""
+    if rows is None and steps is None:
+        return None
+    meaning = "the number of {}, for which explain says how threads share a call, is a whole number from 1 on"
+    count = whole(1 if rows is None else rows, meaning.format("rows"), 1)
+    longest = whole(SHOWN.longest if steps is None else steps, meaning.format("steps"), 1)
+    return Size(count, longest, count * longest)
+
+
+def partition_lines(plan: Plan, chosen: str | None, size: Size | None) -> list[str]:
+    """How threads share a call of a size."""
+    if chosen != "llvm" or size is None:
+        return []
+    text = str(llvm().partition(plan, size))
+    return ["", f"threads, for {described_size(size)}", *indented(text)]
+
+
+def at_once_lines(schedule: Schedule, chosen: str | None, size: Size | None) -> list[str]:
+    """The recurrences that do not depend on each other, and whether they run at the same time."""
     if chosen != "llvm":
         return []
     lines: list[str] = []
     for wave in waves_of(schedule.parts):
-        loads = {place: Load.of(p) for place in wave if (p := schedule.parts[place].plan) and is_flat(p)}
-        if len(loads) > 1:
-            alone = [load.seconds((1, STEPS_SHOWN, STEPS_SHOWN), 1, False) for load in loads.values()]
-            text = (
-                f"parts {', '.join(map(str, loads))}: at the same time at small batches, since none waits "
-                f"for another; for one sequence of {STEPS_SHOWN} steps some {1e3 * max(alone):.2g} ms with a "
-                f"thread for each, in place of {1e3 * sum(alone):.2g} ms one after the other"
-            )
-            lines += ["", *wrapped("  ", text)]
+        parts = {place: schedule.parts[place] for place in wave}
+        plans = {place: part.plan for place, part in parts.items() if part.plan and part.extent == STEPS}
+        plans = {place: plan for place, plan in plans.items() if llvm().load(plan).loop.weights}
+        if len(plans) > 1:
+            asked = size or SHOWN
+            text = str(llvm().at_once(list(plans.values()), asked))
+            title = f"parts {', '.join(map(str, plans))}, for {described_size(asked)}"
+            lines += ["", f"  {title}", *("  " + line for line in indented(text))]
     return lines
 
 
-def is_flat(plan: Plan) -> bool:
-    """Whether a plan has a recurrence that reads parameters."""
-    return Load.of(plan).weights > 0
+def llvm() -> LlvmEngine:
+    """The engine whose calls threads share."""
+    engine = engine_named("llvm")
+    assert isinstance(engine, LlvmEngine)
+    return engine
+
+
+def described_size(size: Size) -> str:
+    """The size of a call in words."""
+    rows = "one sequence" if size.filled == 1 else f"{size.filled} sequences"
+    return f"{rows} of {size.longest} steps"
+
+
+def indented(text: str) -> list[str]:
+    """The lines of a text."""
+    return [f"  {line}" for line in text.splitlines()]
 
 
 def end_lines(facts: Explanation) -> list[str]:

@@ -14,7 +14,7 @@ from stepnet.rnn import nested
 from stepnet.rnn.batch import checked_array
 from stepnet.rnn.control import Controls
 from stepnet.rnn.declared import Declared, check_masked, same_parameters
-from stepnet.rnn.explain import explain
+from stepnet.rnn.explain import checked_size, explain
 from stepnet.rnn.frozen import FrozenCalls
 from stepnet.rnn.program import Asked, StepProgram
 from stepnet.rnn.scopes import Scopes, step_scopes
@@ -85,11 +85,14 @@ class RNN(Declared):
         """The parts that run one after the other: a single one, unless recurrences are nested."""
         return self.program.schedule
 
-    def explain(self, engine: Asked = "auto") -> str:
+    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
         """The plan as text: what runs once, before, in and after the loop, and what it costs.
 
         Args:
             engine: An engine, or several in order of preference.
+            rows: For a call of so many sequences, how threads share it, and how long that is estimated to
+                take; of 100 steps, unless `steps` says otherwise.
+            steps: The same for sequences of so many steps; for one, unless `rows` says otherwise.
 
         Returns:
             One line per operation, by phase, with the floating-point operations and the bytes of parameters
@@ -104,8 +107,10 @@ class RNN(Declared):
         >>> rnn = sn.RNN(lambda x, h, p: (x @ p + h, h), np.ones((3, 2), "float32"), memory=2, inputs=3)
         >>> "x @ p" in rnn.explain()
         True
+        >>> "threads, for 4 sequences of 20 steps" in rnn.explain(rows=4, steps=20)
+        True
         """
-        return explain(self.schedule, checked_engine(engine))
+        return explain(self.schedule, checked_engine(engine), checked_size(rows, steps))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The arguments it was made from: a copy, or one in another process, is traced and compiled again."""

@@ -7,7 +7,7 @@ A piece is one call of a kernel. It ends early where at least half of its rows h
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -125,6 +125,8 @@ def made_for(writer: Writer, feed: Feed, parts: list[Leaf], choice: Choice) -> M
     programs = programs_of(parts, writer)
     if isinstance(programs, str):
         return programs
+    if feed.table is not None:  # the caller may change it, and then it is read again
+        feed = replace(feed, table=feed.table.copy())
     plans = [plan for program in programs if (plan := program.schedule.whole) is not None]
     params = [array for program in programs for array in program.params]
     own = programs[0].params

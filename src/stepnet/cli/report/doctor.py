@@ -10,7 +10,7 @@ import numpy as np
 from stepnet.cli.report import cache
 from stepnet.engines import AUTO, engine_named, engine_names
 from stepnet.engines.llvm.machine.target import available_targets
-from stepnet.engines.threads import threads
+from stepnet.engines.threads import threads_limit
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.recurrence import RNN
 from stepnet.values.version import __version__
@@ -23,7 +23,8 @@ OPTIONAL = ("pyarrow", "torch", "keras", "onnx", "onnxruntime")
 class Health:
     """The facts of a machine.
 
-    targets: the processor's instruction sets, the one in use first. engines: by name, why an engine refuses a
+    targets: the processor's instruction sets, the one in use first. threads_by: what limits the threads of a
+    call to so many. engines: by name, why an engine refuses a
     plain recurrence; None if it runs it. cache: where compiled
     code is kept on disk, or why it is not. packages: versions by name, None for a missing package.
     """
@@ -34,6 +35,7 @@ class Health:
     processor: str
     targets: tuple[str, ...]
     threads: int
+    threads_by: str
     cache: str
     engines: dict[str, str | None]
     packages: dict[str, str | None]
@@ -41,14 +43,15 @@ class Health:
 
 def examine() -> Health:
     """The facts of this machine. No framework is imported."""
-    schedule = plain_schedule()
+    schedule, limit = plain_schedule(), threads_limit()
     return Health(
         __version__,
         f"{platform.python_version()} ({platform.python_implementation()})",
         f"{platform.system()} {platform.release()} {platform.machine()}",
         llvm.get_host_cpu_name(),
         tuple(map(str, available_targets())),
-        threads(),
+        limit.count,
+        limit.why,
         cache.state(cache.examine()),
         {name: engine_named(name).refuse(schedule) for name in engine_names()},
         {name: installed(name) for name in NEEDED + OPTIONAL},
@@ -84,7 +87,7 @@ def health_text(health: Health) -> str:
         ("processor", health.processor),
         ("code for", health.targets[0]),
         *[("", f"also runs {target}") for target in health.targets[1:]],
-        ("threads", str(health.threads)),
+        ("threads", f"{health.threads}: {health.threads_by}"),
         ("cache", health.cache),
     ]
     lines = [f"{name:<14}{value}".rstrip() for name, value in facts]

@@ -13,8 +13,12 @@ from stepnet.engines.llvm.running.finish import Finish, Rows, total
 from stepnet.engines.llvm.running.native import Native
 from stepnet.engines.llvm.running.run import Runner, chained
 from stepnet.engines.parts import Means, in_parts
+from stepnet.engines.processor import machine_for
+from stepnet.engines.threads import threads
 from stepnet.net.digest import digest
 from stepnet.net.ir import Node
+from stepnet.plan.load import Load, Size
+from stepnet.plan.partition import AtOnce, Partition, at_once, partition
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 
@@ -59,6 +63,23 @@ class LlvmEngine:
         target, key = self.target or host_target(), self.key(plan)
         made = KEPT.get(key, lambda: compiled({key: plan}, target)[key])
         return LlvmKernel(plan, made, target)
+
+    def load(self, plan: Plan) -> Load:
+        """What the steps of a plan compute and read; the plan is not compiled for it."""
+        target, key = self.target or host_target(), self.key(plan)
+        known = KEPT.get(key, lambda: stored_plan(key))
+        made: Load = late("lower.program").lowered(plan, target).load if known is None else known.load
+        return made
+
+    def partition(self, plan: Plan, size: Size) -> Partition:
+        """How a call of a plan is shared between threads."""
+        machine = machine_for((self.target or host_target()).vector_bytes)
+        return partition(self.load(plan), size, threads(), machine)
+
+    def at_once(self, plans: Sequence[Plan], size: Size) -> AtOnce:
+        """Whether calls of plans that do not depend on each other run at the same time."""
+        machine = machine_for((self.target or host_target()).vector_bytes)
+        return at_once(list(map(self.load, plans)), [size] * len(plans), threads(), machine)
 
     def key(self, plan: Plan) -> str:
         """What stands for a plan and the target among all that is compiled."""

@@ -12,7 +12,8 @@ from stepnet.engines.onednn.padding import Padding
 from stepnet.engines.onednn.primitives import Run
 from stepnet.engines.onednn.recurrence import Recurrence
 from stepnet.engines.onednn.weights import Weights
-from stepnet.engines.threads import processors, threads
+from stepnet.engines.processors import processors
+from stepnet.engines.threads import threads
 
 Array = np.ndarray
 

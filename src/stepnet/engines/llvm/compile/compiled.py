@@ -16,6 +16,7 @@ from stepnet.engines.llvm.machine.image import ObjectCode
 from stepnet.engines.llvm.machine.records import Axis, Field, Source, Words
 from stepnet.engines.llvm.machine.words import WORDS
 from stepnet.engines.llvm.products.constants import Constants
+from stepnet.plan.load import Load
 
 MOST_BYTES = 32 * 2**20
 # What a compiled plan takes besides its instructions and its tables: LLVM's own objects, most of all.
@@ -30,9 +31,8 @@ class Layout:
     memories: for each the source of its first value, the word of its last values and its field. constants:
     the layout of values made from the parameters. strides: bytes from row to row of each record. words: the
     words of a call that are pointers to arrays, by kind. wanted: those that must be present. sequence_words:
-    those that `sequences` reads. counts: whether steps are counted. weights and other_weights: bytes of
-    parameters that are read at every step, and for each block of steps. axes, inner: the inner sequences that
-    steps read, and the arrays with their values.
+    those that `sequences` reads. counts: whether steps are counted. load: what the steps compute and read.
+    axes, inner: the inner sequences that steps read, and the arrays with their values.
     """
 
     needs: Needs
@@ -43,8 +43,7 @@ class Layout:
     wanted: frozenset[int]
     sequence_words: tuple[int, ...]
     counts: bool
-    weights: int
-    other_weights: int
+    load: Load
     axes: tuple[Axis, ...]
     inner: tuple[Words, ...]
 

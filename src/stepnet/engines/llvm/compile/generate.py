@@ -36,8 +36,7 @@ def written(plan: Plan, target: Target) -> tuple[ir.Module, Layout]:
         program.wanted,
         () if program.sequence is None else tuple(word for word, _ in program.sequence.inputs),
         program.program.index is not None,
-        program.weights,
-        program.other_weights,
+        program.load,
         program.program.axes,
         program.program.words,
     )

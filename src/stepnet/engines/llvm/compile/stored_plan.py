@@ -13,6 +13,7 @@ from stepnet.engines.llvm.machine.target import Target, host_target
 from stepnet.engines.llvm.products.constants import Constant, Constants, Packed, Places, Scaled
 from stepnet.engines.threads import threads
 from stepnet.net.types import Type
+from stepnet.plan.load import Load, Products, Stage
 from stepnet.plan.plan import Plan
 
 PLAN = Form(
@@ -31,6 +32,9 @@ PLAN = Form(
     Type,
     Axis,
     Words,
+    Load,
+    Stage,
+    Products,
 )
 
 

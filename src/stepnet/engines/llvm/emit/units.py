@@ -13,15 +13,14 @@ most of the code, and another kind of tile adds little. Where it is short, it is
 from itertools import chain, product
 from math import lcm
 
-import numpy as np
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.cells import ABREAST, Cell, CellCode
 from stepnet.engines.llvm.emit.stage import StageCode
 from stepnet.engines.llvm.lower.loops import UnitLoop
+from stepnet.engines.llvm.lower.tiling import Tiling
 from stepnet.engines.llvm.machine.records import LINE
-from stepnet.engines.llvm.products.arithmetic import arithmetic
-from stepnet.engines.llvm.products.tiles import FETCHED_BYTES, Tile, cover, power_of_two, tiles
+from stepnet.engines.llvm.products.tiles import FETCHED_BYTES, Tile, power_of_two
 from stepnet.engines.llvm.writing.code import I8, I64, POINTER, register_type
 
 
@@ -29,31 +28,16 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     """All tiles of all rows, for the unit blocks of this thread."""
     cells = CellCode(stage, loop)
     code, blocks, width = stage.code, cells.blocks, stage.width
-    gates = sum(len(product.ports) for product in loop.products)
-    if not gates:
+    if not loop.products:
         cells.plain()
         return
-    sides = [side for product in loop.products for side in product.sides]
-    vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
-    parts = max(arithmetic(side.weights, side.left.dtype, width, code.target).parts for side in sides)
-    vectors = max(1, vector_bytes // code.target.vector_bytes)
-    shapes = tiles(code.target, gates, blocks, vectors, parts)
-    grain = grain_of(blocks, shapes[-1].units)
-    first, last = stage.own_blocks(blocks, grain)
-    tiled = Tiled(cells, shapes, gates, vector_bytes, grain)
+    tiling = Tiling.of(loop, width, code.target)
+    first, last = stage.own_blocks(blocks, tiling.grain)
+    tiled = Tiled(cells, tiling)
     counts, whole = tiled.row_counts()
     with code.loop(first, last, tiled.group) as begin:
         end = code.smaller(code.add(begin, code.number(tiled.group)), last)
         tiled.emit(counts, whole, begin, end)
-
-
-def grain_of(blocks: int, units: int) -> int:
-    """The unit blocks that threads do not divide: as many as are done side by side for one row, where that
-    leaves an even number of shares.
-    """
-    while 1 < units < blocks and blocks % (2 * units):
-        units //= 2
-    return units
 
 
 WORDS = ("rows", "units", "mask", "shift", "narrow")
@@ -75,9 +59,8 @@ class Tiled:
     tile: it reads the sums of products from memory.
     """
 
-    def __init__(
-        self, unit: CellCode, shapes: tuple[Tile, ...], gates: int, vector_bytes: int, grain: int
-    ) -> None:
+    def __init__(self, unit: CellCode, tiling: Tiling) -> None:
+        shapes, grain, vector_bytes = tiling.shapes, tiling.grain, tiling.vector_bytes
         self.unit, self.code, self.shapes = unit, unit.code, shapes
         self.group = lcm(*(shape.units for shape in shapes))
         parted = [shape for shape in shapes if unit.blocks % shape.units or grain % shape.units]
@@ -89,10 +72,10 @@ class Tiled:
             for port in product.ports
             if port >= 0
         }
-        self.shared = unit.length > 2 * gates
+        self.shared = unit.length > 2 * tiling.gates
         self.fetches = self.shared and unit.parameter_bytes >= FETCHED_BYTES
         self.words = self.table("tiles", [word for kind in self.kinds for word in self.words_of(kind)])
-        self.counts = self.table("counts", counts_of(shapes, gates, vector_bytes))
+        self.counts = self.table("counts", counts_of(tiling))
         with self.code.goto_entry_block():
             self.next_row = self.code.alloca(I64)
             if self.shared:
@@ -220,11 +203,11 @@ class Tiled:
         return Cell(*self.place(number, row, block, words), sums)
 
 
-def counts_of(shapes: tuple[Tile, ...], gates: int, vector_bytes: int) -> list[int]:
+def counts_of(tiling: Tiling) -> list[int]:
     """How many tiles of each shape there are for each number of rows left over by the large ones: first where
     there is no large one, then how many more where there is one, which others may replace.
     """
-    large = shapes[0].rows
-    alone = [cover(shapes, rows, gates, vector_bytes) for rows in range(large)]
-    after = [cover(shapes, rows + large, gates, vector_bytes) for rows in range(large)]
+    large = tiling.shapes[0].rows
+    alone = [tiling.cover(rows) for rows in range(large)]
+    after = [tiling.cover(rows + large) for rows in range(large)]
     return [*chain(*alone), *chain(*((first - 1, *rest) for first, *rest in after))]

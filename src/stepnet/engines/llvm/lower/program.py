@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from stepnet.engines.llvm.lower.driven import Program
+from stepnet.engines.llvm.lower.load import load
 from stepnet.engines.llvm.lower.loops import Loop, Phase
 from stepnet.engines.llvm.lower.lowering import Stage
 from stepnet.engines.llvm.lower.needs import Needs
@@ -12,10 +13,10 @@ from stepnet.engines.llvm.machine.words import ARRAYS, WORDS
 from stepnet.engines.llvm.products.constants import Constants
 from stepnet.net.ir import Net, ancestors
 from stepnet.net.types import CONST, ROWS, STEPS, is_beside
+from stepnet.plan.load import Load
 from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.passes.when import When, when
 from stepnet.plan.plan import Plan, picks
-from stepnet.plan.side_by_side import read_by
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,7 @@ class Lowered:
     """A lowered plan: the driver's program, the constants, and the work once per sequence.
 
     That work is done before a sequence's steps and at its end (None for none). Then the arrays by word, the
-    words of those that must be present, and the bytes of parameters that are read at every step, and for each
-    block of steps.
+    words of those that must be present, and what the steps compute and read.
     """
 
     program: Program
@@ -55,8 +55,7 @@ class Lowered:
     ended: RowWork | None
     words: dict[str, list[int]]
     wanted: frozenset[int]
-    weights: int
-    other_weights: int
+    load: Load
 
 
 IN_PLACE = ("float32", "float64")
@@ -152,8 +151,8 @@ class Lowering:
             axes=tuple(self.axes.values()),
             words=tuple(self.words_outside),
         )
-        weights = read_by(self.body), read_by(self.net)
-        return Lowered(program, self.constants, sequence, ended, self.words, frozenset(rows), *weights)
+        cost = load(program, self.target)
+        return Lowered(program, self.constants, sequence, ended, self.words, frozenset(rows), cost)
 
     # ---- what comes in, and what goes out
 

@@ -18,7 +18,7 @@ from stepnet.engines.llvm.machine.image import ObjectCode
 from stepnet.engines.llvm.machine.system import symbols
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.unlocked import emit_object
-from stepnet.engines.threads import processors
+from stepnet.engines.processors import processors
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()

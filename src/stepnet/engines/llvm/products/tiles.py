@@ -94,6 +94,13 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
     )
 
 
+def computing(tile: Tile, gates: int) -> float:
+    """The cycles that a tile takes for one k of one unit block if its parameters are near, and its share of
+    the elementwise work.
+    """
+    return cycles(tile, gates, 0) + TILE_CYCLES + ROW_CYCLES * tile.rows
+
+
 @lru_cache(maxsize=1024)
 def cover(shapes: tuple[Tile, ...], rows: int, gates: int, vector_bytes: int) -> tuple[int, ...]:
     """How many tiles of each shape compute so many rows, or a few more, in the fewest cycles."""

@@ -1,12 +1,13 @@
 """Prepared tasks of machine code, run as often as is wanted: by one thread or several."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stepnet.engines.base import Array
 from stepnet.engines.llvm.machine.memory import view
 from stepnet.engines.llvm.running.workspace import Workspace
 from stepnet.engines.llvm.threads.workers import CREW, Orders, Task
+from stepnet.engines.progress import Progress, watching
 from stepnet.errors import InputError
 
 # Steps that follow one another within so many seconds are worth waking a thread for; but to wake one costs
@@ -37,6 +38,8 @@ class Again:
         self.statuses = [view(space.status) for space in spaces]
         self.only = tasks[0] if len(tasks) == 1 else None
         self.held: list[object] = []  # what the machine code reads
+        self.far: Callable[[bool], Progress] | None = None  # how far the call is, of which this is a part
+        self.begun, self.told = 0.0, False
         self.tasks = tasks
         if len(tasks) > 1:
             self.orders = self.orders_for(tasks, progress, most)
@@ -51,10 +54,11 @@ class Again:
             space.begin()
         for status in self.statuses:
             status[0] = 0
+        self.begun = time.perf_counter()
         if self.only is not None:
             function, task = self.only
             while function.call(task):
-                pass
+                self.between()
         elif self.statuses:
             self.share()
         for status in self.statuses:
@@ -63,7 +67,14 @@ class Again:
 
     def share(self) -> None:
         """Does all tasks, by several threads."""
-        CREW.run(self.orders)
+        CREW.run(self.orders, self.between)
+
+    def between(self) -> None:
+        """Says how far the call is, to who watches."""
+        watch = watching()
+        if watch is not None and self.far is not None:
+            self.told = True
+            watch(self.far(False))
 
 
 class Together(Again):
@@ -83,7 +94,7 @@ class Together(Again):
         """Does all tasks, by the threads that are awake."""
         begun = time.perf_counter()
         while self.orders.lead():
-            pass
+            self.between()
         if self.orders.came < self.orders.count:
             if begun - self.ended < CLOSELY and begun - self.roused > SELDOM:
                 self.roused = begun

@@ -9,11 +9,14 @@ and orders. A call of other lengths makes its tables (`Laid`), once for all kern
 and writes its words. No Python runs between two kernels, for which it would have to come back into the cache.
 
 The kernels of a wave do not depend on each other, as both directions of a layer. They run at the same time,
-each on threads of its own, where that is estimated to take less time (`plan/side_by_side.py`).
+each on threads of its own, where that is estimated to take less time (`plan/partition.py`).
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.machine.memory import POOL
@@ -21,14 +24,15 @@ from stepnet.engines.llvm.machine.system import clock
 from stepnet.engines.llvm.running.again import Again
 from stepnet.engines.llvm.running.form import Arrays, Form
 from stepnet.engines.llvm.running.laid import Laid, Sets
-from stepnet.engines.llvm.running.native import CALL, POINTERS, Native
-from stepnet.engines.llvm.running.workspace import Share
+from stepnet.engines.llvm.running.native import CALL, DECIDED, POINTERS, Native
+from stepnet.engines.processor import machine_for
+from stepnet.engines.progress import Progress, watching
 from stepnet.engines.threads import threads
-from stepnet.plan.side_by_side import Load, side_by_side
+from stepnet.plan.load import Size
+from stepnet.plan.partition import AtOnce, Way, at_once
 from stepnet.plan.waves import Waves
 
 SPARE = 8
-DECIDED = 256  # waves of so many sizes at most, whose order is remembered
 # Machine code runs for so many seconds at a time, so that an interrupt arrives.
 SLICE = 0.05
 # The most memory that a kernel of a frozen call keeps to work in.
@@ -63,6 +67,8 @@ class Prepared:
             )
         ]
         self.runs = [self.run_of(wave, kind) for wave in shape.waves]
+        for place, run in enumerate(self.runs):
+            run.far = partial(self.far, place)
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
 
     def run_of(self, wave: tuple[int, ...], kind: type[Again]) -> Again:
@@ -81,6 +87,29 @@ class Prepared:
         """Runs all waves; raises `InputError` where an integer does not fit a table."""
         for run in self.runs:
             run()
+        told = [run for run in self.runs if run.told]
+        for run in told:
+            run.told = False
+        if told and (watch := watching()) is not None:
+            watch(self.far(len(self.runs) - 1, True))
+
+    def far(self, at: int, is_done: bool) -> Progress:
+        """How far the call is while its wave `at` runs, or when that is done."""
+        kernels = [[space.done() for space in spaces] for spaces in self.spaces]
+        steps = all_steps = 0
+        for number, wave in enumerate(self.shape.waves):
+            for space in (space for place in wave for space in kernels[place]):
+                all_steps += space.all_steps
+                # The words of a wave that is yet to run are those of an earlier call.
+                whole = number < at or (number == at and is_done)
+                steps += space.all_steps if whole else space.steps if number == at else 0
+        ends = [kernels[place] for place in self.shape.waves[-1]]
+        all_sequences = sum(space.all_sequences for space in ends[0])
+        sequences = min(sum(space.sequences for space in spaces) for spaces in ends)
+        if at < len(self.runs) - 1 or is_done:
+            sequences = all_sequences if is_done else 0
+        seconds = time.perf_counter() - self.runs[0].begun
+        return Progress(steps, all_steps, sequences, all_sequences, seconds)
 
     def write(self, calls: Sequence[Call], arrays: Sequence[Arrays], sets: Sequence[Sets]) -> None:
         """Writes all words of calls."""
@@ -105,45 +134,39 @@ class Chain:
         self.natives, self.waves = natives, waves
         self.defers = all(native.defers for native in natives)
         self.spare: list[Prepared] = []
-        self.orders: dict[tuple[int, ...], tuple[int, ...] | None] = {}
-        self.loads = [Load(n.compiled.weights, n.compiled.other_weights) for n in natives]
+        self.decided: dict[tuple[Any, ...], AtOnce] = {}
 
     def started(self) -> "Started":
         """What takes the calls of all kernels, and then runs them."""
         return Started(self)
 
-    def arranged(self, laid: Sequence[Laid]) -> tuple[Waves, list[Share]]:
-        """The waves in which calls run, and how each call is split between threads."""
+    def arranged(self, laid: Sequence[Laid]) -> tuple[Waves, list[Way]]:
+        """The waves in which calls run, and how each call is shared between threads."""
         most, waves = threads(), list[tuple[int, ...]]()
-        shares = [native.share(own, most) for native, own in zip(self.natives, laid, strict=True)]
+        ways = [native.partition(own, most).chosen for native, own in zip(self.natives, laid, strict=True)]
         for wave in self.waves:
-            order = self.side_by_side(wave, laid, shares, most) if len(wave) > 1 and most > 1 else None
-            if order is None:
+            if len(wave) == 1 or most == 1:
                 waves += [(place,) for place in wave]
                 continue
-            waves.append(order)
-            for place in wave:
-                shares[place] = Share(max(1, most // len(wave)))
-        return tuple(waves), shares
+            decided = self.at_once(wave, [laid[place].size for place in wave], most)
+            if decided.order is None:
+                waves += [(place,) for place in wave]
+                continue
+            waves.append(tuple(wave[place] for place in decided.order))
+            for place, way in zip(wave, decided.ways, strict=True):
+                ways[place] = way
+        return tuple(waves), ways
 
-    def side_by_side(
-        self, wave: tuple[int, ...], laid: Sequence[Laid], shares: Sequence[Share], most: int
-    ) -> tuple[int, ...] | None:
-        """The kernels of a wave in the order in which threads take them, the longest first; None where they
-        run one after the other.
-        """
-        key: list[int] = [most, *wave]
-        for place in wave:
-            key += (*laid[place].size, shares[place].together)
-        decided = tuple(key)
-        if decided not in self.orders:
-            if len(self.orders) >= DECIDED:
-                self.orders.clear()
-            sizes = [laid[place].size for place in wave]
-            shared = [shares[place].together > 1 for place in wave]
-            order = side_by_side([self.loads[place] for place in wave], sizes, shared, most)
-            self.orders[decided] = None if order is None else tuple(wave[place] for place in order)
-        return self.orders[decided]
+    def at_once(self, wave: tuple[int, ...], sizes: Sequence[Size], most: int) -> AtOnce:
+        """Whether the kernels of a wave run at the same time."""
+        key = most, wave, *sizes
+        if key not in self.decided:
+            if len(self.decided) >= DECIDED:
+                self.decided.clear()
+            natives = [self.natives[place] for place in wave]
+            loads = [native.compiled.load for native in natives]
+            self.decided[key] = at_once(loads, sizes, most, machine_for(natives[0].target.vector_bytes))
+        return self.decided[key]
 
     def prepared(
         self,
@@ -154,12 +177,12 @@ class Chain:
     ) -> Prepared:
         """Memory for calls, with all words written."""
         laid = list(map(Laid.of, calls))
-        waves, shares = self.arranged(laid)
-        sets = [own.sets(share.sets) for own, share in zip(laid, shares, strict=True)]
+        waves, ways = self.arranged(laid)
+        sets = [own.sets(way.sets) for own, way in zip(laid, ways, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         ends = any(call.until is not None for call in calls)
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
-        shape = Shape(waves, lanes, tuple(share.together for share in shares), rooms, ends)
+        shape = Shape(waves, lanes, tuple(way.together for way in ways), rooms, ends)
         known = self.taken(shape) if kind is Again and pauses else None
         prepared = known or Prepared(self.natives, shape, kind, pauses)
         prepared.write(calls, arrays, sets)

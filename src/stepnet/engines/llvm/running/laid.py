@@ -12,8 +12,10 @@ import numpy as np
 from stepnet.engines.base import Array, Call
 from stepnet.engines.lanes import Lanes, lanes_for
 from stepnet.engines.llvm.machine.memory import pointer
+from stepnet.plan.load import Size
 
 LANES = 64
+EXACT = 16
 FEW = 32
 """So many lengths are looked at by Python sooner than by NumPy."""
 NUMBERS = np.arange(4096)
@@ -23,11 +25,20 @@ Sets = tuple[tuple[int, tuple[int, ...]], ...]
 """For each set of lanes how many there are, and the words from `steps` on."""
 
 
+def rounded(filled: int, longest: int, steps: int) -> Size:
+    """The size of a call, with few digits, so that many calls are of the same: from 16 sequences on, and of
+    steps, numbers are rounded up to powers of two.
+    """
+    longest = 1 << max(0, longest - 1).bit_length()
+    mean = min(longest, 1 << max(0, -(-steps // max(1, filled)) - 1).bit_length())
+    filled = filled if filled <= EXACT else 1 << (filled - 1).bit_length()
+    return Size(filled, longest if filled else 0, max(longest, mean * filled) if filled else 0)
+
+
 class Laid:
     """The lengths and places of a call, and the lanes made of them so far.
 
-    filled: how many sequences have steps. longest, steps: the steps of the longest one, and of all. size: the
-    same, rounded to powers of two.
+    filled: how many sequences have steps. size: of the call, by which it is shared between threads.
     """
 
     def __init__(self, call: Call) -> None:
@@ -40,9 +51,7 @@ class Laid:
         else:
             self.filled = len(counts) - counts.count(0)
             self.longest, self.steps = max(counts, default=0), sum(counts)
-        sizes = self.filled, self.longest, self.steps
-        filled, longest, steps = (1 << max(0, number - 1).bit_length() for number in sizes)
-        self.size = filled, longest, max(longest, steps)
+        self.size = rounded(self.filled, self.longest, self.steps)
         numbers = call.steps
         if numbers is None:
             numbers = NUMBERS if self.longest <= len(NUMBERS) else np.arange(self.longest)

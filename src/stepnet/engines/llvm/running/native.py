@@ -17,12 +17,17 @@ from stepnet.engines.llvm.running.finish import Finish
 from stepnet.engines.llvm.running.form import Arrays, Form, Kind, offsets_by_axis
 from stepnet.engines.llvm.running.laid import LANES, Laid
 from stepnet.engines.llvm.running.refill import Refill
-from stepnet.engines.llvm.running.workspace import SLACK, WORD, Share, Workspace, shared_out
+from stepnet.engines.llvm.running.workspace import SLACK, WORD, Workspace
+from stepnet.engines.processor import machine_for
 from stepnet.errors import InputError
+from stepnet.plan.load import Size
+from stepnet.plan.partition import Partition, partition
 from stepnet.plan.plan import Plan
 
 # Machine code computes values of so many sequences at a time, so that an interrupt arrives.
 SEQUENCES = 256
+# Calls of so many sizes at most, whose partition is remembered.
+DECIDED = 256
 # Where the words of a call begin, and the pointers behind them, in bytes.
 CALL, POINTERS = 8 * WORD[CALL_WORDS[0]], 8 * len(WORDS)
 
@@ -43,6 +48,7 @@ class Native:
         self.pack = Struct(f"{len(CALL_WORDS) + len(self.array_words)}q").pack_into
         self.pack_pointers = Struct(f"{len(self.array_words)}q").pack_into
         self.padded = {each.word: each for each in compiled.inner if each.padded != each.type.size}
+        self.partitions: dict[tuple[int, Size], Partition] = {}
         self.by_sequence = compiled.sequences is not None or compiled.ended is not None
         self.kind = self.kind_of(plan)
 
@@ -83,10 +89,16 @@ class Native:
 
     # ---- what describes a call
 
-    def share(self, laid: Laid, most: int) -> Share:
-        """How a call is split between at most so many threads."""
-        compiled = self.compiled
-        return shared_out(laid.filled, laid.longest, compiled.weights, compiled.other_weights, most)
+    def partition(self, laid: Laid, most: int) -> Partition:
+        """How a call is shared between at most so many threads."""
+        key = most, laid.size
+        known = self.partitions.get(key)
+        if known is None:
+            if len(self.partitions) >= DECIDED:
+                self.partitions.clear()
+            machine = machine_for(self.target.vector_bytes)
+            known = self.partitions[key] = partition(self.compiled.load, laid.size, most, machine)
+        return known
 
     @property
     def defers(self) -> bool:

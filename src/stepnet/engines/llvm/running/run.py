@@ -47,7 +47,10 @@ class Runner:
             return called_again(self, call, results)
         form = Form(native.kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, results)
-        steps = call.lengths.max(initial=0) <= 1 and native.share(Laid.of(call), threads()).together > 1
+        steps = (
+            call.lengths.max(initial=0) <= 1
+            and native.partition(Laid.of(call), threads()).chosen.together > 1
+        )
         native.begin(call, arrays)
         prepared = self.alone.prepared((call,), (arrays,), Together if steps else Again, pauses=not whole)
         (run,) = prepared.runs

@@ -1,7 +1,8 @@
-"""How a call is shared out between threads, and the memory that each set of lanes works in."""
+"""The memory that each set of lanes works in."""
 
+import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,11 +19,6 @@ BLOCK_ROWS = 256
 # A block has the most rows where so many bytes of parameters are read for each block: they would leave those
 # that are read at every step no room in the last cache.
 FAR_BYTES = 8 * 2**20
-# Threads share a step only if the parameters it reads are worth a barrier, or do not fit one core's cache.
-SHARED_BYTES = 384 * 1024
-CACHE_BYTES = 1536 * 1024
-# And only if a call reads more than what could be read while a thread is handed its part, some microseconds.
-HANDOVER_BYTES = 768 * 1024
 # Whether sequences have ended is looked at between blocks: these are of so many steps.
 ENDING_STEPS = 8
 # A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
@@ -33,31 +29,13 @@ WORD = {name: place for place, name in enumerate(WORDS)}
 START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
 
 
-@dataclass(frozen=True)
-class Share:
-    """How a call is split between threads: so many sets of lanes, each for a thread; or one set whose steps
-    so many threads share.
-    """
+class Done(NamedTuple):
+    """How many steps and sequences of a set of lanes are done, of how many."""
 
-    sets: int
-    together: int = 1
-
-
-def shared_out(filled: int, longest: int, weights: int, other_weights: int, most: int) -> Share:
-    """The split of a call between at most so many threads.
-
-    filled: how many sequences have steps. longest: the steps of the longest one.
-
-    Each thread has lanes of its own where there are enough sequences. All threads share one set of lanes
-    where reading the parameters takes most of the time.
-    """
-    if most == 1 or filled == 0:
-        return Share(1)
-    few = filled < 8 * most
-    worth = weights * longest + other_weights >= HANDOVER_BYTES
-    if worth and (weights >= CACHE_BYTES or (few and weights >= SHARED_BYTES)):
-        return Share(1, most)
-    return Share(min(most, filled))
+    steps: int
+    all_steps: int
+    sequences: int
+    all_sequences: int
 
 
 class Workspace:
@@ -75,7 +53,7 @@ class Workspace:
     ) -> None:
         strides = compiled.strides
         rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
-        if compiled.other_weights >= FAR_BYTES:
+        if compiled.load.others.weights >= FAR_BYTES:
             rows = BLOCK_ROWS
         self.lanes, self.together = lanes, together
         words, kept_words = (
@@ -83,7 +61,7 @@ class Workspace:
             for kind in ("words", "kept")
         )
         in_words = sum(each.field.bytes for each in compiled.inner) + words + kept_words
-        slowest = PAUSE_BYTES // max(1, compiled.weights + WORDS_COST * lanes * room * in_words)
+        slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + WORDS_COST * lanes * room * in_words)
         block_steps = max(1, min(rows // lanes, slowest, ENDING_STEPS if ends else rows))
         rows, slots = block_steps * lanes + SLACK, lanes + SLACK
         parts = {
@@ -119,6 +97,23 @@ class Workspace:
     def begin(self) -> None:
         """Resets the progress of the call; it is for one thread until more are there."""
         self._begun[:] = START
+
+    def done(self) -> Done:
+        """How far the call is that this was written for, while it pauses."""
+        lanes, begin = self.rows[0][WORD["lanes"]], int(self.progress[PROGRESS.index("begin")])
+        lane_steps, first = self._table("lane_steps", lanes), self._table("first", lanes + 1)
+        order = self._table("order", int(first[-1]))
+        lengths = self._table("lengths", int(order.max(initial=-1)) + 1)[order]
+        ends = np.cumsum(lengths)
+        # Where each lane begins, taken off the ends of its sequences.
+        ends -= np.repeat((ends - lengths)[first[:-1]], np.diff(first))
+        sequences = int(np.count_nonzero(ends <= begin))
+        return Done(int(np.minimum(lane_steps, begin).sum()), int(lane_steps.sum()), sequences, len(order))
+
+    def _table(self, name: str, count: int) -> Array:
+        """The numbers of one of the call's tables."""
+        numbers = (ctypes.c_int64 * count).from_address(self.rows[0][WORD[name]])
+        return np.ctypeslib.as_array(numbers)
 
     def write(self, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
         """Writes words from an offset on, for every thread. pack: of a `Struct` for so many words."""

@@ -33,6 +33,8 @@ own threads, which need the processor in between, would wait for one that never 
 BEGIN, FUNCTION, TASK, RESULT = 0, 16, 24, 32
 END, CLAIMED, NEXT, SEMAPHORES = 64, 128, 136, 192
 HANDLE = 8
+LEADERS = 8
+"""Where a crew has the number of threads that lead, behind the address of its first worker."""
 BYTES = SEMAPHORES + 2 * SEMAPHORE
 
 ORDERS = (
@@ -51,13 +53,13 @@ TASK_WORDS = ("function", "task", "worker")
 """The words of orders, and of each task behind them.
 
 function: runs the task, and gives whether there is more to do. task: its pointer. worker: the address of the
-worker that has it. crew: where the address of the
-first worker is. gate: 0 if the tasks have nothing to do with one another; else they share their work, and it
-is where those that have taken theirs wait for the number of threads. patience: how often a shared task is
-looked at before it is taken back. wake: whether sleeping workers are woken. count: how many tasks there are.
-most: how many threads may do them. asked, came: how many threads were asked for shared tasks, and how
-many came in time. worked, waited: for how many ticks of the clock the first thread did tasks of its own, and
-then waited for the others.
+worker that has it. crew: where the address of the first worker is, and behind it how many threads lead now.
+gate: 0 if the tasks have nothing to do with one another; else they share their work, and it is where those
+that have taken theirs wait for the number of threads. patience: how often a shared task is looked at before
+it is taken back. wake: whether sleeping workers are woken. count: how many tasks there are. most: how many
+threads may do them; fewer where others lead at the same time. asked, came: how many threads were asked for
+shared tasks, and how many came in time. worked, waited: for how many ticks of the clock the first thread did
+tasks of its own, and then waited for the others.
 """
 
 

@@ -14,6 +14,7 @@ from stepnet.engines.llvm.threads.handover import (
     END,
     FUNCTION,
     HANDLE,
+    LEADERS,
     LOOKS,
     NEXT,
     NOTHING,
@@ -241,6 +242,12 @@ def write_lead(module: ir.Module, target: Target, look: ir.Function, say: ir.Fun
     shared = code.icmp_signed("!=", gate, code.number(0))
     with code.when(shared):
         code.write(code.number(0), code.inttoptr(gate, POINTER), 8)
+    # Where others lead too, each takes its part of the threads: more would wait for one another's processors.
+    leaders = code.word_pointer(code.at(code.inttoptr(orders.word("crew"), POINTER), LEADERS))
+    others = code.atomic_rmw("add", leaders, code.number(1), "acq_rel")
+    part = code.sdiv(orders.word("most"), code.add(others, code.number(1)))
+    is_none = code.icmp_signed("<", part, code.number(1))
+    orders.set_word("most", code.select(is_none, code.number(1), part))
     code.call(recruit, [pointer])
     with code.when(shared):
         code.call(settle, [pointer])
@@ -262,6 +269,7 @@ def write_lead(module: ir.Module, target: Target, look: ir.Function, say: ir.Fun
         began, done, ended = map(code.load, times)
         orders.set_word("worked", code.sub(done, began))
         orders.set_word("waited", code.sub(ended, done))
+    code.atomic_rmw("sub", leaders, code.number(1), "acq_rel")
     code.ret(code.load(cell))
 
 

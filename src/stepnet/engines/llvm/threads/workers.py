@@ -190,11 +190,12 @@ class Lateness:
 class Crew:
     """Workers that are kept between calls. Machine code claims those that are free, whichever thread calls.
 
-    The workers are a list in memory: the address of the first, and in each that of the next.
+    The workers are a list in memory: the address of the first, and in each that of the next. Behind the first
+    is how many threads lead at the moment.
     """
 
     def __init__(self) -> None:
-        self.first = np.zeros(1, np.int64)
+        self.first = np.zeros(2, np.int64)
         self.workers: list[Worker] = []
         self.forget()
 
@@ -203,7 +204,7 @@ class Crew:
 
         Orders that were laid out before go on to look for workers here.
         """
-        self.first[0] = 0
+        self.first[:] = 0
         self.workers.clear()
         self._joining = threading.Lock()
         self._starting: list[float] = []
@@ -218,7 +219,7 @@ class Crew:
             self.workers.append(worker)
             self.first[0] = worker.address
 
-    def run(self, orders: Orders) -> None:
+    def run(self, orders: Orders, between: Callable[[], None] = lambda: None) -> None:
         """Does every task until nothing is left to do; in between Python may raise, and nothing runs then."""
         wanted = orders.most - 1
         if len(self.workers) < wanted:
@@ -227,7 +228,7 @@ class Crew:
             if worker.is_asleep:
                 keep_away(worker.thread)
         while orders.lead():
-            pass
+            between()
 
     def grow(self, wanted: int) -> None:
         """Starts the threads that are missing, as far as the system has them: the work is done with fewer."""

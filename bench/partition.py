@@ -1,0 +1,263 @@
+"""How well the estimate chooses how threads share a call: predicted and measured times of each way.
+
+    python bench/partition.py                        GRUs and LSTMs of 64 to 512 units, 1 to 16 sequences
+    python bench/partition.py --what one --hidden 64 --hidden 128 --cell gru --rounds 15
+    python bench/partition.py --json
+
+100 steps, float32, inputs as wide as the memory. All ways of all cases alternate, in turns of some
+milliseconds. The median turn counts, of those in which no other process took a processor. Threads that were
+late because of another process are used again from the next turn on.
+`regret` is how much longer the chosen way takes than the best one, as the geometric mean over all cases.
+"""
+
+import json
+import resource
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from statistics import geometric_mean, median
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import stepnet as sn
+from stepnet import cells
+from stepnet.engines.llvm.running import chain, native
+from stepnet.engines.llvm.threads.workers import CREW, Lateness
+from stepnet.engines.processors import processors
+from stepnet.plan import partition as model
+from stepnet.plan.load import Load, Machine, Size
+from stepnet.plan.partition import AtOnce, Partition, Way
+
+STEPS, TURN = 100, 4e-3
+HIDDEN, ROWS = (64, 128, 256, 512), (1, 2, 3, 4, 6, 8, 16)
+NAMES = {"alone": "one thread", "rows": "by rows", "units": "by units"}
+TURNS = {"turn": "one by one", "once": "at once"}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A way of a case: microseconds predicted, and measured in the median turn."""
+
+    way: str
+    predicted: float
+    measured: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """All ways of a case, and which of them was chosen."""
+
+    what: str
+    hidden: int
+    rows: int
+    ways: tuple[Timed, ...]
+    chosen: str
+
+    @property
+    def regret(self) -> float:
+        """How many times as long as the best way the chosen one takes."""
+        times = {way.way: way.measured for way in self.ways}
+        return times[self.chosen] / min(times.values())
+
+    @property
+    def best(self) -> str:
+        """The way that takes the least time."""
+        return min(self.ways, key=lambda way: way.measured).way
+
+
+@contextmanager
+def replaced(module: Any, name: str, value: Any) -> Generator[None]:
+    """Inside it a module has another value under a name."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A case before it is timed: the calls of its ways, in the order of `ways`."""
+
+    what: str
+    hidden: int
+    rows: int
+    ways: tuple[tuple[str, float], ...]
+    chosen: str
+    calls: Sequence[Callable[[], Any]]
+
+    def case(self, seconds: Sequence[float]) -> Case:
+        """The case, with the seconds of each way."""
+        pairs = zip(self.ways, seconds, strict=True)
+        ways = tuple(Timed(name, 1e6 * guess, 1e6 * taken) for (name, guess), taken in pairs)
+        return Case(self.what, self.hidden, self.rows, ways, self.chosen)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The mean seconds of a call in one turn, and how often another process took its processor meanwhile."""
+
+    seconds: float
+    taken: int
+
+
+def timed(call: Callable[[], Any]) -> Turn:
+    """One turn of a call."""
+    CREW.lateness = Lateness()
+    call()
+    count, begin, before = 0, time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    while (end := time.perf_counter()) < begin + TURN or count < 2:
+        call()
+        count += 1
+    taken = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before
+    return Turn((end - begin) / count, taken)
+
+
+def counted(turns: Sequence[Turn]) -> float:
+    """The seconds of the median turn, among those that were disturbed the least."""
+    least = min(turn.taken for turn in turns)
+    return median(turn.seconds for turn in turns if turn.taken == least)
+
+
+def made(cell: str, hidden: int, both: bool) -> sn.RNN | sn.Bidirectional:
+    """A recurrence, or both directions of one."""
+    parameters = cells.CELLS[cell].parameters(hidden, hidden, seed=1)
+    ahead = cells.rnn(cell, parameters)
+    return sn.Bidirectional(ahead, cells.rnn(cell, parameters, reverse=True)) if both else ahead
+
+
+def one_case(cell: str, hidden: int, rows: int) -> Trial:
+    """The ways of one recurrence."""
+    x = np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
+    seen: list[Partition] = []
+    choose = model.partition
+
+    def as_chosen(load: Load, size: Size, most: int, machine: Machine) -> Partition:
+        seen.append(choose(load, size, most, machine))
+        return seen[-1]
+
+    with replaced(native, "partition", as_chosen):
+        made(cell, hidden, both=False)(x)
+    partition = seen[-1]
+    calls = [forced(made(cell, hidden, both=False), x, way) for way in partition.weighed]
+    ways = tuple((named(way), way.seconds) for way in partition.weighed)
+    return Trial(cell, hidden, rows, ways, named(partition.chosen), calls)
+
+
+def named(way: Way) -> str:
+    """The column of a way."""
+    return NAMES[way.how] + (f" ({way.threads})" if way.threads > 2 else "")
+
+
+def forced(rnn: sn.RNN | sn.Bidirectional, x: np.ndarray, way: Way) -> Callable[[], Any]:
+    """A call that is shared in one way, and prepared."""
+    with replaced(native, "partition", lambda *_: Partition(way, (way,))):
+        for _ in range(3):
+            rnn(x)
+    return lambda: rnn(x)
+
+
+def both_directions(cell: str, hidden: int, rows: int) -> Trial:
+    """Both directions of a layer, at the same time and one after the other."""
+    x = np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
+    seen: list[AtOnce] = []
+
+    def as_chosen(*arguments: Any) -> AtOnce:
+        seen.append(model.at_once(*arguments))
+        return seen[-1]
+
+    def prepared(decided: Callable[..., AtOnce]) -> Callable[[], Any]:
+        rnn = made(cell, hidden, both=True)
+        with replaced(chain, "at_once", decided):
+            for _ in range(3):
+                rnn(x)
+        return lambda: rnn(x)
+
+    prepared(as_chosen)
+    decided = seen[-1]
+    in_turn = prepared(lambda *_: AtOnce(None, (), 0, 0))
+
+    def at_the_same_time(loads: Sequence[Load], sizes: Sequence[Size], most: int, machine: Machine) -> AtOnce:
+        ways = [model.by_rows(*pair, 1, machine) for pair in zip(loads, sizes, strict=True)]
+        return AtOnce(tuple(range(len(loads))), tuple(ways), 0, 0)
+
+    names = list(TURNS.values())
+    ways = tuple(zip(names, (decided.in_turn, decided.seconds), strict=True))
+    chosen = names[decided.order is not None]
+    return Trial(f"both {cell}", hidden, rows, ways, chosen, (in_turn, prepared(at_the_same_time)))
+
+
+def table(cases: Sequence[Case]) -> Table:
+    """All cases: predicted and measured microseconds."""
+    shown = Table(title=f"{STEPS} steps, {processors()} threads: microseconds predicted / measured")
+    ways = list(dict.fromkeys(way.way for case in cases for way in case.ways))
+    for name in ("cell", "hidden", "rows", *ways, "chosen", "of the best"):
+        shown.add_column(name, justify="right")
+    for case in cases:
+        times = {way.way: f"{way.predicted:.0f} / {way.measured:.0f}" for way in case.ways}
+        colour = "red" if case.regret > 1.1 else "yellow" if case.chosen != case.best else "green"
+        row = [case.what, str(case.hidden), str(case.rows), *(times.get(way, "") for way in ways)]
+        shown.add_row(*row, case.chosen, f"[{colour}]{case.regret:.2f}[/]")
+    return shown
+
+
+def summary(cases: Sequence[Case]) -> str:
+    """How often the choice is the best, what is lost, and how far the estimates are off."""
+    best = sum(case.chosen == case.best for case in cases)
+    near = sum(case.regret <= 1.1 for case in cases)
+    regret = geometric_mean(case.regret for case in cases)
+    ratios = [way.predicted / way.measured for case in cases for way in case.ways]
+    off = geometric_mean(max(ratio, 1 / ratio) for ratio in ratios)
+    return (
+        f"{len(cases)} cases: the best way {best} times, within a tenth of it {near} times; "
+        f"regret {regret:.3f}, at most {max(case.regret for case in cases):.2f}; "
+        f"estimates are off by a factor of {off:.2f} (geometric mean)"
+    )
+
+
+def main(
+    cell: Annotated[list[str] | None, typer.Option(help="A cell; all by default.")] = None,
+    hidden: Annotated[list[int] | None, typer.Option(help="So many units.")] = None,
+    rows: Annotated[list[int] | None, typer.Option(help="So many sequences.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each way has a turn.")] = 9,
+    what: Annotated[
+        Literal["one", "both", "all"], typer.Option(help="One direction of a layer, or both.")
+    ] = "all",
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Compare predicted and measured times of each way to share a call."""
+    console = Console(stderr=as_json, width=140)
+    wanted = [
+        (measure, name, units, count)
+        for measure in {"one": [one_case], "both": [both_directions], "all": [one_case, both_directions]}[
+            what
+        ]
+        for name in cell or ("gru", "lstm")
+        for units in hidden or HIDDEN
+        for count in rows or ROWS
+    ]
+    preparing = track(wanted, "preparing", console=console, transient=True)
+    trials = [measure(name, units, count) for measure, name, units, count in preparing]
+    turns: list[list[list[Turn]]] = [[[] for _ in trial.calls] for trial in trials]
+    # What disturbs the machine for a second falls into one turn of many cases, not into all turns of one.
+    for _ in track(range(rounds), "timing", console=console, transient=True):
+        for trial, own in zip(trials, turns, strict=True):
+            for call, seconds in zip(trial.calls, own, strict=True):
+                seconds.append(timed(call))
+    cases = [trial.case(list(map(counted, own))) for trial, own in zip(trials, turns, strict=True)]
+    if as_json:
+        typer.echo(json.dumps([{**asdict(case), "regret": case.regret} for case in cases], indent=1))
+        return
+    console.print(table(cases))
+    console.print(summary(cases))
+
+
+if __name__ == "__main__":
+    typer.run(main)

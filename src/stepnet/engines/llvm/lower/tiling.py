@@ -1,0 +1,53 @@
+"""The tiles of a loop with products, and how many of each compute a number of rows."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepnet.engines.llvm.lower.loops import UnitLoop
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.products.arithmetic import arithmetic
+from stepnet.engines.llvm.products.tiles import Tile, computing, cover, tiles
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How the products of a loop are computed.
+
+    shapes: the tiles, those of more rows first. gates: the products of a unit. vector_bytes: of a vector of
+    their numbers. grain: in how many unit blocks threads share them.
+    """
+
+    shapes: tuple[Tile, ...]
+    gates: int
+    vector_bytes: int
+    grain: int
+
+    @classmethod
+    def of(cls, loop: UnitLoop, width: int, target: Target) -> "Tiling":
+        """That of a loop with products."""
+        gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
+        vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
+        sides = [side for product in loop.products for side in product.sides]
+        parts = max(arithmetic(side.weights, side.left.dtype, width, target).parts for side in sides)
+        shapes = tiles(target, gates, blocks, max(1, vector_bytes // target.vector_bytes), parts)
+        return cls(shapes, gates, vector_bytes, grain_of(blocks, shapes[-1].units))
+
+    def cover(self, rows: int) -> tuple[int, ...]:
+        """How many tiles of each shape compute so many rows."""
+        return cover(self.shapes, rows, self.gates, self.vector_bytes)
+
+    def cost(self, rows: int) -> float:
+        """What it takes to compute so many rows, in rows of a large tile, apart from reading parameters."""
+        each = [computing(shape, self.gates) for shape in self.shapes]
+        counts = self.cover(rows)
+        return sum(n * cycles for n, cycles in zip(counts, each, strict=True)) / each[0] * self.shapes[0].rows
+
+
+def grain_of(blocks: int, units: int) -> int:
+    """The unit blocks that threads do not divide: as many as are done side by side for one row, where that
+    leaves an even number of shares.
+    """
+    while 1 < units < blocks and blocks % (2 * units):
+        units //= 2
+    return units

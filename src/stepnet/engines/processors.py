@@ -1,0 +1,174 @@
+"""How many threads are useful here: by the processors that the process may run on, the processor time that
+its control groups have, and environment variables.
+
+    affinity                  of the process, as taskset and containers set it
+    cpu.max                   of control groups of version 2: "200000 100000" is two processors, "max ..." any
+    cpu.cfs_quota_us          of version 1, for each cpu.cfs_period_us; -1 is any
+    STEPNET_NUM_THREADS       and where it is not set OMP_NUM_THREADS; of a list the first number
+
+The least of them counts. A group has no more than the groups that it is in, so all of them are read, from the
+process's own one up. See https://docs.kernel.org/admin-guide/cgroup-v2.html.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+from stepnet.errors import FileError, InputError
+
+VARIABLES = ("STEPNET_NUM_THREADS", "OMP_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A number of threads, and where it is from."""
+
+    count: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A tree of control groups: where it is mounted, and which group of it is there."""
+
+    place: Path
+    group: PurePosixPath
+    version: int
+
+    def folders(self, group: PurePosixPath) -> list[Path]:
+        """The folders of a group and of all that it is in, as far as they are mounted, innermost first."""
+        inside = group.relative_to(self.group) if group.is_relative_to(self.group) else PurePosixPath()
+        return [self.place.joinpath(part) for part in (inside, *inside.parents)]
+
+
+@cache
+def processors() -> int:
+    """How many processors this process may use: by its affinity and its control groups."""
+    return min(of_system(Path("/")), key=lambda limit: limit.count).count
+
+
+@cache
+def limit() -> Limit:
+    """How many threads a call uses where `set_threads` says nothing; read once, and again after a fork.
+
+    Raises `InputError` for an environment variable that is no number of threads, and `FileError` for a file
+    of the system in another format than the kernel's.
+    """
+    return least(Path("/"), os.environ)
+
+
+def least(root: Path, variables: Mapping[str, str]) -> Limit:
+    """The least limit, by files below a root and by environment variables."""
+    return min([*of_system(root), *of_variables(variables)], key=lambda limit: limit.count)
+
+
+def of_variables(variables: Mapping[str, str]) -> Iterator[Limit]:
+    """The limit that the user set.
+
+    >>> [limit.count for limit in of_variables({"OMP_NUM_THREADS": "3,2", "STEPNET_NUM_THREADS": ""})]
+    [3]
+    """
+    for name in VARIABLES:
+        text = variables.get(name, "").strip()
+        if not text:
+            continue
+        first = text.split(",")[0].strip() if name.startswith("OMP") else text
+        if not re.fullmatch("[0-9]{1,9}", first) or not int(first):
+            raise InputError(
+                f"the environment variable {name} is {text!r}, but a number of threads is a whole number "
+                "from 1 on; set it to one, or unset it"
+            )
+        yield Limit(int(first), f"{name} is {text}")
+        return
+
+
+def of_system(root: Path) -> Iterator[Limit]:
+    """The limits that the system has for this process: one at least."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    yield Limit(count, f"this process may run on {count} processor{'s' * (count > 1)}")
+    groups = groups_of(lines(root / "proc/self/cgroup"))
+    for mount in mounts(root, lines(root / "proc/self/mountinfo")):
+        group = groups.get(mount.version)
+        for folder in mount.folders(group) if group is not None else ():
+            quota = quota_v2(folder) if mount.version == 2 else quota_v1(folder)
+            if quota is not None:
+                name = "cpu.max" if mount.version == 2 else "cpu.cfs_quota_us"
+                why = f"the control group has {quota:g} processors' time: {folder / name}"
+                yield Limit(max(1, int(quota)), why)
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file of the system; none where there is no such file, or it may not be read."""
+    try:
+        return path.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+
+
+def groups_of(rows: list[str]) -> dict[int, PurePosixPath]:
+    """The groups of this process by version, as /proc/self/cgroup has them: `number:controllers:group`."""
+    groups: dict[int, PurePosixPath] = {}
+    for row in rows:
+        if row.count(":") < 2:
+            raise FileError(f"/proc/self/cgroup has {row!r}, but the kernel writes number:controllers:group")
+        _, controllers, group = row.split(":", 2)
+        if not controllers:
+            groups[2] = PurePosixPath(group)
+        elif "cpu" in controllers.split(","):
+            groups[1] = PurePosixPath(group)
+    return groups
+
+
+def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
+    """The trees of control groups that have processors' time, as /proc/self/mountinfo has them."""
+    for row in rows:
+        before, _, after = row.partition(" - ")
+        if before.count(" ") < 4 or after.count(" ") < 2:
+            raise FileError(f"/proc/self/mountinfo has {row!r}, which is no line of the kernel's")
+        _, _, _, group, place, *_ = before.split(" ")
+        kind, _, options = after.split(" ", 2)
+        if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
+            where = root.joinpath(unescaped(place).lstrip("/"))
+            yield Mount(where, PurePosixPath(unescaped(group)), 2 if kind == "cgroup2" else 1)
+
+
+def unescaped(text: str) -> str:
+    r"""A path of mountinfo, which has spaces as \040.
+
+    >>> unescaped(r"/sys/fs/my\040groups")
+    '/sys/fs/my groups'
+    """
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+
+
+def quota_v2(folder: Path) -> float | None:
+    """The processors' time of a group of version 2; None for no limit."""
+    path = folder / "cpu.max"
+    text = " ".join(lines(path))
+    known = re.fullmatch(r"(max|\d+) (\d+)", text)
+    if not text or (known and known[1] == "max"):
+        return None
+    if not known or not int(known[2]):
+        raise FileError(f"{path} is {text!r}, but the kernel writes a quota, or max, and a period there")
+    return int(known[1]) / int(known[2])
+
+
+def quota_v1(folder: Path) -> float | None:
+    """The processors' time of a group of version 1; None for no limit."""
+    paths = folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"
+    quota, period = (" ".join(lines(path)) for path in paths)
+    if quota in ("", "-1"):
+        return None
+    if not quota.isdecimal() or not period.isdecimal() or not int(period):
+        raise FileError(
+            f"{paths[0]} is {quota!r} and {paths[1].name} {period!r}, but the kernel writes numbers there"
+        )
+    return int(quota) / int(period)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: (limit.cache_clear(), processors.cache_clear()))

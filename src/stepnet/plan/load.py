@@ -1,0 +1,151 @@
+"""How long a recurrence takes, from what its steps read and compute and from facts of the machine.
+
+A step of `rows` sequences multiplies rows by parameters. That takes as long as the multiply-adds do, or as
+long as it takes to read the parameters, whichever is longer:
+
+    few rows, parameters far away     |== reading ==============|
+                                      |== computing ==|
+    many rows                         |== reading ==|
+                                      |== computing ====================|
+
+Work in front of the loop and behind it is done on the rows of many steps at once, so it is computing alone.
+The estimates decide how a call runs, never what it gives.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+ROOM, LOST = 0.5, 0.75
+"""The part of a cache that parameters may fill without loss, and by how much more of it all are lost."""
+OVERLAP = 4
+"""The exponent of the norm by which times of computing and reading that overlap are one."""
+
+
+def overlapped(computing: float, reading: float) -> float:
+    """Seconds for both at the same time: as long as the longer one, and longer where they are about equal.
+
+    >>> overlapped(1.0, 0.1) < 1.001, 1.1 < overlapped(1.0, 1.0) < 1.2
+    (True, True)
+    """
+    return (computing**OVERLAP + reading**OVERLAP) ** (1 / OVERLAP)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Facts of a machine, for one of its threads. Times are in seconds, and rates per second.
+
+    caches: bytes of the caches of the first, second and third level. The third is one for all cores.
+    reads: bytes of parameters that are read from each of these, and from memory. rate: bytes of parameters
+    times rows that are multiplied, in tiles of many rows. flops: elementwise operations. step: of a step
+    besides its work. barrier: until two threads have waited for each other. handover: to hand work to a
+    thread that is awake, and to wait for it.
+
+    The defaults were measured on a Zen 5 with vectors of 512 bits (`bench/partition.py`).
+    """
+
+    caches: tuple[int, int, int] = (48 * 2**10, 2**20, 32 * 2**20)
+    reads: tuple[float, float, float, float] = (700e9, 170e9, 86e9, 25e9)
+    rate: float = 450e9
+    flops: float = 90e9
+    step: float = 0.12e-6
+    barrier: float = 0.14e-6
+    handover: float = 2.5e-6
+
+    def reading(self, size: float) -> float:
+        """Seconds to read parameters of so many bytes, as each step does."""
+        seconds, left = 0.0, 1.0
+        for room, rate in zip(self.caches, self.reads, strict=False):
+            # Steps go through the parameters in the same order, so a cache that is too small by a little has
+            # lost much of them by the next step. Other values need a part of it.
+            held = left * min(1.0, max(0.0, (ROOM + LOST) - size / room) / LOST)
+            seconds, left = seconds + held * size / rate, left - held
+        return seconds + left * size / self.reads[-1]
+
+
+@dataclass(frozen=True)
+class Products:
+    """Rows times parameters, in tiles.
+
+    weights: bytes of the parameters. blocks: how many unit blocks there are. grain: in how many of them they
+    are shared between threads. costs: what it takes to compute 0, 1, ... rows, in rows of a large tile; there
+    is one for each number of rows up to twice those of a large tile.
+    """
+
+    weights: int
+    blocks: int
+    grain: int
+    costs: tuple[float, ...]
+
+    def cost(self, rows: float) -> float:
+        """What so many rows cost; those beyond the table are in large tiles."""
+        count, last = ceil(rows), len(self.costs) - 1
+        return self.costs[count] if count <= last else self.costs[last] + rows - last
+
+    def largest(self, threads: int) -> int:
+        """How many unit blocks the thread with most of them has."""
+        return min(self.blocks, self.grain * ceil(ceil(self.blocks / self.grain) / threads))
+
+    def seconds(self, rows: float, threads: int, reading: float, machine: Machine) -> float:
+        """For so many rows; reading: seconds for each byte of parameters."""
+        own = self.weights * self.largest(threads) / self.blocks
+        return own * overlapped(self.cost(rows) / machine.rate, reading) if rows else 0.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a stage does on each row.
+
+    products: its products. flops: its elementwise operations. waits: how often threads that share it wait for
+    one another.
+    """
+
+    products: tuple[Products, ...]
+    flops: int
+    waits: int
+
+    @property
+    def weights(self) -> int:
+        """Bytes of all parameters."""
+        return sum(product.weights for product in self.products)
+
+    def seconds(self, rows: float, threads: int, machine: Machine) -> float:
+        """For so many rows at once, shared by so many threads."""
+        own = sum(each.weights * each.largest(threads) / each.blocks for each in self.products)
+        reading = machine.reading(own) / own if own else 0.0
+        seconds = sum(each.seconds(rows, threads, reading, machine) for each in self.products)
+        return seconds + self.flops * rows / threads / machine.flops
+
+
+class Size(NamedTuple):
+    """The size of a call: how many sequences have steps, the steps of the longest one, and those of all."""
+
+    filled: int
+    longest: int
+    steps: int
+
+
+LANES = 64
+"""How many sequences a thread runs at the same time, at most."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a recurrence does at each step of its loop, and for each step besides."""
+
+    loop: Stage
+    others: Stage
+
+    def seconds(self, size: Size, sets: int, together: int, machine: Machine) -> float:
+        """For a call on `sets` threads with own sequences, or `together` threads that share steps."""
+        if not size.steps:
+            return 0.0
+        lanes = min(size.filled, LANES * sets)
+        turns = max(size.longest, size.steps / lanes)
+        rows = size.steps / turns / sets
+        threads = max(sets, together)
+        seconds = turns * (self.loop.seconds(rows, together, machine) + machine.step)
+        seconds += self.others.seconds(rows * turns, together, machine)
+        if together > 1:
+            seconds += (turns * self.loop.waits + self.others.waits) * machine.barrier * (together - 1)
+        return seconds + machine.handover * (threads > 1)

@@ -1,0 +1,283 @@
+"""How threads share a call: what is weighed, what is chosen, and what `explain` says of it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stepnet as sn
+from stepnet import cells
+from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.running import native
+from stepnet.engines.llvm.running.laid import rounded
+from stepnet.engines.processor import caches, described
+from stepnet.errors import InputError
+from stepnet.plan import partition as model
+from stepnet.plan.load import Load, Machine, Size, Stage
+from stepnet.plan.partition import Partition, Way, at_once, partition
+from stepnet.plan.schedule import Part
+from stepnet.plan.waves import runs_of, waves_of
+
+WIDE = Target("avx512", "znver4", "", 64, 32)
+HERE = Machine()
+
+
+def load(cell: str, hidden: int) -> Load:
+    """What a recurrence of a processor with 32 vectors of 512 bits does, whichever this machine has."""
+    rnn = cells.rnn(cell, cells.CELLS[cell].parameters(hidden, hidden))
+    assert rnn.schedule.whole is not None
+    return LlvmEngine(WIDE).load(rnn.schedule.whole)
+
+
+def call(rows: int, steps: int = 100) -> Size:
+    return Size(rows, steps, rows * steps)
+
+
+# ---- one recurrence ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cell", "hidden", "rows", "how"),
+    [  # each is the best by a tenth or more, as bench/partition.py measured
+        ("gru", 64, 2, "rows"),
+        ("gru", 64, 6, "rows"),
+        ("gru", 128, 1, "units"),
+        ("gru", 128, 3, "units"),
+        ("gru", 128, 4, "units"),
+        ("gru", 256, 1, "units"),
+        ("gru", 256, 4, "units"),
+        ("gru", 512, 3, "units"),
+        ("lstm", 64, 4, "rows"),
+        ("lstm", 128, 3, "units"),
+        ("lstm", 256, 2, "units"),
+        ("lstm", 256, 6, "units"),
+        ("lstm", 512, 4, "units"),
+    ],
+)
+def test_the_way_that_was_measured_to_be_the_best_is_chosen(cell: str, hidden: int, rows: int, how: str):
+    chosen = partition(load(cell, hidden), call(rows), 2, HERE).chosen
+    assert (chosen.how, chosen.threads) == (how, 2)
+
+
+def test_what_one_thread_does_is_shared_with_none():
+    """Neither where one alone is asked for, nor where there is next to nothing to do, nor no step at all."""
+    for size, most in ((call(8), 1), (call(2, 1), 4), (Size(0, 0, 0), 4)):
+        chosen = partition(load("gru", 16), size, most, HERE).chosen
+        assert (chosen.how, chosen.sets, chosen.together) == ("alone", 1, 1)
+
+
+def test_a_thread_has_at_least_one_sequence():
+    ways = partition(load("gru", 64), call(3), 8, HERE).weighed
+    assert [way.threads for way in ways if way.how == "rows"] == [2]
+    assert [way.threads for way in ways if way.how == "units"] == [2, 4, 8]
+
+
+def test_elementwise_work_is_shared_by_rows_alone():
+    """Threads that share a step share its products; those without any have sequences of their own."""
+    elementwise = Load(Stage((), 2000, 1), Stage((), 0, 0))
+    assert {way.how for way in partition(elementwise, call(8), 2, HERE).weighed} == {"alone", "rows"}
+    assert partition(elementwise, call(8), 2, HERE).chosen.how == "rows"
+
+
+def test_a_slow_barrier_or_handover_leaves_the_work_to_one_thread():
+    gru = load("gru", 128)
+    assert partition(gru, call(1), 2, HERE).chosen.how == "units"
+    assert partition(gru, call(1), 2, replace(HERE, barrier=2e-6)).chosen.how == "alone"
+    assert partition(gru, call(4), 2, replace(HERE, handover=1e-2)).chosen.how == "alone"
+
+
+@pytest.mark.parametrize(("part", "how"), [(0.93, "units"), (0.97, "alone")])
+def test_a_gain_of_less_than_a_twentieth_is_not_worth_a_thread(part: float, how: str):
+    alone, units = partition(load("gru", 128), call(1), 2, HERE).weighed
+    slower = replace(HERE, handover=HERE.handover + part * alone.seconds - units.seconds)
+    assert partition(load("gru", 128), call(1), 2, slower).chosen.how == how
+
+
+def test_threads_share_parameters_that_only_their_caches_together_hold():
+    """With a large cache of its own, each thread reads all of them as fast, and needs no barrier."""
+    lstm, size = load("lstm", 256), call(12)
+    small = replace(HERE, caches=(2**14, 2**18, 2**22), reads=(700e9, 170e9, 40e9, 10e9))
+    large = replace(HERE, caches=(2**14, 2**26, 2**26))
+    assert partition(lstm, size, 2, small).chosen.how == "units"
+    assert partition(lstm, size, 2, large).chosen.how == "rows"
+
+
+def test_the_thread_with_most_unit_blocks_counts():
+    """4 blocks of an LSTM are computed side by side, by one thread; 5 are shared one by one, and 16 in fours."""
+    by_units = {
+        units: partition(load("lstm", units), call(1), 2, HERE).weighed[-1] for units in (64, 80, 256)
+    }
+    assert [way.blocks for way in by_units.values()] == [(4,), (3,), (8,)]
+
+
+def test_a_ragged_call_costs_its_steps():
+    gru = load("gru", 64)
+    full, ragged = (partition(gru, size, 2, HERE).chosen for size in (call(64), Size(64, 100, 3200)))
+    assert 0.4 < ragged.seconds / full.seconds < 0.75
+
+
+def test_sizes_are_rounded_so_that_few_are_weighed():
+    assert rounded(3, 100, 250) == Size(3, 128, 384)
+    assert rounded(17, 100, 1700) == Size(32, 128, 4096)
+    assert rounded(5, 1, 5) == Size(5, 1, 5)
+    assert rounded(0, 0, 0) == Size(0, 0, 0)
+    for filled, longest, steps in ((3, 7, 9), (40, 1000, 1039), (64, 33, 64 * 33)):
+        size = rounded(filled, longest, steps)
+        assert size.longest <= size.steps <= size.filled * size.longest
+
+
+def test_a_partition_says_what_was_weighed():
+    ways = Way("alone", 1, 66e-6), Way("rows", 2, 1.2e-3), Way("units", 2, 41e-6, (3, 4), 2)
+    assert str(Partition(ways[2], ways)) == (
+        "2 threads share the units (up to 3, 4 blocks each), 2 barriers per step: 41 us predicted\n"
+        "  not one thread: 66 us\n"
+        "  not 2 threads with sequences of their own: 1.2 ms"
+    )
+    with pytest.raises(AssertionError, match="none of those weighed"):
+        Partition(ways[2], ways[:2])
+
+
+def test_calls_are_shared_as_their_partition_says(monkeypatch: pytest.MonkeyPatch):
+    seen: list[Partition] = []
+
+    def noted(*arguments: object) -> Partition:
+        seen.append(partition(*arguments))  # pyright: ignore[reportArgumentType]
+        return seen[-1]
+
+    monkeypatch.setattr(native, "partition", noted)
+    rnn = cells.rnn("gru", cells.CELLS["gru"].parameters(8, 16))
+    for _ in range(3):
+        rnn(np.zeros((3, 5, 8), "f4"))
+    rnn(np.zeros((3, 6, 8), "f4"))  # rounded, of the same size
+    assert [way.weighed[0].seconds for way in seen] == [seen[0].weighed[0].seconds]
+
+
+# ---- recurrences that do not depend on each other ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [64, 128])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_two_directions_run_at_the_same_time_on_two_threads(hidden: int, rows: int):
+    decided = at_once([load("gru", hidden)] * 2, [call(rows, 30)] * 2, 2, HERE)
+    assert decided.order == (0, 1)
+    assert [way.how for way in decided.ways] == ["alone", "alone"]
+
+
+def test_parameters_that_only_several_threads_have_in_their_caches_are_shared():
+    """Both directions of an LSTM of 256 units: 1.0 ms one after the other, 1.4 at the same time."""
+    decided = at_once([load("lstm", 256)] * 2, [call(1)] * 2, 2, HERE)
+    assert decided.order is None
+    assert [way.how for way in decided.ways] == ["units", "units"]
+    large = replace(HERE, caches=(2**14, 2**26, 2**26))
+    assert at_once([load("lstm", 256)] * 2, [call(1)] * 2, 2, large).order is not None
+
+
+def test_threads_that_would_have_nothing_to_do_are_used():
+    """Three recurrences of many sequences on two threads: one thread would run two of them."""
+    gru = load("gru", 128)
+    assert at_once([gru] * 3, [call(64, 30)] * 3, 2, HERE).order is None
+
+
+def test_next_to_no_work_is_not_handed_over():
+    assert at_once([load("gru", 4)] * 2, [call(1, 2)] * 2, 2, HERE).order is None
+    assert at_once([load("gru", 128)] * 2, [call(1)] * 2, 1, HERE).order is None
+
+
+def test_the_longest_is_taken_first():
+    loads = [load("gru", hidden) for hidden in (64, 256, 128)]
+    assert at_once(loads, [call(1, 50)] * 3, 3, replace(HERE, barrier=1e-5)).order == (1, 2, 0)
+
+
+def test_both_directions_say_what_was_weighed():
+    decided = at_once([load("gru", 64)] * 2, [call(1)] * 2, 2, HERE)
+    times = model.duration(decided.seconds), model.duration(decided.in_turn)
+    assert str(decided) == (
+        f"at the same time, a thread for each: {times[0]} predicted\n  not one after the other: {times[1]}"
+    )
+
+
+def test_waves_and_runs_of_parts():
+    def part(reads: tuple[int, ...], *results: int) -> Part:
+        return Part("recurrence", reads, results)
+
+    parts = [part((0, -1), 1, -1), part((0,), 2), part((1, -1), 3), part((2, 3), 4), part((0,), 5)]
+    assert waves_of(parts) == ((0, 1, 4), (2,), (3,))
+    assert runs_of(parts, lambda place: place != 2) == [(0, 1), (2,), (3, 4)]
+
+
+# ---- facts of the machine ----------------------------------------------------------------------------------
+
+
+def fake_caches(root: Path, *entries: tuple[str, str, str]) -> Path:
+    for number, (level, kind, size) in enumerate(entries):
+        folder = root / f"sys/devices/system/cpu/cpu0/cache/index{number}"
+        folder.mkdir(parents=True)
+        for name, text in (("level", level), ("type", kind), ("size", size)):
+            folder.joinpath(name).write_text(text + "\n")
+    return root
+
+
+def test_caches_are_those_of_the_machine(tmp_path: Path):
+    entries = (
+        ("1", "Data", "32K"),
+        ("1", "Instruction", "64K"),
+        ("2", "Unified", "512K"),
+        ("3", "Unified", "8M"),
+    )
+    assert caches(fake_caches(tmp_path, *entries)) == {1: 2**15, 2: 2**19, 3: 2**23}
+    assert caches(tmp_path / "none") == {}
+    assert described(HERE, {}, 64) == HERE
+
+
+def test_a_cache_that_the_kernel_does_not_describe_is_left_out(tmp_path: Path):
+    root = fake_caches(tmp_path, ("1", "Data", "48K"), ("2", "Unified", "-"), ("?", "Unified", "1M"))
+    assert caches(root) == {1: 48 * 2**10}
+    half = described(HERE, caches(root), 32)
+    assert half.caches == (48 * 2**10,) * 3
+    assert half.rate == HERE.rate / 2
+
+
+# ---- what explain says -------------------------------------------------------------------------------------
+
+
+def test_explain_says_how_threads_share_a_call():
+    rnn = cells.rnn("gru", cells.CELLS["gru"].parameters(8, 256, seed=0))
+    sn.set_threads(2)
+    try:
+        assert rnn.schedule.whole is not None
+        weighed = LlvmEngine().partition(rnn.schedule.whole, call(4, 20))
+        text = rnn.explain(rows=4, steps=20)
+        assert "threads, for 4 sequences of 20 steps\n" in text
+        assert all(f"  {line}\n" in text for line in str(weighed).splitlines())
+        assert "threads, for one sequence of 20 steps\n  2 threads share the units" in rnn.explain(steps=20)
+        assert "threads, for" not in rnn.explain()
+        assert "threads, for" not in rnn.explain("interpret", rows=4)
+    finally:
+        sn.set_threads(None)
+
+
+@pytest.mark.parametrize("sizes", [{"rows": 0}, {"steps": -1}, {"rows": 2.5}, {"steps": "3"}])
+def test_explain_refuses_sizes_that_no_call_has(sizes: dict[str, Any]):
+    rnn = cells.rnn("gru", cells.CELLS["gru"].parameters(2, 4))
+    (name,) = sizes
+    with pytest.raises(InputError, match=f"the number of {name}, for which explain says how threads share"):
+        rnn.explain(**sizes)
+
+
+def test_explain_says_which_parts_run_at_the_same_time():
+    params = cells.CELLS["gru"].parameters(8, 64, seed=0)
+    ahead, back = (cells.rnn("gru", params, reverse=reverse) for reverse in (False, True))
+    graph = sn.Graph(lambda x, _: sn.Bidirectional(ahead, back)(x)[0], inputs=8)
+    sn.set_threads(2)
+    try:
+        assert "parts 0, 1, for one sequence of 100 steps\n    at the same time" in graph.explain()
+        assert "at the same time" not in graph.explain("interpret")
+        assert "for 64 sequences of 7 steps" in graph.explain(rows=64, steps=7)
+        alone = sn.Graph(lambda x, _: ahead(ahead(x)[0][..., :8])[0], inputs=8)
+        alone(np.zeros((1, 2, 8), "f4"))
+        assert "at the same time" not in alone.explain()
+    finally:
+        sn.set_threads(None)
