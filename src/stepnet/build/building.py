@@ -1,20 +1,19 @@
 """Libraries for C, with all their files."""
 
-import json
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from stepnet.build.archive import archive
-from stepnet.build.description import Description
 from stepnet.build.generate import built
 from stepnet.build.header import header
 from stepnet.build.model import KEYWORDS, built_model
 from stepnet.build.shared import shared_library
 from stepnet.build.targets import MACHINES, build_target
 from stepnet.errors import FileError, InputError
-from stepnet.files.paths import free
+from stepnet.files.paths import free, new_file
 from stepnet.values.arguments import choice, file_path, flag, shown
 
 WEIGHTS = ("inside", "beside")
@@ -84,16 +83,15 @@ def build(
     ...     made.shared.name, "int gru_run(" in made.header.read_text()
     ('libgru.so', True)
     """
-    chosen = build_target(choice(target, "target is", NAMES_OF_TARGETS))
-    beside = choice(weights, "weights are", WEIGHTS) == "beside"
-    if not NAME.fullmatch(name) or name in KEYWORDS:
+    chosen = build_target(target)
+    beside = choice(weights, "weights is 'inside' or 'beside'", WEIGHTS) == "beside"
+    if not isinstance(cast("Any", name), str) or not NAME.fullmatch(name) or name in KEYWORDS:
         raise InputError(
-            f"name is what the library's functions begin with, letters, digits and underscores, not {shown(name)}"
+            "name is what the library's functions begin with: a letter, then letters, digits and underscores, "
+            f"60 of them at most and no word of C, not {shown(name)}"
         )
     read = built_model(model, inputs, statics)
-    about = Description.of(read, chosen, name, beside)
-    description = json.dumps(asdict(about))
-    made = built(read, chosen, name, beside, description)
+    made = built(read, chosen, name, beside)
     shared = shared_library(
         MACHINES[chosen.machine], list(made.objects.values()), made.public, f"lib{name}.so"
     )
@@ -101,8 +99,22 @@ def build(
         f"{name}.h": header(read, chosen, name, beside).encode(),
         f"lib{name}.a": archive(made.objects),
         f"lib{name}.so": shared,
-        f"{name}.json": json.dumps(asdict(about), indent=2).encode() + b"\n",
-        **({f"{name}.weights": made.weights} if beside else {}),
+        f"{name}.json": made.about.text(indent=2).encode() + b"\n",
     }
-    paths = write(file_path(folder), contents, flag(force, "force"))
-    return Build(*paths, *([] if beside else [None]))  # type: ignore[arg-type]
+    if beside:
+        contents[f"{name}.weights"] = made.weights
+    paths = written(file_path(folder, "folder"), contents, flag(force, "force"))
+    return Build(*paths[:4], weights=paths[4] if beside else None)
+
+
+def written(folder: Path, contents: Mapping[str, bytes], force: bool) -> list[Path]:
+    """The paths of new files in a folder, which is made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder}: the folder cannot be made ({error.strerror or error})") from error
+    paths = [free(folder / name, force) for name in contents]
+    for path, data in zip(paths, contents.values(), strict=True):
+        with new_file(path, force) as partial:
+            partial.write_bytes(data)
+    return paths

@@ -49,7 +49,10 @@ def weights_file(weights: bytes, identity: int) -> bytes:
 
 @dataclass(frozen=True)
 class ContextCode:
-    """What writes these functions. identity: a number that stands for the code that the weights are for."""
+    """What writes these functions. identity: a number that stands for the code that the weights are for.
+
+    description: what the library says of itself.
+    """
 
     module: ir.Module
     target: BuildTarget
@@ -58,12 +61,15 @@ class ContextCode:
     contexts: Contexts
     identity: int
     beside: bool
+    description: str
 
     def write(self) -> None:
         """All functions."""
         base = self.target.base
         self.write_error()
         self.write_free()
+        _, code = function(self.module, base, f"{self.name}_describe", POINTER, [], public=True)
+        code.ret(code.text(self.description))
         make = self.write_make()
         if not self.beside:
             _, code = function(self.module, base, f"{self.name}_new", I32, [POINTER], public=True)
@@ -217,4 +223,4 @@ def signed(number: int) -> int:
 
 def public_names(name: str, beside: bool) -> Sequence[str]:
     """The functions that users of a library call."""
-    return [f"{name}_{each}" for each in ("new", *(["open"] if beside else []), "run", "free", "error")]
+    return [f"{name}_{each}" for each in ("new", *(["open"] if beside else []), "run", "free", "error", "describe")]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from stepnet.build.context_code import ContextCode, public_names, weights_file
+from stepnet.build.description import Description
 from stepnet.build.driver_code import RunCode
 from stepnet.build.model import BuiltModel
 from stepnet.build.elf import object_file
@@ -26,7 +27,7 @@ class Built:
     objects: dict[str, bytes]
     weights: bytes
     public: frozenset[str]
-    context_bytes: int
+    about: Description
 
 
 def built(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> Built:
@@ -39,10 +40,11 @@ def built(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> Bu
     recipe.add(b"")  # whole lines
     contexts = Contexts.of(recipe)
     code = object_of(str(plans), target, target.code, public)
-    identity = int(digest(code.hex(), len(recipe.weights))[:16], 16)
-    RunCode(own, target.base, name, model, recipe, contexts).write()
-    ContextCode(own, target, name, recipe, contexts, identity, beside).write()
     weights = bytes(recipe.weights)
+    identity = int(digest(code.hex(), len(weights))[:16], 16)
+    about = Description.of(model, target, name, beside, digest(code.hex(), weights.hex()))
+    RunCode(own, target.base, name, model, recipe, contexts).write()
+    ContextCode(own, target, name, recipe, contexts, identity, beside, about.text()).write()
     texts = INSTRUCTIONS if target.needs else {}
     data = object_file(
         MACHINES[target.machine],
@@ -51,4 +53,4 @@ def built(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> Bu
     )
     library = object_of(str(own), target, target.base, public)
     objects = {f"{name}.o": library, f"{name}.plans.o": code, f"{name}.data.o": data}
-    return Built(objects, weights_file(weights, identity) if beside else b"", public, contexts.bytes)
+    return Built(objects, weights_file(weights, identity) if beside else b"", public, about)

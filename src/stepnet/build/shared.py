@@ -253,11 +253,14 @@ class Shared:
         for flags, own in zip((READ, READ_RUN, READ_WRITE), segments, strict=True):
             begin = own[0].place if own is not segments[0] else 0
             length = own[-1].place + len(own[-1].data) - begin
-            programs.append(PROGRAM.pack(LOAD, flags, begin, begin, begin, length, length, alignment))
+            # What the loader protects once it has written it is whole pages.
+            held = length + -length % alignment if flags == READ_WRITE else length
+            programs.append(PROGRAM.pack(LOAD, flags, begin, begin, begin, length, held, alignment))
         where, length = dynamic.place, len(dynamic.data)
         programs.append(PROGRAM.pack(DYNAMIC_SEGMENT, READ_WRITE, where, where, where, length, length, 8))
         length = slots.place + len(slots.data) - where
-        programs.append(PROGRAM.pack(RELRO, READ, where, where, where, length, length, 1))
+        held = length + -length % alignment
+        programs.append(PROGRAM.pack(RELRO, READ, where, where, where, length, held, 1))
         counts = HEADER.size, PROGRAM.size, len(programs), SECTION.size, len(rows), len(rows) - 1
         head = HEADER.pack(IDENT, SHARED, self.machine, 1, 0, HEADER.size, table, 0, *counts)
         data[: HEADER.size] = head
