@@ -254,9 +254,4 @@ def across(net: Net, part: Part, what: str) -> Step:
         return Spread(source, result, type_.size * type_.itemsize, how)
     if how not in ENDS:
         check_sum(how, type_.dtype, what)
-        if type_.size == 1 and how != "max" and type_.is_float:
-            raise RefusedError(
-                f"the model cannot be built: {what}: NumPy adds up single numbers in pairs, and the library "
-                "would add them one after the other: reduce more than one number of each step"
-            )
     return Reduction(source, result, how, type_.dtype, type_.size, from_zero=False)
