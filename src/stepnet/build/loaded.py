@@ -6,6 +6,7 @@ and what is called, and how, the library says itself.
 """
 
 import ctypes
+import math
 import platform
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from stepnet.build.shared import SHARED
 from stepnet.build.targets import MACHINES
 from stepnet.engines.llvm.machine.image import HEADER
 from stepnet.errors import FileError, InputError, LibraryError
+from stepnet.files.parquet import Runnable
 from stepnet.files.paths import existing
 from stepnet.layout.options import option
 from stepnet.ragged import Ragged
@@ -116,6 +118,25 @@ class Library:
         return {
             name: array if name in by_row else Ragged(array, (offsets,)) for name, array in results.items()
         }
+
+    def runnable(self) -> Runnable:
+        """What runs the sequences of a Parquet file; raises `InputError` where a call takes other arrays too."""
+        needed = [each for each in self.about.arrays if not each.optional]
+        outputs = [each for each in self.about.arrays if each.kind == "output" and not each.by_row]
+        if [each.kind for each in needed] != ["sequence"] or len(outputs) != 1:
+            names = ", ".join(each.name for each in needed)
+            raise InputError(
+                f"{self.path}: a library that runs over a file takes one array of sequences and gives one output "
+                f"of each step; this one takes {names}, and gives {len(outputs)} of these"
+            )
+        (text,), (output,) = needed, outputs
+        shape = tuple(text.shape)
+
+        def run(sequences: Ragged) -> Ragged:
+            made: Ragged = self({text.name: sequences.with_values(sequences.values.reshape(-1, *shape))})[output.name]
+            return made
+
+        return Runnable(math.prod(shape), np.dtype(text.dtype), run)
 
     def offsets(self, arrays: Mapping[str, Any]) -> Array:
         """The offsets that all sequences have."""
