@@ -148,8 +148,10 @@ def example(model: BuiltModel, name: str, beside: bool) -> list[str]:
         arrays.append(f"{C_TYPES[each.type.dtype]} {each.name}[{max(count, 1)}];")
     call: Sequence[str] = wrap(f"code = {name}_run(context, 2, offsets, {', '.join(names)});", WIDTH - 12)
     return [
+        "   Two sequences, of three steps and of one:",
+        "",
         f"       {name}_context *context;",
-        "       int64_t offsets[] = {0, 3, 4}; /* two sequences, of three steps and of one */",
+        "       int64_t offsets[] = {0, 3, 4};",
         *(f"       {line}" for line in arrays),
         "",
         f"       int code = {made};",
