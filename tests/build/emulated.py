@@ -4,6 +4,7 @@ It does what a loader does, and stands in for the few functions of the system's 
 """
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,7 @@ class Emulated:
     """A loaded library."""
 
     def __init__(self, data: bytes) -> None:
-        import unicorn
-        from unicorn import arm64_const
-
+        unicorn, arm64_const = (import_module(name) for name in ("unicorn", "unicorn.arm64_const"))
         self.registers: list[int] = [getattr(arm64_const, f"UC_ARM64_REG_X{n}") for n in range(8)]
         self.link, self.stack = arm64_const.UC_ARM64_REG_X30, arm64_const.UC_ARM64_REG_SP
         self.machine: Any = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
@@ -36,7 +35,7 @@ class Emulated:
         self.machine.hook_add(hook, self.system, begin=SYSTEM, end=SYSTEM + 2**16 - 8)
 
     def loaded(self, data: bytes) -> dict[str, int]:
-        """Puts the segments into memory, and the addresses of the system's functions; gives those of its own."""
+        """Puts segments and the addresses of the system's functions into memory; gives those of its own."""
         *_, programs, sections, _, _, _, count, _, rows, _ = HEADER.unpack_from(data)
         for place in range(programs, programs + PROGRAM_BYTES * count, PROGRAM_BYTES):
             kind = int.from_bytes(data[place : place + 4], "little")

@@ -32,8 +32,20 @@ def compiled(source: Path, made: Build, *flags: str, shared: bool = False) -> Pa
     """A program of a source and a library."""
     folder = made.header.parent
     program = folder / f"{source.stem}_{'shared' if shared else 'static'}"
-    library = [f"-L{folder}", f"-l:{made.shared.name}", f"-Wl,-rpath,{folder}"] if shared else [str(made.static)]
-    command = [str(COMPILER), *STRICT, *flags, str(source), f"-I{folder}", *library, "-lpthread", "-o", str(program)]
+    library = (
+        [f"-L{folder}", f"-l:{made.shared.name}", f"-Wl,-rpath,{folder}"] if shared else [str(made.static)]
+    )
+    command = [
+        str(COMPILER),
+        *STRICT,
+        *flags,
+        str(source),
+        f"-I{folder}",
+        *library,
+        "-lpthread",
+        "-o",
+        str(program),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return program
@@ -150,7 +162,11 @@ def harness(made: Build) -> str:
         else:
             declared.append(f'{type_} *{each.name} = array(folder, "{each.name}", at_end);')
     names = ", ".join(each.name for each in about.arrays)
-    return HARNESS.replace("@DECLARED@", "\n".join(declared)).replace("@PUT@", "\n".join(put)).replace("@NAMES@", names)
+    return (
+        HARNESS.replace("@DECLARED@", "\n".join(declared))
+        .replace("@PUT@", "\n".join(put))
+        .replace("@NAMES@", names)
+    )
 
 
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {

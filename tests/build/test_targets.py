@@ -1,4 +1,4 @@
-"""Libraries for processors other than the one at hand: the right machine, no instruction beyond it, the bits."""
+"""Libraries for other processors: the right machine, no instruction beyond it, the same bits."""
 
 import re
 import shutil
@@ -46,7 +46,9 @@ def test_every_file_is_for_the_machine(name: str, tmp_path: Path):
     assert [HEADER.unpack_from(archive, begin)[2] for begin in begins] == [number] * 3
 
 
-@pytest.mark.skipif(build_target("native").machine != "x86-64", reason="the tool here reads other machine code")
+@pytest.mark.skipif(
+    build_target("native").machine != "x86-64", reason="the tool here reads other machine code"
+)
 def test_no_instruction_is_beyond_the_level(tmp_path: Path):
     """A library's own functions use what all processors of x86-64 have: they say if it is too old."""
     narrow = instructions(build(MODEL, tmp_path / "v3", name="gru", inputs=8, target="x86-64-v3"))
@@ -75,7 +77,9 @@ def test_bits_are_those_of_the_engine_for_the_same_level(name: str, dtype: str, 
 
 def test_aarch64_gives_the_bits_of_fused_multiply_adds(tmp_path: Path):
     """In an emulator. x86-64-v3 and aarch64 both round a product and a sum once, so the bits are the same."""
-    pytest.importorskip("unicorn", reason="neither an emulator (pip install unicorn) nor such a processor is here")
+    pytest.importorskip(
+        "unicorn", reason="neither an emulator (pip install unicorn) nor such a processor is here"
+    )
     if "avx2" not in HERE:
         pytest.skip("there is no processor here to compare with")
     x = sequences([5, 0, 9, *[2] * 66], 8)

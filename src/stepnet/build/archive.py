@@ -1,6 +1,6 @@
 """Static libraries: archives of object files in the format that linkers of Linux read.
 
-    !<arch>  /  symbols and where their members begin   //  long names   member, member, ...
+!<arch>  /  symbols and where their members begin   //  long names   member, member, ...
 """
 
 from collections.abc import Mapping

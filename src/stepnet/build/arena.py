@@ -1,6 +1,6 @@
-"""The memory of one call, in one piece that the context keeps: what lies where is worked out as the call begins.
+"""The memory of one call, in one piece that the context keeps: what lies where is known as a call begins.
 
-    lengths | lanes | zeros | values that parts hand to one another | ...
+lengths | lanes | zeros | values that parts hand to one another | ...
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Space:
 
 
 class Arena:
-    """The memory of a call while its code is written; `spaces` are all that it needs, by what they are for."""
+    """The memory of a call while its code is written. spaces: all that it needs, by what it is for."""
 
     def __init__(self, spaces: dict[object, Space]) -> None:
         self.spaces = spaces

@@ -52,8 +52,8 @@ def build(
 ) -> Build:
     """A model as a library for C: a header, a static and a shared library, and a manifest.
 
-    The library needs no Python, and the system's C library alone. Neither a compiler nor a linker is needed to
-    build it. Its results have the bits of the llvm engine for the same processor.
+    The library needs no Python, and the system's C library alone. To build it needs neither a compiler nor a
+    linker. Its results have the bits of the llvm engine for the same processor.
 
     Args:
         model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
@@ -87,8 +87,8 @@ def build(
     beside = choice(weights, "weights is 'inside' or 'beside'", WEIGHTS) == "beside"
     if not isinstance(cast("Any", name), str) or not NAME.fullmatch(name) or name in KEYWORDS:
         raise InputError(
-            "name is what the library's functions begin with: a letter, then letters, digits and underscores, "
-            f"60 of them at most and no word of C, not {shown(name)}"
+            "name is what the library's functions begin with: a letter, then letters, digits and "
+            f"underscores, 60 of them at most and no word of C, not {shown(name)}"
         )
     read = built_model(model, inputs, statics)
     made = built(read, chosen, name, beside)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from llvmlite import ir
 
-from stepnet.build.library_code import CODE, ERRORS, LibraryCode, function
 from stepnet.build.kernel_code import WORD
+from stepnet.build.library_code import CODE, ERRORS, LibraryCode, function
 from stepnet.build.objects import OWN
 from stepnet.build.processor_code import write_fits
 from stepnet.build.recipe import Kernel, Recipe
@@ -25,7 +25,7 @@ from stepnet.engines.llvm.writing.code import I32, I64, POINTER
 
 MAGIC = b"stepnet\x01"
 HEAD = struct.Struct("<8sQQQ32x")
-"""The head of a file of weights: what it is, which library it is for, bytes behind the head, their checksum."""
+"""The head of a file of weights: what it is, for which library, the bytes behind the head, their checksum."""
 FACTOR = 0x9E3779B97F4A7C15
 
 
@@ -74,7 +74,9 @@ class ContextCode:
         if not self.beside:
             _, code = function(self.module, base, f"{self.name}_new", I32, [POINTER], public=True)
             (out,) = code.function.args
-            weights = ir.GlobalVariable(self.module, ir.ArrayType(ir.IntType(8), 0), f"{self.name}{OWN}weights")
+            weights = ir.GlobalVariable(
+                self.module, ir.ArrayType(ir.IntType(8), 0), f"{self.name}{OWN}weights"
+            )
             code.ret(code.call(make, [weights, ir.Constant(POINTER, None), out]))
             return
         check = self.write_check()
@@ -109,9 +111,7 @@ class ContextCode:
         code.fail_when(code.is_null(out), "NULL")
         code.write(ir.Constant(POINTER, None), out, 8)
         if self.target.needs:
-            fits = write_fits(
-                self.module, base, f"{self.name}_fits", f"{self.name}{OWN}", self.target.needs
-            )
+            fits = write_fits(self.module, base, f"{self.name}_fits", f"{self.name}{OWN}", self.target.needs)
             code.fail_when(code.not_(code.call(fits, [])), "PROCESSOR")
         size = code.number(self.contexts.bytes)
         context = code.system("aligned_alloc", POINTER, code.number(LINE), size)
@@ -135,7 +135,7 @@ class ContextCode:
     # ---- weights beside the library
 
     def write_check(self) -> ir.Function:
-        """The function check(head, weights): whether these bytes are this library's, by what is in the head."""
+        """The function check(head, weights): whether these are this library's weights, by their head."""
         made, code = function(
             self.module, self.target.base, f"{self.name}_check", I32, [POINTER, POINTER], public=False
         )
@@ -223,4 +223,7 @@ def signed(number: int) -> int:
 
 def public_names(name: str, beside: bool) -> Sequence[str]:
     """The functions that users of a library call."""
-    return [f"{name}_{each}" for each in ("new", *(["open"] if beside else []), "run", "free", "error", "describe")]
+    return [
+        f"{name}_{each}"
+        for each in ("new", *(["open"] if beside else []), "run", "free", "error", "describe")
+    ]

@@ -12,10 +12,12 @@ from stepnet.build.model import Argument, BuiltModel
 from stepnet.build.targets import BuildTarget
 from stepnet.values.version import __version__
 
+
 @dataclass(frozen=True)
 class ArrayText:
-    """One array: its name, what it is (see `Argument`), its dtype, the features of one value, and whether NULL
-    may stand for it. by_row: whether there is one value for each sequence.
+    """One array: its name, what it is (see `Argument`), its dtype, and the features of one value.
+
+    by_row: whether there is one value for each sequence. optional: whether NULL may stand for it.
     """
 
     name: str
@@ -49,7 +51,9 @@ class Description:
     arrays: Sequence[ArrayText]
 
     @classmethod
-    def of(cls, model: BuiltModel, target: BuildTarget, name: str, beside: bool, digest: str) -> "Description":
+    def of(
+        cls, model: BuiltModel, target: BuildTarget, name: str, beside: bool, digest: str
+    ) -> "Description":
         """That of a library as it is built."""
         arrays = tuple(map(ArrayText.of, model.arguments))
         weights = f"{name}.weights" if beside else None
@@ -59,7 +63,8 @@ class Description:
     def read(cls, text: bytes) -> "Description":
         """That of a library's own text."""
         made: dict[str, Any] = json.loads(text)
-        return cls(**{**made, "arrays": tuple(ArrayText(**each) for each in made["arrays"])})
+        made["arrays"] = tuple(ArrayText(**each) for each in made["arrays"])
+        return cls(**made)
 
     def text(self, indent: int | None = None) -> str:
         """It as JSON."""

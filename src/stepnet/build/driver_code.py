@@ -1,6 +1,6 @@
 """The code of a library's `run`: it checks the call, lays its sequences in lanes, and runs part after part.
 
-    offsets 0 3 5, arrays  ->  checks  ->  memory  ->  lanes  ->  part 0, part 1, ...  ->  code of an error, or 0
+    offsets 0 3 5, arrays  ->  checks  ->  memory  ->  lanes  ->  part 0, part 1, ...  ->  0, or an error
 
 It stands for what Python does around the machine code at a call; see `engines/llvm/running`. It runs in one
 thread, and works in the memory of a context.
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from llvmlite import ir
 
 from stepnet.build.arena import Arena, Space
+from stepnet.build.kernel_code import KernelCode, Laid
 from stepnet.build.lanes_code import LAID_BYTES, PER_SEQUENCE, write_lay
-from stepnet.build.library_code import CODE, LibraryCode, function
+from stepnet.build.library_code import CODE, function
 from stepnet.build.model import BuiltModel
 from stepnet.build.recipe import Kernel, Recipe, Reduction, Spread
-from stepnet.build.kernel_code import KernelCode, Laid
 from stepnet.build.spread_code import write_reduction, write_spread
 from stepnet.build.workspaces import CONTEXT, Contexts
 from stepnet.engines.llvm.machine.target import Target
@@ -28,7 +28,13 @@ class RunCode:
     """The function `run` while it is written. values: the pointer to each value so far, by its number."""
 
     def __init__(
-        self, module: ir.Module, target: Target, name: str, model: BuiltModel, recipe: Recipe, contexts: Contexts
+        self,
+        module: ir.Module,
+        target: Target,
+        name: str,
+        model: BuiltModel,
+        recipe: Recipe,
+        contexts: Contexts,
     ) -> None:
         self.model, self.recipe, self.contexts = model, recipe, contexts
         self.lay = write_lay(module, target, f"{name}_lay")
@@ -107,7 +113,7 @@ class RunCode:
             "lanes": Space(per_row=PER_SEQUENCE),
             "laid": Space(fixed=LAID_BYTES),
             "begun": Space(per_row=8),
-            # The number of each step, as many as the longest sequence has: at most all steps or all sequences.
+            # The number of each step: as many as the longest sequence has.
             "numbers": Space(per_step=8, per_row=8, fixed=8 * PIECE * 2),
             "zeros": Space(per_row=zeros, fixed=PIECES * zeros),
         }
@@ -178,7 +184,7 @@ class RunCode:
     # ---- where sequences lie
 
     def lay_out(self) -> dict[str, Laid]:
-        """Where the sequences of each kind of part lie: those of the call (""), and those of single values."""
+        """Where sequences lie for each kind of part: those of the call (""), and those of single values."""
         code, arena = self.code, self.arena
         code.call(self.lay, [arena["lengths"], self.rows, arena["lanes"], arena["laid"]])
         laid = {"": Laid(self.offsets, arena["lengths"], arena["laid"], self.rows)}

@@ -28,7 +28,7 @@ GLOBAL, FUNCTION, OBJECT, HIDDEN = 1 << 4, 2, 1, 2
 
 @dataclass(frozen=True)
 class Relocation:
-    """A place in a section where the address of a symbol is put in. kind: how, a number of the processor's."""
+    """A place in a section where the address of a symbol is put in. kind: how, by the processor's number."""
 
     place: int
     kind: int
@@ -81,7 +81,10 @@ class Object:
         parts = [
             Part(n, s.flags, s.alignment, data[s.offset :][: s.size], relocations.get(n, ()))
             for n, s in enumerate(sections)
-            if s.flags & IN_MEMORY and s.kind != UNWIND and s.size and name_of(data, sections, s) != ".eh_frame"
+            if s.flags & IN_MEMORY
+            and s.kind != UNWIND
+            and s.size
+            and name_of(data, sections, s) != ".eh_frame"
         ]
         assert all(sections[part.number].kind == PROGBITS for part in parts)
         return cls(machine, tuple(parts), tuple(symbols))
@@ -164,10 +167,34 @@ def object_file(machine: int, texts: Mapping[str, bytes], constants: Mapping[str
     body += names.data
     body += bytes(-len(body) % 8)
     head = HEADER.pack(
-        IDENT, RELOCATABLE, machine, 1, 0, 0, len(body), 0, HEADER.size, 0, 0, SECTION.size, len(rows), len(rows) - 1
+        IDENT,
+        RELOCATABLE,
+        machine,
+        1,
+        0,
+        0,
+        len(body),
+        0,
+        HEADER.size,
+        0,
+        0,
+        SECTION.size,
+        len(rows),
+        len(rows) - 1,
     )
     body[: HEADER.size] = head
     return bytes(body) + b"".join(rows)
 
 
-__all__ = ["HIDDEN", "IDENT", "STRINGS", "UNDEFINED", "WRITE", "Object", "Part", "Strings", "Symbol", "object_file"]
+__all__ = [
+    "HIDDEN",
+    "IDENT",
+    "STRINGS",
+    "UNDEFINED",
+    "WRITE",
+    "Object",
+    "Part",
+    "Strings",
+    "Symbol",
+    "object_file",
+]

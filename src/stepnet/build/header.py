@@ -56,44 +56,78 @@ def meaning(argument: Argument) -> str:
 def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> str:
     """The text of the header."""
     guard, upper = f"{name.upper()}_H", name.upper()
-    lines = [f"/* {name}: {comment_text(model.text)}", "", f"   Built by stepnet {__version__} for {target.name}."]
+    lines = [
+        f"/* {name}: {comment_text(model.text)}",
+        "",
+        f"   Built by stepnet {__version__} for {target.name}.",
+    ]
     lines += ["", *wrapped(CALLS), "", *wrapped(THREADS), "", *example(model, name, beside), "*/"]
     lines += [f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", ""]
-    lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", "", "/* What the functions return. */", "enum {"]
+    lines += [
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        "/* What the functions return. */",
+        "enum {",
+    ]
     for number, (code, text) in enumerate(zip(NAMES, ERRORS, strict=True)):
         lines.append(f"    {upper}_{code} = {number}, /* {text} */")
-    lines += ["};", "", "/* The memory that calls work in. */", f"typedef struct {name}_context {name}_context;", ""]
+    lines += [
+        "};",
+        "",
+        "/* The memory that calls work in. */",
+        f"typedef struct {name}_context {name}_context;",
+        "",
+    ]
     lines += opening(name, beside)
     lines += ["/* Frees a context; NULL is none. */", f"void {name}_free({name}_context *context);", ""]
-    lines += [f"/* The numbers of one step or one sequence, and their type. */", *sizes(model, upper), ""]
+    lines += ["/* The numbers of one step or one sequence, and their type. */", *sizes(model, upper), ""]
     lines += ["/* Runs the model over sequences, and returns a code.", ""]
     arguments = [
         (f"{name}_context *context", "that no other thread uses during the call"),
         ("int64_t sequences", "how many there are; 0 is none, and nothing is read or written"),
-        ("const int64_t *offsets", "[sequences + 1]: sequence i has the steps offsets[i] to offsets[i + 1] - 1"),
+        (
+            "const int64_t *offsets",
+            "[sequences + 1]: sequence i has the steps offsets[i] to offsets[i + 1] - 1",
+        ),
     ]
     arguments += [(declaration(each), meaning(each)) for each in model.arguments]
     for text, what in arguments:
         lines += wrap(
-            f"{text.rpartition(' ')[2].lstrip('*')}: {what}", WIDTH, initial_indent="   ", subsequent_indent="       "
+            f"{text.rpartition(' ')[2].lstrip('*')}: {what}",
+            WIDTH,
+            initial_indent="   ",
+            subsequent_indent="       ",
         )
     lines += ["*/", f"int {name}_run("]
-    lines += [f"    {text}{',' if place < len(arguments) - 1 else ');'}" for place, (text, _) in enumerate(arguments)]
-    lines += ["", "/* What a code says, in English; never NULL. */", f"const char *{name}_error(int code);", ""]
-    lines += ["/* What the library is and which arrays it takes, as JSON. */", f"const char *{name}_describe(void);"]
+    lines += [
+        f"    {text}{',' if place < len(arguments) - 1 else ');'}"
+        for place, (text, _) in enumerate(arguments)
+    ]
+    lines += [
+        "",
+        "/* What a code says, in English; never NULL. */",
+        f"const char *{name}_error(int code);",
+        "",
+    ]
+    lines += [
+        "/* What the library is and which arrays it takes, as JSON. */",
+        f"const char *{name}_describe(void);",
+    ]
     lines += ["", "#ifdef __cplusplus", "}", "#endif", f"#endif /* {guard} */", ""]
     return "\n".join(lines)
 
 
 CALLS = (
-    "Sequences lie end to end: an array of all their steps, one after the other, and the offsets at which each "
-    "begins, as in stepnet.Ragged. Arrays are in C's order and aligned as their type, and results overlap no "
-    "other array. A sequence may have no steps: its last memory is then its initial one. Nothing is written "
+    "Sequences lie end to end: an array of all their steps, one after the other, and the offsets at which "
+    "each begins, as in stepnet.Ragged. Arrays are in C's order and aligned as their type, and results "
+    "overlap no other array. A sequence may have no steps: its last memory is then its initial one. Nothing is written "
     "unless a call returns 0, but for results, whose contents are then undefined."
 )
 THREADS = (
-    "A call runs in the thread that makes it. Different threads use different contexts; there is nothing that "
-    "contexts share but constants. A context grows to the largest call that it has run."
+    "A call runs in the thread that makes it. Different threads use different contexts; there is nothing "
+    "that contexts share but constants. A context grows to the largest call that it has run."
 )
 
 
@@ -118,7 +152,7 @@ def opening(name: str, beside: bool) -> list[str]:
             "",
         ]
     return [
-        "/* Makes a context, at *context, with the weights of a file's bytes, which are copied; returns a code. */",
+        "/* Makes a context, at *context, with the bytes of a file of weights, which are copied. */",
         f"int {name}_new(const void *weights, size_t bytes, {name}_context **context);",
         "",
         f"/* The same, of the file at a path: {name}.weights. */",

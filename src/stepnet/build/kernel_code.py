@@ -1,4 +1,4 @@
-"""The code that runs a plan in a call of a library: its words, values of each sequence, its steps, its sums."""
+"""The code that runs a plan in a call of a library: its words, values of each sequence, steps and sums."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +55,9 @@ class KernelCode:
             spaces[self.number, number] = self.space(number)
         for place, number in enumerate(self.step.outputs):
             if number < 0:
-                spaces[self.number, "output", place] = self.space(self.plan.net.results[self.plan.ends.steps[place]])
+                spaces[self.number, "output", place] = self.space(
+                    self.plan.net.results[self.plan.ends.steps[place]]
+                )
         return spaces
 
     def space(self, number: int) -> Space:
@@ -169,7 +171,9 @@ class KernelCode:
         code, laid = self.code, self.laid
         with code.when(code.less(code.number(0), self.lanes)):
             slowest = PAUSE_BYTES // max(1, self.layout.weights)
-            block = code.smaller(code.sdiv(code.number(self.workspace.rows), self.lanes), code.number(slowest))
+            block = code.smaller(
+                code.sdiv(code.number(self.workspace.rows), self.lanes), code.number(slowest)
+            )
             self.set("block_steps", code.larger(block, code.number(1)))
             self.set("lanes", self.lanes)
             self.set("steps", code.word(laid.laid, LAID["steps"]))
@@ -188,12 +192,16 @@ class KernelCode:
     def reduce(self) -> None:
         """One value of each sequence, of those of its steps."""
         net, run = self.plan.net, self.run
-        numbers = dict(zip([net.inputs[place] for place in self.plan.ends.sequences], self.step.inputs, strict=True))
+        numbers = dict(
+            zip([net.inputs[place] for place in self.plan.ends.sequences], self.step.inputs, strict=True)
+        )
         values = {inner: run.values[outer] for inner, outer in numbers.items()}
         values |= {number: run.arena[self.number, number] for number in self.needs.kept}
         for number in self.needs.reduced:
             node = net.nodes[number]
             values[number] = run.arena[self.number, number]
             how: str = node.attributes["how"]
-            reduction = Reduction(node.inputs[0], number, how, node.type.dtype, node.type.size, from_zero=True)
+            reduction = Reduction(
+                node.inputs[0], number, how, node.type.dtype, node.type.size, from_zero=True
+            )
             write_reduction(self.code, reduction, values, run.rows, run.offsets)

@@ -2,8 +2,8 @@
 
     lay(lengths, count, memory, laid)
 
-Longest first, each sequence goes to the lane with the fewest steps so far. Which lane a sequence is in changes
-none of its numbers.
+Longest first, each sequence goes to the lane with the fewest steps so far. Which lane a sequence is in
+changes none of its numbers.
 """
 
 from llvmlite import ir
@@ -43,7 +43,7 @@ def write_compare(module: ir.Module, target: Target, name: str) -> ir.Function:
 
 
 class Lay:
-    """The code of `lay` while it is written. pairs: the memory, which begins with a pair for each sequence."""
+    """The code of `lay` while it is written. pairs: its memory, which begins with a pair per sequence."""
 
     def __init__(
         self,

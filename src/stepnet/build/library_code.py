@@ -1,4 +1,4 @@
-"""What the code of a library's own functions is made of: calls of the system's library, checks, error codes."""
+"""What a library's own functions are made of: calls of the system's library, checks, error codes."""
 
 from collections.abc import Sequence
 
@@ -66,7 +66,9 @@ class LibraryCode(Code):
     def set_word(self, pointer: ir.Value, place: int, value: "ir.Value | int") -> None:
         """Sets it; a pointer is written as its address."""
         number = self.number(value) if isinstance(value, int) else value
-        self.write(self.ptrtoint(number, I64) if number.type == POINTER else number, self.at(pointer, place), 8)
+        self.write(
+            self.ptrtoint(number, I64) if number.type == POINTER else number, self.at(pointer, place), 8
+        )
 
     def pointer_at(self, pointer: ir.Value, place: int = 0) -> ir.Value:
         """The pointer that lies so many bytes behind a pointer."""

@@ -96,9 +96,15 @@ class Library:
         texts = self.about.arrays
         known = [each.name for each in texts if each.kind not in ("output", "final")]
         unknown = [name for name in arrays if name not in known]
-        missing = [each.name for each in texts if each.name in known and not each.optional and each.name not in arrays]
+        missing = [
+            each.name
+            for each in texts
+            if each.name in known and not each.optional and each.name not in arrays
+        ]
         if unknown or missing:
-            raise InputError(f"the library takes arrays called {', '.join(known)}, not {', '.join(arrays) or 'none'}")
+            raise InputError(
+                f"the library takes arrays called {', '.join(known)}, not {', '.join(arrays) or 'none'}"
+            )
         offsets = self.offsets(arrays)
         rows, steps = len(offsets) - 1, int(offsets[-1])
         held = list[Array | None]()
@@ -106,8 +112,8 @@ class Library:
         for each in texts:
             count = rows if each.by_row else steps
             if each.kind in ("output", "final"):
-                held.append(np.zeros((count, *each.shape), np.dtype(each.dtype)))
-                results[each.name] = held[-1]
+                results[each.name] = np.zeros((count, *each.shape), np.dtype(each.dtype))
+                held.append(results[each.name])
             elif arrays.get(each.name) is None:
                 held.append(None)
             else:
@@ -120,20 +126,22 @@ class Library:
         }
 
     def runnable(self) -> Runnable:
-        """What runs the sequences of a Parquet file; raises `InputError` where a call takes other arrays too."""
+        """What runs the sequences of a Parquet file; raises `InputError` where a call takes other arrays."""
         needed = [each for each in self.about.arrays if not each.optional]
         outputs = [each for each in self.about.arrays if each.kind == "output" and not each.by_row]
         if [each.kind for each in needed] != ["sequence"] or len(outputs) != 1:
             names = ", ".join(each.name for each in needed)
             raise InputError(
-                f"{self.path}: a library that runs over a file takes one array of sequences and gives one output "
-                f"of each step; this one takes {names}, and gives {len(outputs)} of these"
+                f"{self.path}: a library that runs over a file takes one array of sequences and gives one "
+                f"output of each step; this one takes {names}, and gives {len(outputs)} of these"
             )
         (text,), (output,) = needed, outputs
         shape = tuple(text.shape)
 
         def run(sequences: Ragged) -> Ragged:
-            made: Ragged = self({text.name: sequences.with_values(sequences.values.reshape(-1, *shape))})[output.name]
+            made: Ragged = self({text.name: sequences.with_values(sequences.values.reshape(-1, *shape))})[
+                output.name
+            ]
             return made
 
         return Runnable(math.prod(shape), np.dtype(text.dtype), run)
@@ -185,7 +193,9 @@ def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = 
     """
     path = existing(path)
     if path.suffix != LIBRARY:
-        raise InputError(f"{path}: a library that was built is loaded by the name of its file, lib*.so, and by no other")
+        raise InputError(
+            f"{path}: a library that was built is loaded by the name of its file, lib*.so, and by no other"
+        )
     if trust is not True:
         raise InputError(
             f"{path}: a library is machine code, which may do all that this process may: "
@@ -205,7 +215,9 @@ def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = 
         )
     if about.weights is None:
         return Library(path, functions, about, None)
-    return Library(path, functions, about, existing(path.with_name(about.weights) if weights is None else weights))
+    return Library(
+        path, functions, about, existing(path.with_name(about.weights) if weights is None else weights)
+    )
 
 
 def library_name(path: Path, data: bytes) -> str:
@@ -219,7 +231,9 @@ def library_name(path: Path, data: bytes) -> str:
     here = {"x86_64": "x86-64", "aarch64": "aarch64"}.get(platform.machine(), "")
     if sys.platform != "linux" or machine != MACHINES.get(here):
         known = {number: name for name, number in MACHINES.items()}.get(machine, "another processor")
-        raise FileError(f"{path}: the library is for Linux on {known}, and this is {sys.platform} on {platform.machine()}")
+        raise FileError(
+            f"{path}: the library is for Linux on {known}, and this is {sys.platform} on {platform.machine()}"
+        )
     end = data.find(DESCRIBE + b"\0")
     name = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b""
     if not name.isascii() or not name.decode("ascii", "replace").isidentifier():

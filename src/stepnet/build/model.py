@@ -24,10 +24,13 @@ from stepnet.values.structure import leaves, named_leaves, transform
 Array = np.ndarray
 ENGINE = "llvm"
 KEYWORDS = frozenset(
-    "auto break case char const continue default do double else enum extern float for goto if inline int long "
-    "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile "
-    "while and not or xor class new delete this template operator private public context sequences "
-    "offsets NULL bool true false int64_t int32_t uint16_t uint8_t size_t".split()
+    re.findall(
+        r"\w+",
+        "auto break case char const continue default do double else enum extern float for goto if inline int "
+        "long register restrict return short signed sizeof static struct switch typedef union unsigned void "
+        "volatile while and not or xor class new delete this template operator private public context "
+        "sequences offsets NULL bool true false int64_t int32_t uint16_t uint8_t size_t",
+    )
 )
 """What no argument of a function in C and C++ is called: their words, and the other arguments."""
 
@@ -82,10 +85,14 @@ def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltMod
     model, for one of unknown inputs, and for one whose sequences end early.
     """
     if not isinstance(model, Graph | Layer):
-        raise InputError(f"a library is built of an RNN, a Stack, a Bidirectional or a Graph, not {shown(model)}")
+        raise InputError(
+            f"a library is built of an RNN, a Stack, a Bidirectional or a Graph, not {shown(model)}"
+        )
     program = program_of(model, specs(inputs), specs(statics))
     schedule = program.schedule_for(ENGINE)
-    return BuiltModel(schedule, tuple(map(np.asarray, program.params)), arguments_of(program, schedule), repr(model))
+    return BuiltModel(
+        schedule, tuple(map(np.asarray, program.params)), arguments_of(program, schedule), repr(model)
+    )
 
 
 def program_of(model: Graph | Layer, inputs: Any, statics: Any) -> Program:
@@ -100,12 +107,16 @@ def program_of(model: Graph | Layer, inputs: Any, statics: Any) -> Program:
         statics = model.statics if statics is None and isinstance(model, RNN) else statics
         params = [array for part in parts for array in leaves(part.params)]
         if any(part.until is not None for part in parts):
-            raise InputError("sequences that end early (until=) are not built: how far they run is decided in Python")
+            raise InputError(
+                "sequences that end early (until=) are not built: how far they run is decided in Python"
+            )
     if inputs is None:
         raise InputError("the model was made without inputs=: say build(..., inputs=) for their features")
     inputs = with_dtypes(inputs, cast("list[Array]", params))
     x = transform(no_sequences, inputs)
-    still = None if statics is None else transform(no_rows, beside(statics, inputs, cast("list[Array]", params)))
+    still = (
+        None if statics is None else transform(no_rows, beside(statics, inputs, cast("list[Array]", params)))
+    )
     if isinstance(model, Graph):
         return model.read(x, still).running
     if isinstance(model, RNN):

@@ -5,23 +5,55 @@ A processor without them would end the process at the first such instruction.
 
 from llvmlite import ir
 
-from stepnet.build.library_code import LibraryCode, function
+from stepnet.build.library_code import function
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.writing.code import I32
 
 BITS: dict[tuple[int, int, int], dict[str, int]] = {
     (1, 0, 2): {
-        **{"sse3": 0, "pclmul": 1, "ssse3": 9, "fma": 12, "cx16": 13, "sse4.1": 19, "sse4.2": 20, "movbe": 22},
-        **{"popcnt": 23, "aes": 25, "xsave": 26, "avx": 28, "f16c": 29, "rdrnd": 30},
+        "sse3": 0,
+        "pclmul": 1,
+        "ssse3": 9,
+        "fma": 12,
+        "cx16": 13,
+        "sse4.1": 19,
+        "sse4.2": 20,
+        "movbe": 22,
+        "popcnt": 23,
+        "aes": 25,
+        "xsave": 26,
+        "avx": 28,
+        "f16c": 29,
+        "rdrnd": 30,
     },
     (7, 0, 1): {
-        **{"fsgsbase": 0, "bmi": 3, "avx2": 5, "bmi2": 8, "avx512f": 16, "avx512dq": 17, "rdseed": 18, "adx": 19},
-        **{"avx512ifma": 21, "clflushopt": 23, "clwb": 24, "avx512cd": 28, "sha": 29, "avx512bw": 30},
+        "fsgsbase": 0,
+        "bmi": 3,
+        "avx2": 5,
+        "bmi2": 8,
+        "avx512f": 16,
+        "avx512dq": 17,
+        "rdseed": 18,
+        "adx": 19,
+        "avx512ifma": 21,
+        "clflushopt": 23,
+        "clwb": 24,
+        "avx512cd": 28,
+        "sha": 29,
+        "avx512bw": 30,
         "avx512vl": 31,
     },
     (7, 0, 2): {
-        **{"avx512vbmi": 1, "avx512vbmi2": 6, "gfni": 8, "vaes": 9, "vpclmulqdq": 10, "avx512vnni": 11},
-        **{"avx512bitalg": 12, "avx512vpopcntdq": 14, "movdiri": 27, "movdir64b": 28},
+        "avx512vbmi": 1,
+        "avx512vbmi2": 6,
+        "gfni": 8,
+        "vaes": 9,
+        "vpclmulqdq": 10,
+        "avx512vnni": 11,
+        "avx512bitalg": 12,
+        "avx512vpopcntdq": 14,
+        "movdiri": 27,
+        "movdir64b": 28,
     },
     (7, 0, 3): {"avx512vp2intersect": 8, "avx512fp16": 23},
     (7, 1, 0): {"sha512": 0, "sm3": 1, "sm4": 2, "avxvnni": 4, "avx512bf16": 5, "avxifma": 23},
@@ -37,7 +69,7 @@ INSTRUCTIONS = {
     "cpuid": "53 4989d0 89f8 89f1 0fa2 418900 41895804 41894808 4189500c 5b c3",
     "xgetbv": "31c9 0f01d0 c3",  # xor ecx, ecx; xgetbv; ret
 }
-"""The functions cpuid(leaf, subleaf, answer) and xgetbv(): two instructions that LLVM's language does not have."""
+"""The functions cpuid(leaf, subleaf, answer) and xgetbv(): instructions that LLVM's text does not have."""
 SAVED = 1, 0, 2, 27
 """The bit that says that the system may be asked for the registers that it saves."""
 VECTORS, WIDE = 0b110, 0b11100110

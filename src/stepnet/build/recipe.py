@@ -1,6 +1,6 @@
 """What runs in a call of a library, part by part, as values: decided here, written as code in `driver_code`.
 
-    schedule ->   part 0  kernel   values 0 1   -> 5      machine code of a plan, with the place of its constants
+    schedule ->   part 0  kernel   values 0 1   -> 5      machine code of a plan, and its constants
                   part 1  spread   value 3      -> 8      a value of each sequence repeated at its steps
                   part 2  kernel   values 5 8   -> 9
 
@@ -8,7 +8,7 @@ All that Python does around the machine code at a call has to be code here. So w
 parts is refused, but for copies and sums.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -42,10 +42,10 @@ SUMMED = ("float32", "float64", "int32", "int64")
 class Kernel:
     """The machine code of a plan, run once in a call.
 
-    functions: the names of its functions, by those of the plan. inputs, initial, statics: values by number; -1 for
-    zeros. outputs, rows: its results by kind, -1 for one that nobody reads. plain: the extent of its values
-    where it has no recurrence, which then are steps of sequences made for it. constants: where these are
-    among the weights.
+    functions: the names of its functions, by those of the plan. inputs, initial, statics: values by number,
+    -1 for zeros. outputs, rows: its results by kind, -1 for one that nobody reads. plain: the extent of its
+    values where it has no recurrence; they are the steps of sequences made for it. constants: where these
+    are among the weights.
     """
 
     plan: Plan
@@ -88,7 +88,7 @@ Step = Kernel | Spread | Reduction
 
 @dataclass
 class Recipe:
-    """The steps of a call in order, the weights, and where constants that are read as values lie among these."""
+    """The steps of a call in order, the weights, and where constants lie that are read as values."""
 
     steps: list[Step] = field(default_factory=list[Step])
     weights: bytearray = field(default_factory=bytearray)
@@ -122,7 +122,9 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
         else:
             made = written.get(part.plan.key)
             if made is None:
-                made = written[part.plan.key] = code_of(part.plan, target.code, module, f"{name}{OWN}{len(written)}_", what)
+                made = written[part.plan.key] = code_of(
+                    part.plan, target.code, module, f"{name}{OWN}{len(written)}_", what
+                )
             recipe.steps.append(kernel(recipe, model, part, made, constants, target.code))
         reads = part.reads if part.plan is not None else part.reads[:1]
         for value in reads:
@@ -130,7 +132,9 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
                 recipe.constants[value] = recipe.add(np.ascontiguousarray(constants[value]).tobytes())
     for value in net.results:
         if value in constants:
-            raise RefusedError("a result is a constant, which no call computes: take it from the model in Python")
+            raise RefusedError(
+                "a result is a constant, which no call computes: take it from the model in Python"
+            )
     return recipe
 
 
@@ -139,8 +143,8 @@ def check_extent(net: Net, number: int) -> None:
     extent = net.type_of(number).extent
     if extent not in (CONST, ROWS, STEPS):
         raise RefusedError(
-            f"a library takes flat sequences; the model has values at {extent_text(extent)}: nested sequences, "
-            "and statics that are sequences, are laid out by NumPy"
+            f"a library takes flat sequences; the model has values at {extent_text(extent)}: nested "
+            "sequences, and statics that are sequences, are laid out by NumPy"
         )
 
 
@@ -164,7 +168,9 @@ def check_part(part: Part, what: str) -> None:
         raise RefusedError(f"the model cannot be built: {what}: {reason}")
 
 
-def code_of(plan: Plan, target: Target, module: ir.Module, prefix: str, what: str) -> tuple[Layout, dict[str, str]]:
+def code_of(
+    plan: Plan, target: Target, module: ir.Module, prefix: str, what: str
+) -> tuple[Layout, dict[str, str]]:
     """The layout of a plan and its functions, which are written to a module."""
     refusal: str | None = late("lower.refusals").plan_refusal(plan)
     if refusal is not None:
@@ -181,7 +187,9 @@ def code_of(plan: Plan, target: Target, module: ir.Module, prefix: str, what: st
 def check_sum(how: str, dtype: str, what: str) -> None:
     """Raises `RefusedError` for sums that are no code."""
     if dtype not in SUMMED or (how == "mean" and not dtype.startswith("float")):
-        raise RefusedError(f"the model cannot be built: {what}: NumPy computes the {how} over steps of {dtype}")
+        raise RefusedError(
+            f"the model cannot be built: {what}: NumPy computes the {how} over steps of {dtype}"
+        )
 
 
 def kernel(
@@ -189,7 +197,7 @@ def kernel(
     model: BuiltModel,
     part: Part,
     made: tuple[Layout, dict[str, str]],
-    constants: Values | dict[int, Array],
+    constants: Mapping[int, Array],
     target: Target,
 ) -> Kernel:
     """A part that has a plan, with its constants among the weights."""
@@ -250,7 +258,9 @@ def across(net: Net, part: Part, what: str) -> Step:
         check_extent(net, number)
     if node.operation == "expand":
         if how and type_.extent != ROWS:
-            raise RefusedError(f"the model cannot be built: {what}: NumPy puts a value at one sequence of a batch")
+            raise RefusedError(
+                f"the model cannot be built: {what}: NumPy puts a value at one sequence of a batch"
+            )
         return Spread(source, result, type_.size * type_.itemsize, how)
     if how not in ENDS:
         check_sum(how, type_.dtype, what)

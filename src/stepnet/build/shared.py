@@ -82,7 +82,9 @@ class Shared:
     objects: Sequence[Object]
     public: Collection[str]
     name: str
-    begins: dict[tuple[int, int], tuple[Piece, int]] = field(default_factory=dict[tuple[int, int], tuple[Piece, int]])
+    begins: dict[tuple[int, int], tuple[Piece, int]] = field(
+        default_factory=dict[tuple[int, int], tuple[Piece, int]]
+    )
 
     def __post_init__(self) -> None:
         if any(each.machine != self.machine for each in self.objects):
@@ -97,7 +99,7 @@ class Shared:
         self.imported = sorted(wanted - self.defined.keys())
         self.exported = sorted(self.public)
 
-    def bytes(self) -> bytes:
+    def data(self) -> bytes:
         """The library's file."""
         constants, code = Piece(".rodata", bytearray()), Piece(".text", bytearray(), flags=IN_MEMORY | RUN)
         for number, each in enumerate(self.objects):
@@ -146,7 +148,9 @@ class Shared:
         rows = bytearray(RELOCATION.size * len(self.imported))
         return [
             Piece(".hash", hashes, HASH, link=".dynsym", entry=4, alignment=8),
-            Piece(".dynsym", symbols, DYNAMIC_SYMBOLS, link=".dynstr", info=1, entry=SYMBOL.size, alignment=8),
+            Piece(
+                ".dynsym", symbols, DYNAMIC_SYMBOLS, link=".dynstr", info=1, entry=SYMBOL.size, alignment=8
+            ),
             Piece(".dynstr", strings.data, STRINGS, alignment=1),
             Piece(".rela.dyn", rows, RELOCATIONS, link=".dynsym", entry=RELOCATION.size, alignment=8),
         ], known
@@ -239,7 +243,14 @@ class Shared:
         for piece in pieces:
             rows.append(
                 SECTION.pack(
-                    *(names.add(piece.name), piece.kind, piece.flags, piece.place, piece.place, len(piece.data)),
+                    *(
+                        names.add(piece.name),
+                        piece.kind,
+                        piece.flags,
+                        piece.place,
+                        piece.place,
+                        len(piece.data),
+                    ),
                     *(numbers.get(piece.link, 0), piece.info, piece.alignment, piece.entry),
                 )
             )
@@ -270,4 +281,4 @@ class Shared:
 
 def shared_library(machine: int, objects: Sequence[bytes], public: Collection[str], name: str) -> bytes:
     """The shared library of objects, which shows these names and calls itself `name`."""
-    return Shared(machine, [Object.of(data) for data in objects], public, name).bytes()
+    return Shared(machine, [Object.of(data) for data in objects], public, name).data()

@@ -49,7 +49,7 @@ NAMES = ("native", *FIXED)
 
 
 def build_target(name: str) -> BuildTarget:
-    """The processor of a name; raises `InputError` for any other, and for "native" where that is not Linux."""
+    """The processor of a name; raises `InputError` for others, and for "native" where that is not Linux."""
     if name in FIXED:
         return FIXED[name]
     if name != "native":

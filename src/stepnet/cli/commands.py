@@ -401,8 +401,8 @@ def build(
 ) -> None:
     """Build a library for C of FILE: a header, a static and a shared library, which need no Python.
 
-    Of an .onnx file or a program of Paddle's it is the whole graph, unless layers are chosen with --module; of
-    other files it is the recurrent layers.
+    Of an .onnx file or a program of Paddle's it is the whole graph, unless layers are chosen with --module;
+    of other files it is the recurrent layers.
     """
     from stepnet import build as building
 
@@ -505,7 +505,7 @@ def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
 
 
 def runnable(file: Path, chosen: Any, engine: str, trust: bool) -> tuple[Any, dict[str, Any]]:
-    """What runs the sequences of a Parquet file: a model, or a library that is trusted; and notes by module."""
+    """What runs sequences of a Parquet file: a model, or a library that is trusted; and notes by module."""
     from stepnet.files import parquet
 
     if trust or file.suffix == ".so":

@@ -68,7 +68,7 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Runnable:
-    """What runs sequences: how many numbers a step has, their dtype, and what gives the outputs of all steps."""
+    """What runs sequences: the numbers of a step, their dtype, and what gives the outputs of all steps."""
 
     width: int
     dtype: np.dtype[Any]

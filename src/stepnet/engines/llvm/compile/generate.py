@@ -19,10 +19,6 @@ from stepnet.engines.llvm.writing.code import I64, POINTER, Code
 from stepnet.plan.plan import Plan
 
 
-FUNCTIONS = ("run", "sequences", "ended")
-"""The functions of a plan: the lanes of a call, and what is computed once per sequence, ahead and at the end."""
-
-
 def generated(plan: Plan, target: Target) -> Generated:
     """The object code of a plan for a target, and its layout."""
     program = lowered(plan, target)
@@ -49,7 +45,10 @@ def layout_of(plan: Plan, program: Lowered) -> Layout:
 
 
 def write_functions(module: ir.Module, program: Lowered, target: Target, prefix: str = "") -> tuple[str, ...]:
-    """The functions of a plan, their names with this in front; gives those that the plan has, of `FUNCTIONS`."""
+    """The functions of a plan, their names with this in front; gives which it has, by those names without it.
+
+    run: the lanes of a call. sequences, ended: what is computed once per sequence, ahead and at the end.
+    """
     write_run(module, prefix, program, target)
     works = {"sequences": program.sequence, "ended": program.ended}
     for name, work in works.items():
