@@ -38,7 +38,6 @@ MODELS = {
     "gru float32": (cell("gru", 8, 16), "float32"),
     "lstm_peephole float64": (cell("lstm_peephole", 8, 5, "float64", reverse=True), "float64"),
     "stack of both": (sn.Stack([both(), cell("lstm", 16, 12)]), "float32"),
-    "both float64": (both("sum", dtype="float64"), "float64"),
     "pooled": (sn.Graph(pooled, W), "float32"),
 }
 
@@ -106,10 +105,9 @@ def test_tables_statics_and_indices(tmp_path: Path):
     assert_as_in_python(library, model(x, statics=statics, engine="llvm"), x, statics=statics)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_weights_in_fewer_bits(dtype: str, tmp_path: Path):
+def test_weights_in_fewer_bits(tmp_path: Path):
     x = sequences([5, 3, 0, 70], 8)
-    model = sn.quantize(cell("gru", 8, 16), [x], dtype=dtype)
+    model = sn.quantize(cell("gru", 8, 16), [x], dtype="int8")
     library = library_of(model, tmp_path, inputs=8)
     assert_as_in_python(library, model(x, engine="llvm"), x)
 

@@ -86,6 +86,15 @@ def test_weights_beside_are_found_and_checked(tmp_path: Path):
         load(made.shared, trust=True, weights=moved)
 
 
+def test_weights_that_code_does_not_reach_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stepnet.build.generate.MOST_INSIDE", 100)
+    with pytest.raises(
+        InputError, match=r"the weights take \d+ bytes, and code reaches 100 .* --weights beside"
+    ):
+        build(cell("gru", 8, 4), tmp_path, inputs=8)
+    assert build(cell("gru", 8, 4), tmp_path, inputs=8, weights="beside").weights is not None
+
+
 def test_arrays_that_do_not_fit_a_library(tmp_path: Path):
     library = library_of(cell("lstm", 8, 4), tmp_path, inputs=8)
     x = sequences([3, 1], 8)

@@ -61,8 +61,7 @@ def test_no_instruction_is_beyond_the_level(tmp_path: Path):
     assert not re.search(r"%[yz]mm|\bv[a-z]+ps\b", own)
 
 
-@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("name", "dtype"), [("x86-64-v3", "float32"), ("x86-64-v4", "float64")])
 def test_bits_are_those_of_the_engine_for_the_same_level(name: str, dtype: str, tmp_path: Path):
     code = FIXED[name].code
     if code.name not in HERE:

@@ -1,6 +1,7 @@
 """The objects of a library: what runs its plans, its own functions, and its weights."""
 
 from dataclasses import dataclass
+from hashlib import sha256
 
 from llvmlite import ir
 
@@ -14,7 +15,11 @@ from stepnet.build.processor_code import INSTRUCTIONS
 from stepnet.build.recipe import recipe_of
 from stepnet.build.targets import MACHINES, BuildTarget
 from stepnet.build.workspaces import Contexts
-from stepnet.net.digest import digest
+from stepnet.errors import InputError
+
+
+MOST_INSIDE = 2**31 - 2**24
+"""The bytes of weights that a library may hold: addresses in code are 32 bits, with a sign."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +46,15 @@ def built(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> Bu
     contexts = Contexts.of(recipe)
     code = object_of(str(plans), target, target.code, public)
     weights = bytes(recipe.weights)
-    identity = int(digest(code.hex(), len(weights))[:16], 16)
-    about = Description.of(model, target, name, beside, digest(code.hex(), weights.hex()))
+    if not beside and len(weights) > MOST_INSIDE:
+        raise InputError(
+            f"the weights take {len(weights)} bytes, and code reaches {MOST_INSIDE} of them in one library: "
+            "say --weights beside (Python: weights='beside')"
+        )
+    own = sha256(code)
+    identity = int.from_bytes(own.digest()[:8], "little")
+    own.update(weights)
+    about = Description.of(model, target, name, beside, own.hexdigest())
     RunCode(own, target.base, name, model, recipe, contexts).write()
     ContextCode(own, target, name, recipe, contexts, identity, beside, about.text()).write()
     texts = INSTRUCTIONS if target.needs else {}

@@ -122,8 +122,8 @@ def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> s
 CALLS = (
     "Sequences lie end to end: an array of all their steps, one after the other, and the offsets at which "
     "each begins, as in stepnet.Ragged. Arrays are in C's order and aligned as their type, and results "
-    "overlap no other array. A sequence may have no steps: its last memory is then its initial one. Nothing is written "
-    "unless a call returns 0, but for results, whose contents are then undefined."
+    "overlap no other array. A sequence may have no steps: its last memory is then its initial one. Where a "
+    "call returns an error, what is in the results is undefined."
 )
 THREADS = (
     "A call runs in the thread that makes it. Different threads use different contexts; there is nothing "
