@@ -32,6 +32,7 @@ NAMES = {
     """,
     "stepnet.onnx": "Backend Prepared load save",
     "stepnet.paddle": "load",
+    "stepnet.build": "Build Library build load",
     "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence accelerate graph ready trace",
 }
 

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from stepnet.build.targets import FIXED, MACHINES, build_target
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.machine.image import HEADER
 from stepnet.engines.llvm.machine.target import available_targets
-from stepnet.errors import FileError, NetError
+from stepnet.errors import FileError, LibraryError, NetError
 
 MODEL = cell("gru", 8, 16)
 HERE = [each.name for each in available_targets()]
@@ -94,6 +95,15 @@ def test_aarch64_gives_the_bits_of_fused_multiply_adds(tmp_path: Path):
     assert machine.call("gru_run", context, len(x), *arrays, *results) == 0
     assert_same_bits([machine.read(results[0], y.values), machine.read(results[1], h)], [y.values, h])
     assert machine.call("gru_run", context, len(x), *arrays[:1], 0, 0, *results) == 1
+
+
+@pytest.mark.skipif(build_target("native").machine != "x86-64", reason="others are not asked what they have")
+def test_a_processor_without_the_instructions_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """No processor has the instructions of AMD's Bulldozer and AVX-512 both."""
+    needs = ("xop", "tbm", "fma4", "avx512f")
+    monkeypatch.setitem(FIXED, "x86-64-v3", replace(FIXED["x86-64-v3"], needs=needs))
+    with pytest.raises(LibraryError, match="this processor lacks instructions that the library was built for"):
+        library_of(MODEL, tmp_path, inputs=8, target="x86-64-v3")
 
 
 def test_a_library_for_another_machine_is_not_loaded(tmp_path: Path):

@@ -17,7 +17,6 @@ from stepnet.build.targets import MACHINES, BuildTarget
 from stepnet.build.workspaces import Contexts
 from stepnet.errors import InputError
 
-
 MOST_INSIDE = 2**31 - 2**24
 """The bytes of weights that a library may hold: addresses in code are 32 bits, with a sign."""
 
@@ -51,10 +50,11 @@ def built(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> Bu
             f"the weights take {len(weights)} bytes, and code reaches {MOST_INSIDE} of them in one library: "
             "say --weights beside (Python: weights='beside')"
         )
-    own = sha256(code)
-    identity = int.from_bytes(own.digest()[:8], "little")
-    own.update(weights)
-    about = Description.of(model, target, name, beside, own.hexdigest())
+    made = sha256(code)
+    made.update(repr(recipe.layout).encode())
+    identity = int.from_bytes(made.digest()[:8], "little")
+    made.update(weights)
+    about = Description.of(model, target, name, beside, made.hexdigest())
     RunCode(own, target.base, name, model, recipe, contexts).write()
     ContextCode(own, target, name, recipe, contexts, identity, beside, about.text()).write()
     texts = INSTRUCTIONS if target.needs else {}

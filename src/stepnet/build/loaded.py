@@ -11,6 +11,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,8 @@ class Functions:
 
 
 class Library:
-    """A loaded library. It is called as its function in C is, with arrays by their names.
+    """A loaded library. It is called as its function in C is, with arrays by their names; by one thread at a
+    time, for which others wait.
 
     Attributes:
         path: The file.
@@ -75,7 +77,7 @@ class Library:
 
     def __init__(self, path: Path, functions: "Functions", about: Description, beside: Path | None) -> None:
         self.path, self.about, self._functions = path, about, functions
-        self._context = ctypes.c_void_p()
+        self._context, self._lock = ctypes.c_void_p(), Lock()
         out = ctypes.byref(self._context)
         self.check(functions.new(out) if beside is None else functions.open(str(beside).encode(), out))
 
@@ -119,7 +121,9 @@ class Library:
             else:
                 held.append(checked(each, arrays[each.name], count))
         pointers = [None if array is None else array.ctypes.data for array in held]
-        self.check(self._functions.run(self._context, rows, offsets.ctypes.data, *pointers))
+        with self._lock:  # a context is one thread's at a time
+            code = self._functions.run(self._context, rows, offsets.ctypes.data, *pointers)
+        self.check(code)
         by_row = {each.name for each in texts if each.by_row}
         return {
             name: array if name in by_row else Ragged(array, (offsets,)) for name, array in results.items()

@@ -94,6 +94,12 @@ class Recipe:
     weights: bytearray = field(default_factory=bytearray)
     constants: dict[int, int] = field(default_factory=dict[int, int])
 
+    @property
+    def layout(self) -> tuple[int, list[int], list[tuple[int, int]]]:
+        """How many weights there are, and where those of each kernel and each constant lie."""
+        kernels = [step.constants for step in self.steps if isinstance(step, Kernel)]
+        return len(self.weights), kernels, sorted(self.constants.items())
+
     def add(self, data: bytes) -> int:
         """The place of bytes among the weights, behind all that are there."""
         self.weights += bytes(-len(self.weights) % LINE)
