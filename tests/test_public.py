@@ -42,7 +42,8 @@ NOT_IMPORTED = """
     zipfile asyncio xml.etree email unittest pydoc numpy.random numpy.ctypeslib safetensors torch pyarrow
     keras tensorflow jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo
     stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.build
-    stepnet.engines.llvm.writing.code stepnet.cli.report.show stepnet.cli.report.picture stepnet.layout.records.torch
+    stepnet.engines.llvm.writing.code stepnet.cli.report.show stepnet.cli.report.picture
+    stepnet.layout.records.torch
 """
 MOST = {"of stepnet": 222, "of Python": 110, "of all others": 140}
 """How many modules may be loaded: some more than are, NumPy's among the last."""

@@ -127,6 +127,21 @@ def test_distances_that_do_not_fit_are_refused():
         fits(2**31, 32)
 
 
+@pytest.mark.parametrize(
+    ("kind", "s", "p", "old", "right"),
+    [
+        (275, 0x5000, 0x1FFC, 0x90000000, 0x90000020),  # adrp x0, four pages on
+        (277, 0x12345, 0, 0x91000000, 0x910D1400),  # add x0, x0, #0x345
+        (285, 0x12344, 0, 0xBD400000, 0xBD434400),  # ldr s0, [x0, #0x344]
+        (286, 0x12340, 0, 0xF9400000, 0xF941A000),  # ldr x0, [x0, #0x340]
+        (299, 0x12340, 0, 0x3DC00000, 0x3DC0D000),  # ldr q0, [x0, #0x340]
+        (283, 0x1000, 0x1010, 0x94000000, 0x97FFFFFC),  # bl, four instructions back
+    ],
+)
+def test_addresses_in_instructions_of_aarch64(kind: int, s: int, p: int, old: int, right: int):
+    assert KINDS[MACHINES["aarch64"]][kind].put(s, p, old) == right
+
+
 def test_objects_have_known_relocations_alone(tmp_path: Path):
     """Whatever a model computes, its code refers to constants and functions in the ways that are linked."""
     for name, target in FIXED.items():
