@@ -39,21 +39,6 @@ RELA, RELA_SIZE, RELA_ENTRY, BIND_NOW, FLAGS = 7, 8, 9, 24, 30
 NOW = 8
 LIBC = "libc.so.6"
 STUB = 16
-HASH_MASK = 0xFFFFFFFF
-
-
-def hashed(name: str) -> int:
-    """The hash of a name in the loader's table (System V ABI).
-
-    >>> hex(hashed("printf")), hashed("")
-    ('0x77905a6', 0)
-    """
-    value = 0
-    for byte in name.encode():
-        value = (value << 4) + byte & HASH_MASK
-        high = value & 0xF0000000
-        value = (value ^ high >> 24) & ~high
-    return value
 
 
 @dataclass
