@@ -35,6 +35,7 @@ STAGES = {
     "files": "files",
     "operators": "graph.operators",
     "onnx": "onnx paddle",
+    "build": "build",
     "report": "cli.report cli.demo",
     "cli": "cli",
 }

@@ -34,6 +34,7 @@ NAMES = {
     """,
     "stepnet.onnx": "Backend Prepared load save",
     "stepnet.paddle": "load",
+    "stepnet.build": "Build Library build load",
     "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence accelerate graph ready trace",
 }
 
@@ -42,8 +43,9 @@ NOT_IMPORTED = """
     rich jinja2 typer llvmlite.binding llvmlite.ir multiprocessing concurrent.futures subprocess tempfile
     zipfile asyncio xml.etree email unittest pydoc numpy.random numpy.ctypeslib safetensors torch pyarrow
     keras tensorflow jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo
-    stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.engines.llvm.writing.code
-    stepnet.cli.report.show stepnet.cli.report.picture stepnet.layout.records.torch
+    stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.build
+    stepnet.engines.llvm.writing.code stepnet.cli.report.show stepnet.cli.report.picture
+    stepnet.layout.records.torch
 """
 MOST = {"of stepnet": 223, "of Python": 110, "of all others": 140}
 """How many modules may be loaded: some more than are, NumPy's among the last."""

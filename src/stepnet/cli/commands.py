@@ -1,10 +1,11 @@
-"""The command line: `stepnet demo`, `show`, `convert`, `verify`, `layouts`, `explain`, `run`, `cache` ...
+"""The command line: `stepnet demo`, `show`, `convert`, `verify`, `layouts`, `explain`, `run`, `build` ...
 
 Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage. With --json a command
 writes one JSON object to stdout, and nothing else.
 """
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -338,6 +339,13 @@ def run(
     drop: DropOption = None,
     force: Force = False,
     engine: Engine = "auto",
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust-library",
+            help="FILE is a library that `stepnet build` made, lib*.so, and may run its machine code.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run the recurrent layers of FILE over sequences in a Parquet file.
@@ -349,11 +357,12 @@ def run(
     from stepnet.cli.report.progress import progress
     from stepnet.files import parquet
 
-    layer, notes = load(file, choice(layout, module, size, semantics, stack, drop))
+    chosen = choice(layout, module, size, semantics, stack, drop)
+    model, notes = runnable(file, chosen, engine, trust)
     sequences = parquet.Sequences(source, column)
     begun = time.perf_counter()
     with progress("sequences", sequences.rows, shown=not as_json) as advance:
-        done = parquet.run(layer, sequences, output, force=force, engine=engine, advance=advance)
+        done = parquet.run(model, sequences, output, force=force, advance=advance)
     seconds = time.perf_counter() - begun
     if as_json:
         write_json({**done, "seconds": seconds, "output": str(output), "notes": notes})
@@ -363,6 +372,60 @@ def run(
                 typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
         counts = f"{done['sequences']} sequences of {done['steps']} steps in all"
         typer.echo(f"{counts}: {done['features']} outputs per step in {output}, after {seconds:.2f} s")
+
+
+@app.command()
+def build(
+    file: Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder of the library's files.")
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(help="The name that the library's functions begin with; that of FILE by default."),
+    ] = None,
+    target: Annotated[
+        str, typer.Option(help="The processor: native, x86-64-v3, x86-64-v4 or aarch64.")
+    ] = "native",
+    weights: Annotated[
+        str, typer.Option(help="Where the weights are: inside the library, or in a file beside it.")
+    ] = "inside",
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    stack: StackOption = False,
+    drop: DropOption = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Build a library for C of FILE: a header, a static and a shared library, which need no Python.
+
+    Of an .onnx file or a program of Paddle's it is the whole graph, unless layers are chosen with --module;
+    of other files it is the recurrent layers.
+    """
+    from stepnet import build as building
+
+    chosen = choice(layout, module, size, semantics, stack, drop)
+    graph = whole_graph(file) if module is None and not stack else None
+    model, notes = (graph, dict[str, Any]()) if graph is not None else load(file, chosen)
+    made = building.build(
+        model,
+        output,
+        name=library_name(file) if name is None else name,
+        target=target,
+        weights=weights,
+        force=force,
+    )
+    paths = {kind: str(path) for kind, path in asdict(made).items() if path is not None}
+    if as_json:
+        write_json({**paths, "notes": notes})
+    else:
+        for module_name, module_notes in notes.items():
+            for note in module_notes:
+                typer.echo(f"note: {module_name}: {note}" if module_name else f"note: {note}")
+        for kind, path in paths.items():
+            typer.echo(f"{kind + ':':10}{path}")
 
 
 @app.command()
@@ -439,6 +502,41 @@ def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
     return layers[0] if len(layers) == 1 else Stack(layers), {
         name: notes[name] for name in notes if notes[name]
     }
+
+
+def runnable(file: Path, chosen: Any, engine: str, trust: bool) -> tuple[Any, dict[str, Any]]:
+    """What runs sequences of a Parquet file: a model, or a library that is trusted; and notes by module."""
+    from stepnet.files import parquet
+
+    if trust or file.suffix == ".so":
+        from stepnet.build import load as load_library
+
+        return load_library(file, trust=trust).runnable(), {}
+    layer, notes = load(file, chosen)
+    return parquet.Runnable.of(layer, engine), notes
+
+
+def whole_graph(file: Path) -> Any:
+    """The graph of a file that holds one; None for other files."""
+    if file.suffix == ".onnx":
+        from stepnet.onnx import load as load_onnx
+
+        return load_onnx(file)
+    if file.suffix in (".pdmodel", ".json") and file.with_suffix(".pdiparams").exists():
+        from stepnet.paddle import load as load_paddle
+
+        return load_paddle(file)
+    return None
+
+
+def library_name(file: Path) -> str:
+    """A name for the library of a file.
+
+    >>> library_name(Path("models/speech 2.onnx")), library_name(Path("2nd.keras"))
+    ('speech_2', 'model_2nd')
+    """
+    name = re.sub(r"[^0-9A-Za-z]+", "_", file.stem.encode("ascii", "ignore").decode()).strip("_")[:50]
+    return name if name[:1].isalpha() else f"model_{name}".rstrip("_")
 
 
 def choice(

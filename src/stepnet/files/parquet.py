@@ -1,9 +1,10 @@
-"""Runs a recurrence over a list column of a Parquet file into a new file, a chunk of rows at a time."""
+"""Runs a model over a list column of a Parquet file into a new file, a chunk of rows at a time."""
 
 import math
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -65,19 +66,32 @@ class Sequences:
         return ragged.with_values(ragged.values.astype(dtype, copy=False))
 
 
+@dataclass(frozen=True)
+class Runnable:
+    """What runs sequences: the numbers of a step, their dtype, and what gives the outputs of all steps."""
+
+    width: int
+    dtype: np.dtype[Any]
+    outputs: Callable[[Ragged], Ragged]
+
+    @classmethod
+    def of(cls, layer: Layer, engine: Asked = "auto") -> "Runnable":
+        """A layer on an engine."""
+        return cls(*input_of(layer), lambda sequences: layer(sequences, engine=engine)[0])
+
+
 def run(
-    layer: Layer,
+    model: Runnable,
     source: Sequences,
     target: str | Path,
     *,
     force: bool = False,
-    engine: Asked = "auto",
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, int]:
     """Writes the outputs of every sequence to the file `target` as a column `outputs`, beside all other
     columns of the source; gives the numbers of `sequences`, `steps` and `features` that were written.
 
-    Inputs are cast to the dtype of the layer's parameters. The file appears under its name only when it is
+    Inputs are cast to the dtype of the model's. The file appears under its name only when it is
     complete. advance: called with the number of sequences just done. Raises `FileError` if the file exists,
     unless `force`.
     """
@@ -87,9 +101,8 @@ def run(
         raise InputError(
             f"{source.path}: there is a column `{OUTPUTS}` already, which the outputs would be called"
         )
-    width, dtype = input_of(layer)
-    empty = Ragged(np.empty((0, width), dtype), (np.zeros(1, np.int64),))
-    first = layer(empty, engine=engine)[0]
+    width, dtype = model.width, model.dtype
+    first = model.outputs(Ragged(np.empty((0, width), dtype), (np.zeros(1, np.int64),)))
     features = math.prod(first.features)
     done = {"sequences": 0, "steps": 0, "features": features}
     pyarrow = pyarrow_module("pyarrow")
@@ -98,7 +111,7 @@ def run(
         for chunk in source.chunks(chunk_rows(source, width, features * first.dtype.itemsize)):
             with named(f"{source.path}, column `{source.column}`, row {done['sequences']} and on"):
                 sequences = source.of(chunk, width, dtype)
-                outputs, _ = layer(sequences, engine=engine)
+                outputs = model.outputs(sequences)
             columns = [*(chunk.column(name) for name in others), outputs.to_arrow()]
             writer.write_batch(pyarrow.record_batch(columns, schema=writer.schema))
             done["sequences"] += len(sequences)

@@ -16,6 +16,7 @@ from stepnet.rnn.explain import checked_size, explain, joining_lines
 from stepnet.rnn.gradients import GradientSource
 from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked
+from stepnet.rnn.reading import Reading
 from stepnet.trace.lines import refuse
 from stepnet.trace.step import specs
 from stepnet.values.arguments import called_with, file_path, flag, function
@@ -171,6 +172,10 @@ class Graph:
         if path is not None:
             drawing.write(made, file_path(path), flag(force, "force"))
         return str(made)
+
+    def read(self, sequences: Any, statics: Any = None) -> Reading[GraphProgram]:
+        """The arguments of a call, checked, with the program that runs them."""
+        return self._programs.read(sequences, statics)
 
     def gradient_source(self) -> GradientSource:
         """What `stepnet.vjp` and `stepnet.value_and_grad` run."""

@@ -43,6 +43,7 @@ OPTIONS = {
     "force": Option("--force", "", "force=True"),
     "column": Option("--column", "NAME", "column=NAME"),
     "most": Option("--most", "BYTES", "most=BYTES"),
+    "trust": Option("--trust-library", "", "trust=True"),
 }
 
 

@@ -1,6 +1,7 @@
 # llvmlite.binding: LLVM itself. Parsing, optimising, emitting and running.
 
 from collections.abc import Callable, Iterator
+from enum import Enum
 from os import PathLike
 from types import TracebackType
 from typing import Literal, NamedTuple, Self, SupportsBytes
@@ -92,8 +93,15 @@ class TargetMachine(_ObjectRef):
 
 # Modules
 
+class Linkage(Enum):
+    external = 0
+    internal = 8
+
 class ValueRef(_ObjectRef):
     name: str
+    visibility: Literal["default", "hidden", "protected"]
+    @property
+    def linkage(self) -> Linkage: ...
     @property
     def is_declaration(self) -> bool: ...
     @property

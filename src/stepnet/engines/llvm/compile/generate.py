@@ -23,11 +23,13 @@ def written(plan: Plan, target: Target) -> tuple[ir.Module, Layout]:
     program = lowered(plan, target)
     module = ir.Module("stepnet")
     module.triple = ""
-    write_run(module, program, target)
-    for name, work in (("sequences", program.sequence), ("ended", program.ended)):
-        if work is not None:
-            write_rows(module, name, work, program, target)
-    layout = Layout(
+    write_functions(module, program, target)
+    return module, layout_of(plan, program)
+
+
+def layout_of(plan: Plan, program: Lowered) -> Layout:
+    """What a call has to know of the machine code of a plan."""
+    return Layout(
         Needs.of(plan),
         program.program.memories,
         replace(program.constants, known={}),
@@ -40,12 +42,24 @@ def written(plan: Plan, target: Target) -> tuple[ir.Module, Layout]:
         program.program.axes,
         program.program.words,
     )
-    return module, layout
 
 
-def write_run(module: ir.Module, program: Lowered, target: Target) -> None:
+def write_functions(module: ir.Module, program: Lowered, target: Target, prefix: str = "") -> tuple[str, ...]:
+    """The functions of a plan, their names with this in front; gives which it has, by those names without it.
+
+    run: the lanes of a call. sequences, ended: what is computed once per sequence, ahead and at the end.
+    """
+    write_run(module, prefix, program, target)
+    works = {"sequences": program.sequence, "ended": program.ended}
+    for name, work in works.items():
+        if work is not None:
+            write_rows(module, prefix + name, work, program, target)
+    return "run", *(name for name, work in works.items() if work is not None)
+
+
+def write_run(module: ir.Module, prefix: str, program: Lowered, target: Target) -> None:
     """The function that runs the lanes of a call."""
-    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "run")
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
     write_call(CallCode(Code(function.append_basic_block("entry"), target), program.program))
 
 

@@ -1,0 +1,10 @@
+"""Libraries for C: `build` makes one of a model, `load` runs one from Python to check it."""
+
+from stepnet.build.building import Build, build
+from stepnet.build.loaded import Library, load
+
+__all__ = ["Build", "Library", "build", "load"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,53 @@
+"""Static libraries: archives of object files in the format that linkers of Linux read.
+
+!<arch>  /  symbols and where their members begin   //  long names   member, member, ...
+"""
+
+from collections.abc import Mapping
+
+from stepnet.build.elf import Object
+
+MAGIC = b"!<arch>\n"
+MODE = 0o644
+
+
+def head(name: str, size: int) -> bytes:
+    """The head of a member; times and owners are zeros, so that equal libraries have equal bytes."""
+    return f"{name:<16}{0:<12}{0:<6}{0:<6}{MODE:<8o}{size:<10}`\n".encode()
+
+
+def archive(members: Mapping[str, bytes]) -> bytes:
+    """The archive of objects by their names, with a table of the names that they define."""
+    names, places = bytearray(), dict[str, str]()
+    for name in members:
+        places[name] = f"/{len(names)}"
+        names += name.encode() + b"/\n"
+    symbols = [
+        (member, symbol.name)
+        for member, data in members.items()
+        for symbol in Object.of(data).symbols
+        if symbol.is_global and symbol.section
+    ]
+    texts = b"".join(symbol.encode() + b"\0" for _, symbol in symbols)
+    table_size = 4 + 4 * len(symbols) + len(texts)
+    start = len(MAGIC) + 2 * len(head("", 0)) + even(table_size) + even(len(names))
+    begins = dict[str, int]()
+    for name, data in members.items():
+        begins[name] = start
+        start += len(head("", 0)) + even(len(data))
+    numbers = [len(symbols), *(begins[member] for member, _ in symbols)]
+    table = b"".join(number.to_bytes(4, "big") for number in numbers) + texts
+    body = [head("/", table_size), padded(table), head("//", len(names)), padded(bytes(names))]
+    for name, data in members.items():
+        body += [head(places[name], len(data)), padded(data)]
+    return MAGIC + b"".join(body)
+
+
+def even(size: int) -> int:
+    """A size with its padding: members begin at even places."""
+    return size + size % 2
+
+
+def padded(data: bytes) -> bytes:
+    """Bytes with their padding."""
+    return data + b"\n" * (len(data) % 2)

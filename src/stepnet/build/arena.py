@@ -1,0 +1,67 @@
+"""The memory of one call, in one piece that the context keeps: what lies where is known as a call begins.
+
+lengths | lanes | zeros | values that parts hand to one another | ...
+"""
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from stepnet.build.library_code import LibraryCode
+from stepnet.build.workspaces import CONTEXT
+from stepnet.engines.llvm.machine.records import LINE
+from stepnet.engines.llvm.writing.code import POINTER
+
+
+@dataclass(frozen=True)
+class Space:
+    """Memory of a call: bytes for each step, for each sequence, and for all of them. where: only where this
+    argument is NULL; else the argument itself is the memory.
+    """
+
+    per_step: int = 0
+    per_row: int = 0
+    fixed: int = LINE
+    where: ir.Value | None = None
+
+
+class Arena:
+    """The memory of a call while its code is written. spaces: all that it needs, by what it is for."""
+
+    def __init__(self, spaces: dict[object, Space]) -> None:
+        self.spaces = spaces
+        self.pointers = dict[object, ir.Value]()
+
+    @property
+    def most(self) -> int:
+        """So many steps, and so many sequences, have sizes that a 64-bit number holds."""
+        bytes_ = sum(space.per_step + space.per_row for space in self.spaces.values())
+        fixed = sum(space.fixed + LINE for space in self.spaces.values())
+        return (2**62 - fixed) // max(1, bytes_)
+
+    def write(self, code: LibraryCode, context: ir.Value, steps: ir.Value, rows: ir.Value) -> None:
+        """The code that makes the memory, larger than it was if it has to be."""
+        places, total = dict[object, ir.Value](), code.number(0)
+        for key, space in self.spaces.items():
+            size = code.add(code.mul(steps, code.number(space.per_step)), code.number(space.fixed))
+            size = code.add(size, code.mul(rows, code.number(space.per_row)))
+            if space.where is not None:
+                size = code.select(code.is_null(space.where), size, code.number(0))
+            places[key], total = total, code.add(total, code.rounded(size, LINE))
+        with code.when(code.less(code.word(context, CONTEXT["size"]), total)):
+            code.system("free", ir.VoidType(), code.pointer_at(context, CONTEXT["arena"]))
+            # A quarter more, so that calls that grow bit by bit seldom need other memory.
+            more = code.rounded(code.add(total, code.lshr(total, code.number(2))), LINE)
+            made = code.system("aligned_alloc", POINTER, code.number(LINE), more)
+            code.set_word(context, CONTEXT["arena"], made)
+            missing = code.is_null(made)
+            code.set_word(context, CONTEXT["size"], code.select(missing, code.number(0), more))
+            code.fail_when(missing, "MEMORY")
+        base = code.pointer_at(context, CONTEXT["arena"])
+        for key, place in places.items():
+            where, own = self.spaces[key].where, code.at(base, place)
+            self.pointers[key] = own if where is None else code.select(code.is_null(where), own, where)
+
+    def __getitem__(self, key: object) -> ir.Value:
+        """The pointer to memory."""
+        return self.pointers[key]

@@ -1,0 +1,120 @@
+"""Libraries for C, with all their files."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from stepnet.build.archive import archive
+from stepnet.build.generate import built
+from stepnet.build.header import header
+from stepnet.build.model import KEYWORDS, built_model
+from stepnet.build.shared import shared_library
+from stepnet.build.targets import MACHINES, build_target
+from stepnet.errors import FileError, InputError
+from stepnet.files.paths import free, new_file
+from stepnet.values.arguments import choice, file_path, flag, shown
+
+WEIGHTS = ("inside", "beside")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
+
+
+@dataclass(frozen=True)
+class Build:
+    """The files of a library that was built.
+
+    Attributes:
+        header: What C programs include.
+        static: The static library, lib*.a.
+        shared: The shared library, lib*.so.
+        manifest: What the library is and which arrays it takes, as JSON.
+        weights: The file of weights; None where the library holds them.
+    """
+
+    header: Path
+    static: Path
+    shared: Path
+    manifest: Path
+    weights: Path | None
+
+
+def build(
+    model: Any,
+    folder: str | Path,
+    *,
+    name: str = "model",
+    target: str = "native",
+    weights: str = "inside",
+    inputs: Any = None,
+    statics: Any = None,
+    force: bool = False,
+) -> Build:
+    """A model as a library for C: a header, a static and a shared library, and a manifest.
+
+    The library needs no Python, and the system's C library alone. To build it needs neither a compiler nor a
+    linker. Its results have the bits of the llvm engine for the same processor.
+
+    Args:
+        model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
+        folder: Where the files are written: name.h, libname.a, libname.so, name.json. It is made if need be.
+        name: The name of the library, with which its functions begin: letters, digits and underscores.
+        target: The processor: "native" for the one at hand, "x86-64-v3" (AVX2), "x86-64-v4" (AVX-512), or
+            "aarch64". All are for Linux.
+        weights: "inside" the library, or "beside" it, in the file name.weights.
+        inputs: The features of the inputs, as for `RNN`, where the model was made without.
+        statics: The features of the statics, likewise.
+        force: Whether to replace files.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        InputError: For arguments of another form.
+        RefusedError: For a model that is not machine code alone, with the part and the reason.
+        FileError: If a file exists, unless `force`, or cannot be written.
+
+    >>> import tempfile
+    >>> from stepnet import cells
+    >>> from stepnet.build import build
+    >>> gru = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=8, hidden=16))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     made = build(gru, folder, name="gru", target="x86-64-v3", inputs=8)
+    ...     made.shared.name, "int gru_run(" in made.header.read_text()
+    ('libgru.so', True)
+    """
+    chosen = build_target(target)
+    beside = choice(weights, "weights is 'inside' or 'beside'", WEIGHTS) == "beside"
+    if not isinstance(cast("Any", name), str) or not NAME.fullmatch(name) or name in KEYWORDS:
+        raise InputError(
+            "name is what the library's functions begin with: a letter, then letters, digits and "
+            f"underscores, 60 of them at most and no word of C, not {shown(name)}"
+        )
+    read = built_model(model, inputs, statics)
+    made = built(read, chosen, name, beside)
+    shared = shared_library(
+        MACHINES[chosen.machine], list(made.objects.values()), made.public, f"lib{name}.so"
+    )
+    contents = {
+        f"{name}.h": header(read, chosen, name, beside).encode(),
+        f"lib{name}.a": archive(made.objects),
+        f"lib{name}.so": shared,
+        f"{name}.json": made.about.text(indent=2).encode() + b"\n",
+    }
+    if beside:
+        contents[f"{name}.weights"] = made.weights
+    paths = written(file_path(folder, "folder"), contents, flag(force, "force"))
+    return Build(*paths[:4], weights=paths[4] if beside else None)
+
+
+def written(folder: Path, contents: Mapping[str, bytes], force: bool) -> list[Path]:
+    """The paths of new files in a folder, which is made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder}: the folder cannot be made ({error.strerror or error})") from error
+    paths = [free(folder / name, force) for name in contents]
+    for path, data in zip(paths, contents.values(), strict=True):
+        with new_file(path, force) as partial:
+            partial.write_bytes(data)
+    return paths

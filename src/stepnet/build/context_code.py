@@ -1,0 +1,229 @@
+"""The code of a library's other functions: contexts are made and freed, weights are read, errors have a text.
+
+    inside   name_new(&context)
+    beside   name_new(weights, bytes, &context)     name_open(path, &context)
+
+A file of weights has a head that says which library it is for, and a checksum that finds damage. It is data.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.build.kernel_code import WORD
+from stepnet.build.library_code import CODE, ERRORS, LibraryCode, function
+from stepnet.build.objects import OWN
+from stepnet.build.processor_code import write_fits
+from stepnet.build.recipe import Kernel, Recipe
+from stepnet.build.targets import BuildTarget
+from stepnet.build.workspaces import CONTEXT, Contexts
+from stepnet.engines.llvm.machine.records import LINE
+from stepnet.engines.llvm.writing.code import I32, I64, POINTER
+
+MAGIC = b"stepnet\x01"
+HEAD = struct.Struct("<8sQQQ32x")
+"""The head of a file of weights: what it is, for which library, the bytes behind the head, their checksum."""
+FACTOR = 0x9E3779B97F4A7C15
+
+
+def checksum(data: bytes) -> int:
+    """The checksum of whole words of 64 bits: from the last word on, each is added and the sum multiplied.
+
+    >>> checksum(bytes(8)), hex(checksum((1).to_bytes(8, "little")))
+    (0, '0x9e3779b97f4a7c15')
+    """
+    # A sum over powers of the factor is the same, which NumPy computes at once.
+    words = np.frombuffer(data, "<u8")
+    with np.errstate(over="ignore"):
+        powers = np.cumprod(np.full(len(words), FACTOR, np.uint64), dtype=np.uint64)
+        return int((words * powers).sum(dtype=np.uint64))
+
+
+def weights_file(weights: bytes, identity: int) -> bytes:
+    """The bytes of a file of weights."""
+    return HEAD.pack(MAGIC, identity, len(weights), checksum(weights)) + weights
+
+
+@dataclass(frozen=True)
+class ContextCode:
+    """What writes these functions. identity: a number that stands for the code that the weights are for.
+
+    description: what the library says of itself.
+    """
+
+    module: ir.Module
+    target: BuildTarget
+    name: str
+    recipe: Recipe
+    contexts: Contexts
+    identity: int
+    beside: bool
+    description: str
+
+    def write(self) -> None:
+        """All functions."""
+        base = self.target.base
+        self.write_error()
+        self.write_free()
+        _, code = function(self.module, base, f"{self.name}_describe", POINTER, [], public=True)
+        code.ret(code.text(self.description))
+        make = self.write_make()
+        if not self.beside:
+            _, code = function(self.module, base, f"{self.name}_new", I32, [POINTER], public=True)
+            (out,) = code.function.args
+            weights = ir.GlobalVariable(
+                self.module, ir.ArrayType(ir.IntType(8), 0), f"{self.name}{OWN}weights"
+            )
+            code.ret(code.call(make, [weights, ir.Constant(POINTER, None), out]))
+            return
+        check = self.write_check()
+        self.write_new(make, check)
+        self.write_open(make, check)
+
+    def write_error(self) -> None:
+        """The text of an error code."""
+        _, code = function(self.module, self.target.base, f"{self.name}_error", POINTER, [I32], public=True)
+        asked = code.function.args[0]
+        for number, text in enumerate(ERRORS):
+            code.return_when(code.icmp_signed("==", asked, ir.Constant(I32, number)), code.text(text))
+        code.ret(code.text("this is no code of an error"))
+
+    def write_free(self) -> None:
+        """A context freed; NULL is none."""
+        _, code = function(
+            self.module, self.target.base, f"{self.name}_free", ir.VoidType(), [POINTER], public=True
+        )
+        context = code.function.args[0]
+        with code.when(code.not_(code.is_null(context))):
+            for name in ("arena", "own"):
+                code.system("free", ir.VoidType(), code.pointer_at(context, CONTEXT[name]))
+            code.system("free", ir.VoidType(), context)
+        code.ret_void()
+
+    def write_make(self) -> ir.Function:
+        """The function make(weights, own, out): a context with these weights; own: what is freed with it."""
+        base = self.target.base
+        made, code = function(self.module, base, f"{self.name}_make", I32, [POINTER] * 3, public=False)
+        weights, own, out = made.args
+        code.fail_when(code.is_null(out), "NULL")
+        code.write(ir.Constant(POINTER, None), out, 8)
+        if self.target.needs:
+            fits = write_fits(self.module, base, f"{self.name}_fits", f"{self.name}{OWN}", self.target.needs)
+            code.fail_when(code.not_(code.call(fits, [])), "PROCESSOR")
+        size = code.number(self.contexts.bytes)
+        context = code.system("aligned_alloc", POINTER, code.number(LINE), size)
+        code.fail_when(code.is_null(context), "MEMORY")
+        code.clear(context, size)
+        code.set_word(context, CONTEXT["weights"], weights)
+        code.set_word(context, CONTEXT["own"], own)
+        for number, workspace in self.contexts.workspaces.items():
+            step = self.recipe.steps[number]
+            assert isinstance(step, Kernel)
+            words = code.at(context, workspace.words)
+            for name, place in workspace.places.items():
+                code.set_word(words, WORD[name], code.at(context, place))
+            code.set_word(words, WORD["constants"], code.at(weights, step.constants))
+            code.set_word(words, WORD["reverse"], int(step.plan.reverse))
+            code.set_word(words, WORD["last_only"], int(step.last_only))
+        code.write(context, out, 8)
+        code.ret(ir.Constant(I32, CODE["OK"]))
+        return made
+
+    # ---- weights beside the library
+
+    def write_check(self) -> ir.Function:
+        """The function check(head, weights): whether these are this library's weights, by their head."""
+        made, code = function(
+            self.module, self.target.base, f"{self.name}_check", I32, [POINTER, POINTER], public=False
+        )
+        head, weights = made.args
+        magic = int.from_bytes(MAGIC, "little", signed=True)
+        for place, number in ((0, magic), (8, signed(self.identity)), (16, len(self.recipe.weights))):
+            other = code.icmp_signed("!=", code.word(head, place), code.number(number))
+            code.fail_when(other, "OTHER_WEIGHTS")
+        total, count = code.alloca(I64), len(self.recipe.weights) // 8
+        code.store(code.number(0), total)
+        with code.loop(code.number(0), code.number(count)) as place:
+            word = code.read_number(weights, code.sub(code.number(count - 1), place))
+            added = code.mul(code.add(code.load(total), word), code.number(signed(FACTOR)))
+            code.store(added, total)
+        differs = code.icmp_signed("!=", code.load(total), code.word(head, 24))
+        code.fail_when(differs, "DAMAGED_WEIGHTS")
+        code.ret(ir.Constant(I32, CODE["OK"]))
+        return made
+
+    def write_new(self, make: ir.Function, check: ir.Function) -> None:
+        """The function new(weights, bytes, out), which copies the bytes of such a file."""
+        base = self.target.base
+        arguments = [POINTER, I64, POINTER]
+        _, code = function(self.module, base, f"{self.name}_new", I32, arguments, public=True)
+        data, size, out = code.function.args
+        for pointer in (data, out):
+            code.fail_when(code.is_null(pointer), "NULL")
+        code.write(ir.Constant(POINTER, None), out, 8)
+        whole = code.number(HEAD.size + len(self.recipe.weights))
+        code.fail_when(code.icmp_signed("!=", size, whole), "OTHER_WEIGHTS")
+        own = self.memory(code)
+        code.move(own, data, whole)
+        self.finish(code, own, make, check, out)
+
+    def write_open(self, make: ir.Function, check: ir.Function) -> None:
+        """The function open(path, out), which reads such a file."""
+        base = self.target.base
+        _, code = function(self.module, base, f"{self.name}_open", I32, [POINTER, POINTER], public=True)
+        path, out = code.function.args
+        for pointer in (path, out):
+            code.fail_when(code.is_null(pointer), "NULL")
+        code.write(ir.Constant(POINTER, None), out, 8)
+        own = self.memory(code)
+        file = code.system("fopen", POINTER, path, code.text("rb"))
+        self.fail(code, code.is_null(file), own, "FILE")
+        # One byte more than it should have: a file that is longer is another one.
+        whole = HEAD.size + len(self.recipe.weights)
+        count = code.system("fread", I64, own, code.number(1), code.number(whole + 1), file)
+        code.system("fclose", I32, file)
+        self.fail(code, code.icmp_signed("!=", count, code.number(whole)), own, "OTHER_WEIGHTS")
+        self.finish(code, own, make, check, out)
+
+    def memory(self, code: LibraryCode) -> ir.Value:
+        """New memory for a file of weights, and a byte more."""
+        size = HEAD.size + len(self.recipe.weights) + LINE
+        own = code.system("aligned_alloc", POINTER, code.number(LINE), code.number(size))
+        code.fail_when(code.is_null(own), "MEMORY")
+        return own
+
+    def fail(self, code: LibraryCode, condition: ir.Value, own: ir.Value, name: str) -> None:
+        """Frees the memory and returns an error if the condition holds."""
+        with code.when(condition):
+            code.system("free", ir.VoidType(), own)
+        code.fail_when(condition, name)
+
+    def finish(
+        self, code: LibraryCode, own: ir.Value, make: ir.Function, check: ir.Function, out: ir.Value
+    ) -> None:
+        """Checks weights and makes the context; their memory is freed where that fails."""
+        weights = code.at(own, HEAD.size)
+        result = code.alloca(I32)
+        code.store(code.call(check, [own, weights]), result)
+        ok = ir.Constant(I32, CODE["OK"])
+        with code.when(code.icmp_signed("==", code.load(result), ok)):
+            code.store(code.call(make, [weights, own, out]), result)
+        with code.when(code.icmp_signed("!=", code.load(result), ok)):
+            code.system("free", ir.VoidType(), own)
+        code.ret(code.load(result))
+
+
+def signed(number: int) -> int:
+    """A number of 64 bits as one with a sign."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def public_names(name: str, beside: bool) -> Sequence[str]:
+    """The functions that users of a library call."""
+    return [
+        f"{name}_{each}"
+        for each in ("new", *(["open"] if beside else []), "run", "free", "error", "describe")
+    ]

@@ -1,0 +1,244 @@
+"""The code of a library's `run`: it checks the call, lays its sequences in lanes, and runs part after part.
+
+    offsets 0 3 5, arrays  ->  checks  ->  memory  ->  lanes  ->  part 0, part 1, ...  ->  0, or an error
+
+It stands for what Python does around the machine code at a call; see `engines/llvm/running`. It runs in one
+thread, and works in the memory of a context.
+"""
+
+from collections.abc import Iterable
+
+from llvmlite import ir
+
+from stepnet.build.arena import Arena, Space
+from stepnet.build.kernel_code import KernelCode, Laid
+from stepnet.build.lanes_code import LAID_BYTES, PER_SEQUENCE, write_lay
+from stepnet.build.library_code import CODE, function
+from stepnet.build.model import BuiltModel
+from stepnet.build.recipe import Kernel, Recipe, Reduction, Spread
+from stepnet.build.spread_code import write_reduction, write_spread
+from stepnet.build.workspaces import CONTEXT, Contexts
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.writing.code import I32, I64, POINTER
+from stepnet.engines.packed import PIECE, PIECES
+from stepnet.net.types import ROWS, Type
+
+
+class RunCode:
+    """The function `run` while it is written. values: the pointer to each value so far, by its number."""
+
+    def __init__(
+        self,
+        module: ir.Module,
+        target: Target,
+        name: str,
+        model: BuiltModel,
+        recipe: Recipe,
+        contexts: Contexts,
+    ) -> None:
+        self.model, self.recipe, self.contexts = model, recipe, contexts
+        self.lay = write_lay(module, target, f"{name}_lay")
+        types = [POINTER, I64, POINTER, *[POINTER] * len(model.arguments)]
+        made, self.code = function(module, target, f"{name}_run", I32, types, public=True)
+        self.context, self.rows, self.offsets, *pointers = made.args
+        self.arguments = dict(zip(model.arguments, pointers, strict=True))
+        self.total_cell, self.longest_cell = (self.code.alloca(I64) for _ in range(2))
+        self.values = dict[int, ir.Value]()
+        self.kernels = [
+            KernelCode(number, step, contexts.workspaces[number])
+            for number, step in enumerate(recipe.steps)
+            if isinstance(step, Kernel)
+        ]
+
+    def write(self) -> None:
+        """All of it."""
+        code, zero = self.code, self.code.number(0)
+        arena = Arena(self.spaces())
+        self.check(arena.most)
+        self.steps, self.longest = code.load(self.total_cell), code.load(self.longest_cell)
+        arena.write(code, self.context, self.steps, self.rows)
+        self.arena = arena
+        self.fill()
+        self.laid = self.lay_out()
+        self.weights = code.pointer_at(self.context, CONTEXT["weights"])
+        self.place_values()
+        status = code.alloca(I64)
+        code.store(zero, status)
+        kernels = iter(self.kernels)
+        for step in self.recipe.steps:
+            if isinstance(step, Spread):
+                write_spread(self, step)
+            elif isinstance(step, Reduction):
+                write_reduction(code, step, self.values, self.rows, self.offsets)
+            else:
+                next(kernels).write(self, status)
+        self.copy_results()
+        outside = code.icmp_signed("!=", code.load(status), zero)
+        code.ret(code.select(outside, ir.Constant(I32, CODE["INDEX"]), ir.Constant(I32, CODE["OK"])))
+
+    # ---- checks
+
+    def check(self, most: int) -> None:
+        """Returns an error for a call that is not as the header says."""
+        code, zero, rows = self.code, self.code.number(0), self.rows
+        code.fail_when(code.is_null(self.context), "NULL")
+        code.fail_when(code.less(rows, zero), "NEGATIVE")
+        code.return_when(code.icmp_signed("==", rows, zero), ir.Constant(I32, CODE["OK"]))
+        code.fail_when(code.is_null(self.offsets), "NULL")
+        code.fail_when(code.less(code.number(most), rows), "TOO_LARGE")
+        code.fail_when(code.icmp_signed("!=", code.word(self.offsets), zero), "OFFSETS")
+        code.store(zero, self.longest_cell)
+        code.store(zero, self.total_cell)
+        with code.loop(zero, rows) as row:
+            end = code.read_number(self.offsets, code.add(row, code.number(1)))
+            begin = code.load(self.total_cell)
+            code.fail_when(code.less(end, begin), "OFFSETS")
+            code.store(code.larger(code.sub(end, begin), code.load(self.longest_cell)), self.longest_cell)
+            code.store(end, self.total_cell)
+        total = code.load(self.total_cell)
+        code.fail_when(code.less(code.number(most), total), "TOO_LARGE")
+        for argument, pointer in self.arguments.items():
+            if not argument.optional:
+                count = rows if argument.by_row else total
+                missing = code.and_(code.is_null(pointer), code.less(zero, count))
+                code.fail_when(missing, "NULL")
+
+    # ---- memory
+
+    def spaces(self) -> dict[object, Space]:
+        """The memory that a call needs, by what it is for."""
+        zeros = max((type_.size * type_.itemsize for type_ in self.begun_types()), default=0)
+        spaces: dict[object, Space] = {
+            "lengths": Space(per_row=8),
+            "lanes": Space(per_row=PER_SEQUENCE),
+            "laid": Space(fixed=LAID_BYTES),
+            "begun": Space(per_row=8),
+            # The number of each step: as many as the longest sequence has.
+            "numbers": Space(per_step=8, per_row=8, fixed=8 * PIECE * 2),
+            "zeros": Space(per_row=zeros, fixed=PIECES * zeros),
+        }
+        for extent in sorted({kernel.step.plain for kernel in self.kernels} - {""}):
+            spaces["pieces", extent] = Space(fixed=8 * PIECES * 2 + PIECES * PER_SEQUENCE + LAID_BYTES + 256)
+        for argument, pointer in self.arguments.items():
+            if argument.is_result:
+                spaces["result", argument.place] = self.space_of(argument.type, pointer)
+        for number in self.between():
+            spaces["value", number] = self.space_of(self.model.net.type_of(number))
+        for kernel in self.kernels:
+            spaces |= kernel.spaces()
+        return spaces
+
+    def begun_types(self) -> Iterable[Type]:
+        """The types of initial memories."""
+        for kernel in self.kernels:
+            net, ends = kernel.step.plan.net, kernel.step.plan.ends
+            yield from (net.type_of(net.inputs[place]) for place in ends.memories)
+        yield from (argument.type for argument in self.arguments if argument.kind == "initial")
+
+    def space_of(self, type_: Type, where: ir.Value | None = None) -> Space:
+        """The memory of a value."""
+        bytes_ = type_.size * type_.itemsize
+        by_row = type_.extent == ROWS
+        return Space(0 if by_row else bytes_, bytes_ if by_row else 0, where=where)
+
+    def results(self) -> dict[int, int]:
+        """The values that steps make as results, each with the place of the first result that it is."""
+        made = set(self.made())
+        first = dict[int, int]()
+        for place, number in enumerate(self.model.net.results):
+            if number in made:
+                first.setdefault(number, place)
+        return first
+
+    def made(self) -> Iterable[int]:
+        """The values that steps make."""
+        for step in self.recipe.steps:
+            if isinstance(step, Kernel):
+                yield from (number for number in (*step.outputs, *step.rows) if number >= 0)
+            else:
+                yield step.result
+
+    def between(self) -> list[int]:
+        """The values that steps make for other steps alone."""
+        results = self.results()
+        return [number for number in dict.fromkeys(self.made()) if number not in results]
+
+    def fill(self) -> None:
+        """Writes what all steps read: lengths, zeros, and the numbers of steps."""
+        code, zero, one = self.code, self.code.number(0), self.code.number(1)
+        with code.loop(zero, self.rows) as row:
+            begin = code.read_number(self.offsets, row)
+            end = code.read_number(self.offsets, code.add(row, one))
+            code.write_number(code.sub(end, begin), self.arena["lengths"], row)
+        code.clear(self.arena["begun"], code.mul(self.rows, code.number(8)))
+        zeros = code.number(self.arena.spaces["zeros"].per_row)
+        code.clear(self.arena["zeros"], code.mul(code.add(self.rows, code.number(PIECES)), zeros))
+        pieces = code.number(0)
+        if any(kernel.step.plain for kernel in self.kernels):
+            most = code.larger(self.steps, self.rows)
+            whole = code.add(code.sdiv(most, code.number(PIECES)), code.number(2 * PIECE))
+            pieces = code.smaller(most, whole)
+        with code.loop(zero, code.larger(self.longest, pieces)) as step:
+            code.write_number(step, self.arena["numbers"], step)
+
+    # ---- where sequences lie
+
+    def lay_out(self) -> dict[str, Laid]:
+        """Where sequences lie for each kind of part: those of the call (""), and those of single values."""
+        code, arena = self.code, self.arena
+        code.call(self.lay, [arena["lengths"], self.rows, arena["lanes"], arena["laid"]])
+        laid = {"": Laid(self.offsets, arena["lengths"], arena["laid"], self.rows)}
+        for kernel in self.kernels:
+            extent = kernel.step.plain
+            if extent and extent not in laid:
+                laid[extent] = self.lay_pieces(extent, self.rows if extent == "rows" else self.steps)
+        return laid
+
+    def lay_pieces(self, extent: str, count: ir.Value) -> Laid:
+        """Single values as the steps of a few sequences; see `engines.packed.plain_call`."""
+        code, zero, one = self.code, self.code.number(0), self.code.number(1)
+        starts = self.arena["pieces", extent]
+        lengths, memory = code.at(starts, 8 * PIECES), code.at(starts, 16 * PIECES)
+        laid = code.at(memory, PIECES * PER_SEQUENCE)
+        pieces = code.smaller(code.sdiv(count, code.number(PIECE)), code.number(PIECES))
+        pieces = code.larger(pieces, one)
+        each, more = code.sdiv(count, pieces), code.srem(count, pieces)
+        with code.loop(zero, pieces) as piece:
+            longer = code.zext(code.less(piece, more), I64)
+            code.write_number(code.add(each, longer), lengths, piece)
+            begin = code.add(code.mul(piece, each), code.smaller(piece, more))
+            code.write_number(begin, starts, piece)
+        code.call(self.lay, [lengths, pieces, memory, laid])
+        return Laid(starts, lengths, laid, pieces)
+
+    # ---- values
+
+    def place_values(self) -> None:
+        """The pointers to inputs, constants, and the memory of all values that steps make."""
+        code, net = self.code, self.model.net
+        for argument, pointer in self.arguments.items():
+            if argument.is_result:
+                continue
+            if argument.kind == "initial":
+                pointer = code.select(code.is_null(pointer), self.arena["zeros"], pointer)
+            self.values[net.inputs[argument.place]] = pointer
+        for number, place in self.recipe.constants.items():
+            self.values[number] = code.at(self.weights, place)
+        for number, place in self.results().items():
+            self.values[number] = self.arena["result", place]
+        for number in self.between():
+            self.values[number] = self.arena["value", number]
+
+    def copy_results(self) -> None:
+        """Copies results that no step makes for them alone: inputs, and values that are several results."""
+        code, net, first = self.code, self.model.net, self.results()
+        for argument in self.arguments:
+            number = net.results[argument.place] if argument.is_result else -1
+            if argument.is_result and first.get(number) != argument.place:
+                count = self.rows if argument.by_row else self.steps
+                size = code.mul(count, code.number(argument.type.size * argument.type.itemsize))
+                code.move(self.arena["result", argument.place], self.values[number], size)
+
+    def count_of(self, extent: tuple[str, ...]) -> ir.Value:
+        """How many values there are at an extent."""
+        return self.rows if extent == ROWS else self.steps

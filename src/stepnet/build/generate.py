@@ -1,0 +1,68 @@
+"""The objects of a library: what runs its plans, its own functions, and its weights."""
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from llvmlite import ir
+
+from stepnet.build.context_code import ContextCode, public_names, weights_file
+from stepnet.build.description import Description
+from stepnet.build.driver_code import RunCode
+from stepnet.build.elf import object_file
+from stepnet.build.model import BuiltModel
+from stepnet.build.objects import OWN, object_of
+from stepnet.build.processor_code import INSTRUCTIONS
+from stepnet.build.recipe import recipe_of
+from stepnet.build.targets import MACHINES, BuildTarget
+from stepnet.build.workspaces import Contexts
+from stepnet.errors import InputError
+
+MOST_INSIDE = 2**31 - 2**24
+"""The bytes of weights that a library may hold: addresses in code are 32 bits, with a sign."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a library is made of. objects: LLVM's, by name; public: the names of functions that users call.
+
+    weights: the bytes of the file of weights; none where the library holds them.
+    """
+
+    objects: dict[str, bytes]
+    weights: bytes
+    public: frozenset[str]
+    about: Description
+
+
+def built(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> Built:
+    """The objects of a library. Raises `RefusedError` for a model that cannot be built."""
+    public = frozenset(public_names(name, beside))
+    plans, own = ir.Module("plans"), ir.Module("library")
+    for module in (plans, own):
+        module.triple = target.triple
+    recipe = recipe_of(model, target, plans, name)
+    recipe.add(b"")  # whole lines
+    contexts = Contexts.of(recipe)
+    code = object_of(str(plans), target, target.code, public)
+    weights = bytes(recipe.weights)
+    if not beside and len(weights) > MOST_INSIDE:
+        raise InputError(
+            f"the weights take {len(weights)} bytes, and code reaches {MOST_INSIDE} of them in one library: "
+            "say --weights beside (Python: weights='beside')"
+        )
+    made = sha256(code)
+    made.update(repr(recipe.layout).encode())
+    identity = int.from_bytes(made.digest()[:8], "little")
+    made.update(weights)
+    about = Description.of(model, target, name, beside, made.hexdigest())
+    RunCode(own, target.base, name, model, recipe, contexts).write()
+    ContextCode(own, target, name, recipe, contexts, identity, beside, about.text()).write()
+    texts = INSTRUCTIONS if target.needs else {}
+    data = object_file(
+        MACHINES[target.machine],
+        {f"{name}{OWN}{each}": bytes.fromhex(text) for each, text in texts.items()},
+        {} if beside else {f"{name}{OWN}weights": weights},
+    )
+    library = object_of(str(own), target, target.base, public)
+    objects = {f"{name}.o": library, f"{name}.plans.o": code, f"{name}.data.o": data}
+    return Built(objects, weights_file(weights, identity) if beside else b"", public, about)

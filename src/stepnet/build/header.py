@@ -1,0 +1,196 @@
+"""The header of a library: its functions, what their arguments are, and an example."""
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from stepnet.build.library_code import ERRORS, NAMES
+from stepnet.build.model import Argument, BuiltModel
+from stepnet.build.targets import BuildTarget
+from stepnet.values.version import __version__
+
+C_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "int32": "int32_t",
+    "int64": "int64_t",
+    "bool": "uint8_t",
+    "float16": "uint16_t",
+    "bfloat16": "uint16_t",
+}
+"""The types of C in which the numbers of each dtype lie; of float16 and bfloat16 the bits."""
+KINDS = {
+    "sequence": "of each step",
+    "initial": "the memory before the first step; NULL for zeros",
+    "static": "of each sequence",
+    "output": "of each step",
+    "final": "the memory after the last step",
+}
+WIDTH = 100
+
+
+def declaration(argument: Argument) -> str:
+    """An argument as it is declared."""
+    const = "" if argument.is_result else "const "
+    return f"{const}{C_TYPES[argument.type.dtype]} *{argument.name}"
+
+
+def shape_text(argument: Argument) -> str:
+    """The axes of an array: [steps, 8]."""
+    axes = ["sequences" if argument.by_row else "steps", *map(str, argument.type.shape)]
+    return f"[{', '.join(axes)}]"
+
+
+def meaning(argument: Argument) -> str:
+    """What an argument is, for a comment."""
+    kind = KINDS[argument.kind]
+    if argument.by_row and argument.kind == "output":
+        kind = "of each sequence"
+    if argument.kind == "initial" and not argument.optional:
+        kind = "of each sequence"
+    bits = f", the bits of {argument.type.dtype}" if argument.type.dtype in ("float16", "bfloat16") else ""
+    written = "out: " if argument.is_result else ""
+    unread = "; NULL if nobody wants it" if argument.is_result else ""
+    return f"{written}{shape_text(argument)}{bits}, {kind}{unread}"
+
+
+def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> str:
+    """The text of the header."""
+    guard, upper = f"{name.upper()}_H", name.upper()
+    lines = [
+        f"/* {name}: {comment_text(model.text)}",
+        "",
+        f"   Built by stepnet {__version__} for {target.name}.",
+    ]
+    lines += ["", *wrapped(CALLS), "", *wrapped(THREADS), "", *example(model, name, beside), "*/"]
+    lines += [f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", ""]
+    lines += [
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        "/* What the functions return. */",
+        "enum {",
+    ]
+    for number, (code, text) in enumerate(zip(NAMES, ERRORS, strict=True)):
+        lines.append(f"    {upper}_{code} = {number}, /* {text} */")
+    lines += [
+        "};",
+        "",
+        "/* The memory that calls work in. */",
+        f"typedef struct {name}_context {name}_context;",
+        "",
+    ]
+    lines += opening(name, beside)
+    lines += ["/* Frees a context; NULL is none. */", f"void {name}_free({name}_context *context);", ""]
+    lines += ["/* The numbers of one step or one sequence, and their type. */", *sizes(model, upper), ""]
+    lines += ["/* Runs the model over sequences, and returns a code.", ""]
+    arguments = [
+        (f"{name}_context *context", "that no other thread uses during the call"),
+        ("int64_t sequences", "how many there are; 0 is none, and nothing is read or written"),
+        (
+            "const int64_t *offsets",
+            "[sequences + 1]: sequence i has the steps offsets[i] to offsets[i + 1] - 1",
+        ),
+    ]
+    arguments += [(declaration(each), meaning(each)) for each in model.arguments]
+    for text, what in arguments:
+        lines += wrap(
+            f"{text.rpartition(' ')[2].lstrip('*')}: {what}",
+            WIDTH,
+            initial_indent="   ",
+            subsequent_indent="       ",
+        )
+    lines += ["*/", f"int {name}_run("]
+    lines += [
+        f"    {text}{',' if place < len(arguments) - 1 else ');'}"
+        for place, (text, _) in enumerate(arguments)
+    ]
+    lines += [
+        "",
+        "/* What a code says, in English; never NULL. */",
+        f"const char *{name}_error(int code);",
+        "",
+    ]
+    lines += [
+        "/* What the library is and which arrays it takes, as JSON. */",
+        f"const char *{name}_describe(void);",
+    ]
+    lines += ["", "#ifdef __cplusplus", "}", "#endif", f"#endif /* {guard} */", ""]
+    return "\n".join(lines)
+
+
+CALLS = (
+    "Sequences lie end to end: an array of all their steps, one after the other, and the offsets at which "
+    "each begins, as in stepnet.Ragged. Arrays are in C's order and aligned as their type, and results "
+    "overlap no other array. A sequence may have no steps: its last memory is then its initial one. Where a "
+    "call returns an error, what is in the results is undefined."
+)
+THREADS = (
+    "A call runs in the thread that makes it. Different threads use different contexts; there is nothing "
+    "that contexts share but constants. A context grows to the largest call that it has run."
+)
+
+
+def wrapped(text: str) -> list[str]:
+    """A paragraph of a comment."""
+    return wrap(text, WIDTH, initial_indent="   ", subsequent_indent="   ")
+
+
+def comment_text(text: str) -> str:
+    """A text that ends no comment, on one line."""
+    plain = " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
+    shown = plain.encode("ascii", "backslashreplace").decode().replace("\\", "/")
+    return shown if len(shown) <= 200 else f"{shown[:197]}..."
+
+
+def opening(name: str, beside: bool) -> list[str]:
+    """The functions that make a context."""
+    if not beside:
+        return [
+            "/* Makes a context, at *context; returns a code. */",
+            f"int {name}_new({name}_context **context);",
+            "",
+        ]
+    return [
+        "/* Makes a context, at *context, with the bytes of a file of weights, which are copied. */",
+        f"int {name}_new(const void *weights, size_t bytes, {name}_context **context);",
+        "",
+        f"/* The same, of the file at a path: {name}.weights. */",
+        f"int {name}_open(const char *path, {name}_context **context);",
+        "",
+    ]
+
+
+def sizes(model: BuiltModel, upper: str) -> list[str]:
+    """The sizes of arrays, as constants."""
+    return [
+        f"#define {upper}_{each.name.upper()}_SIZE {each.type.size} /* {C_TYPES[each.type.dtype]} */"
+        for each in model.arguments
+    ]
+
+
+def example(model: BuiltModel, name: str, beside: bool) -> list[str]:
+    """A call in a comment: two sequences, of three steps and of one."""
+    made = f'{name}_open("{name}.weights", &context)' if beside else f"{name}_new(&context)"
+    arrays, names = list[str](), list[str]()
+    for each in model.arguments:
+        if each.kind == "initial" and each.optional:
+            names.append("NULL")
+            continue
+        names.append(each.name)
+        count = (2 if each.by_row else 4) * each.type.size
+        arrays.append(f"{C_TYPES[each.type.dtype]} {each.name}[{max(count, 1)}];")
+    call: Sequence[str] = wrap(f"code = {name}_run(context, 2, offsets, {', '.join(names)});", WIDTH - 12)
+    return [
+        "   Two sequences, of three steps and of one:",
+        "",
+        f"       {name}_context *context;",
+        "       int64_t offsets[] = {0, 3, 4};",
+        *(f"       {line}" for line in arrays),
+        "",
+        f"       int code = {made};",
+        "       if (code == 0)",
+        *(f"           {line}" for line in call),
+        f'       if (code != 0) fprintf(stderr, "%s\\n", {name}_error(code));',
+        f"       {name}_free(context);",
+    ]

@@ -1,0 +1,208 @@
+"""The code that runs a plan in a call of a library: its words, values of each sequence, steps and sums."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from stepnet.build.arena import Space
+from stepnet.build.lanes_code import LAID
+from stepnet.build.library_code import LibraryCode
+from stepnet.build.recipe import Kernel, Reduction
+from stepnet.build.spread_code import write_reduction
+from stepnet.build.workspaces import Workspace
+from stepnet.engines.llvm.machine.words import PROGRESS, WORDS
+from stepnet.engines.llvm.running.workspace import PAUSE_BYTES, SLACK
+from stepnet.engines.llvm.writing.code import I64
+from stepnet.engines.packed import PIECES
+from stepnet.net.types import ROWS
+
+WORD = {name: 8 * place for place, name in enumerate(WORDS)}
+
+
+@dataclass(frozen=True)
+class Laid:
+    """Where sequences lie: pointers to where each begins, to their lengths, and to what `lay` made of these;
+    and how many there are.
+    """
+
+    starts: ir.Value
+    lengths: ir.Value
+    laid: ir.Value
+    rows: ir.Value
+
+
+class KernelCode:
+    """The code of one part. number: the part's."""
+
+    def __init__(self, number: int, step: Kernel, workspace: Workspace) -> None:
+        self.number, self.step, self.workspace, self.layout = number, step, workspace, step.layout
+        plan, needs = step.plan, step.layout.needs
+        self.plan, self.needs = plan, needs
+        self.finals = [slot for slot in needs.finals if slot is not None]
+        self.record = self.layout.strides["sequence"] if {"sequences", "ended"} & {*step.functions} else 0
+
+    # ---- memory
+
+    def spaces(self) -> dict[object, Space]:
+        """The memory of a call that is for this part alone."""
+        spaces = dict[object, Space]()
+        if self.record:
+            more = SLACK + (PIECES if self.step.plain else 0)
+            spaces[self.number, "record"] = Space(per_row=self.record, fixed=more * self.record)
+        hidden = [slot.number for slot in (*self.finals, *self.needs.ended) if self.result_of(slot.place) < 0]
+        for number in (*hidden, *self.needs.kept, *self.needs.reduced):
+            spaces[self.number, number] = self.space(number)
+        for place, number in enumerate(self.step.outputs):
+            if number < 0:
+                spaces[self.number, "output", place] = self.space(
+                    self.plan.net.results[self.plan.ends.steps[place]]
+                )
+        return spaces
+
+    def space(self, number: int) -> Space:
+        """The memory of a value of the plan's net."""
+        type_ = self.plan.net.type_of(number)
+        bytes_ = type_.size * type_.itemsize
+        by_row = type_.extent == ROWS or self.step.last_only
+        # Of a part without a recurrence, there is one row for each of the sequences that its values make.
+        fixed = PIECES * bytes_ if self.step.plain else 0
+        steps = bytes_ if self.step.plain != "rows" else 0
+        return Space(0 if by_row else steps, bytes_ if by_row or self.step.plain == "rows" else 0, 64 + fixed)
+
+    def result_of(self, place: int) -> int:
+        """The value that the result of a row at a place is; -1 for one that nobody reads."""
+        return self.step.rows[place] if place >= 0 else -1
+
+    # ---- the code
+
+    def write(self, run: Any, status: ir.Value) -> None:
+        """All that runs the part. status: a cell that says whether an integer was outside a parameter."""
+        code: LibraryCode = run.code
+        self.run, self.code, self.laid = run, code, run.laid[self.step.plain]
+        self.words = code.at(run.context, self.workspace.words)
+        self.lanes = code.word(self.laid.laid, LAID["lanes"])
+        self.arrays = self.array_words()
+        for word, pointer in self.arrays.items():
+            code.set_word(self.words, 8 * word, pointer)
+        own = code.at(run.context, self.workspace.places["status"])
+        code.set_word(own, 0, 0)
+        if self.record:
+            record = run.arena[self.number, "record"]
+            size = code.mul(code.add(self.laid.rows, code.number(SLACK)), code.number(self.record))
+            code.clear(record, size)
+            self.set("sequence", record)
+        if self.step.last_only:
+            for number, word in zip(self.step.outputs, self.layout.words["outputs"], strict=True):
+                assert number >= 0
+                type_ = run.model.net.type_of(number)
+                size = code.mul(self.laid.rows, code.number(type_.size * type_.itemsize))
+                code.clear(self.arrays[word], size)
+        self.by_sequence("sequences")
+        self.keep_idle()
+        self.steps()
+        self.reduce()
+        self.by_sequence("ended")
+        code.store(code.or_(code.load(status), code.word(own)), status)
+
+    def set(self, name: str, value: "ir.Value | int") -> None:
+        """Sets a word of the call."""
+        self.code.set_word(self.words, WORD[name], value)
+
+    def array_words(self) -> dict[int, ir.Value]:
+        """The pointer to the array of each word."""
+        run, step, words = self.run, self.step, self.layout.words
+        zeros = run.arena["zeros"]
+
+        def row(slot: Any) -> ir.Value:
+            number = self.result_of(slot.place)
+            return run.values[number] if number >= 0 else run.arena[self.number, slot.number]
+
+        outputs = [
+            run.values[number] if number >= 0 else run.arena[self.number, "output", place]
+            for place, number in enumerate(step.outputs)
+        ]
+        arrays: dict[str, list[ir.Value]] = {
+            "inputs": [run.values[number] for number in step.inputs],
+            "initial": [zeros if number < 0 else run.values[number] for number in step.initial],
+            "final": [row(slot) for slot in self.finals],
+            "statics": [run.values[number] for number in step.statics],
+            "outputs": outputs,
+            "kept": [run.arena[self.number, number] for number in self.needs.kept],
+            "reduced": [run.arena[self.number, number] for number in self.needs.reduced],
+            "ended": [row(slot) for slot in self.needs.ended],
+        }
+        made = dict[int, ir.Value]()
+        for kind, own in arrays.items():
+            made |= dict(zip(words[kind], own, strict=True))
+        return made
+
+    def by_sequence(self, function: str) -> None:
+        """Computes values once per sequence, where the part has such."""
+        name = self.step.functions.get(function)
+        if name is not None:
+            self.set("first", 0)
+            self.set("lanes", self.laid.rows)
+            self.code.function_call(name, ir.VoidType(), [self.words])
+
+    def keep_idle(self) -> None:
+        """Copies the initial memories of empty sequences to their last ones."""
+        code = self.code
+        pairs = [(begin, word, field) for begin, word, field in self.layout.memories if word >= 0]
+        if not pairs:
+            return
+        with code.loop(code.number(0), self.laid.rows) as row:
+            empty = code.icmp_signed("==", code.read_number(self.laid.lengths, row), code.number(0))
+            with code.when(empty):
+                for begin, word, field in pairs:
+                    target = code.at(self.arrays[word], code.mul(row, code.number(field.bytes)))
+                    if begin.field is not None:
+                        stride = code.number(self.layout.strides["sequence"])
+                        record = code.at(self.run.arena[self.number, "record"], code.mul(row, stride))
+                        code.move(target, code.at(record, begin.field.offset), field.bytes)
+                    elif begin.word >= 0:
+                        source = code.at(self.arrays[begin.word], code.mul(row, code.number(begin.bytes)))
+                        code.move(target, source, field.bytes)
+                    else:
+                        code.clear(target, field.bytes)
+
+    def steps(self) -> None:
+        """Runs the steps of all lanes."""
+        code, laid = self.code, self.laid
+        with code.when(code.less(code.number(0), self.lanes)):
+            slowest = PAUSE_BYTES // max(1, self.layout.load.loop.weights)
+            block = code.smaller(
+                code.sdiv(code.number(self.workspace.rows), self.lanes), code.number(slowest)
+            )
+            self.set("block_steps", code.larger(block, code.number(1)))
+            self.set("lanes", self.lanes)
+            self.set("steps", code.word(laid.laid, LAID["steps"]))
+            self.set("order", code.pointer_at(laid.laid, LAID["order"]))
+            self.set("first", code.at(laid.laid, LAID["first"]))
+            self.set("lane_steps", code.at(laid.laid, LAID["lane_steps"]))
+            self.set("starts", laid.starts)
+            self.set("lengths", laid.lengths)
+            self.set("step_offsets", self.run.arena["numbers"])
+            self.set("begun", self.run.arena["begun"])
+            self.set("until", -1)
+            progress = code.at(self.run.context, self.workspace.places["progress"])
+            for place, name in enumerate(PROGRESS):
+                code.set_word(progress, 8 * place, int(name == "threads"))
+            code.function_call(self.step.functions["run"], I64, [self.words])
+
+    def reduce(self) -> None:
+        """One value of each sequence, of those of its steps."""
+        net, run = self.plan.net, self.run
+        numbers = dict(
+            zip([net.inputs[place] for place in self.plan.ends.sequences], self.step.inputs, strict=True)
+        )
+        values = {inner: run.values[outer] for inner, outer in numbers.items()}
+        values |= {number: run.arena[self.number, number] for number in self.needs.kept}
+        for number in self.needs.reduced:
+            node = net.nodes[number]
+            values[number] = run.arena[self.number, number]
+            how: str = node.attributes["how"]
+            reduction = Reduction(
+                node.inputs[0], number, how, node.type.dtype, node.type.size, from_zero=True
+            )
+            write_reduction(self.code, reduction, values, run.rows, run.offsets)

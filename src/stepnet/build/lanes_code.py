@@ -1,0 +1,151 @@
+"""The code that lays sequences end to end in lanes, as `engines.lanes` does in NumPy.
+
+    lay(lengths, count, memory, laid)
+
+Longest first, each sequence goes to the lane with the fewest steps so far. Which lane a sequence is in
+changes none of its numbers.
+"""
+
+from llvmlite import ir
+
+from stepnet.build.library_code import LibraryCode, function
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.running.laid import LANES
+from stepnet.engines.llvm.writing.code import I32, I64, POINTER
+
+LANE_BYTES = 8 * (LANES + 8)
+LAID = {"lanes": 0, "steps": 8, "order": 16, "first": 64, "lane_steps": 64 + LANE_BYTES}
+"""Where the numbers of `laid` are, in bytes: how many lanes, the steps of the first one, the pointer to the
+sequences in order, where those of each lane begin, and the steps of each lane.
+"""
+LAID_BYTES = 64 + 2 * LANE_BYTES
+PER_SEQUENCE = 16 + 8 + 8
+"""The bytes of memory for each sequence: its length and number, its lane, and its place in the order."""
+
+
+def write_lay(module: ir.Module, target: Target, name: str) -> ir.Function:
+    """The function that fills `laid` for sequences of these lengths."""
+    compare = write_compare(module, target, f"{name}_compare")
+    made, code = function(module, target, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER], public=False)
+    lengths, count, pairs, laid = made.args
+    Lay(code, compare, lengths, count, pairs, laid).write()
+    return made
+
+
+def write_compare(module: ir.Module, target: Target, name: str) -> ir.Function:
+    """The function by which the system sorts pairs: the longest sequence first, then by number."""
+    made, code = function(module, target, name, I32, [POINTER, POINTER], public=False)
+    (a, b), (i, j) = ([code.word(side, place) for side in made.args] for place in (0, 8))
+    by_length = code.sub(code.zext(code.less(a, b), I32), code.zext(code.less(b, a), I32))
+    by_number = code.sub(code.zext(code.less(j, i), I32), code.zext(code.less(i, j), I32))
+    code.ret(code.select(code.icmp_signed("==", a, b), by_number, by_length))
+    return made
+
+
+class Lay:
+    """The code of `lay` while it is written. pairs: its memory, which begins with a pair per sequence."""
+
+    def __init__(
+        self,
+        code: LibraryCode,
+        compare: ir.Function,
+        lengths: ir.Value,
+        count: ir.Value,
+        pairs: ir.Value,
+        laid: ir.Value,
+    ) -> None:
+        self.code, self.compare, self.lengths, self.count = code, compare, lengths, count
+        self.pairs, self.laid = pairs, laid
+        self.lane_of = code.at(pairs, code.mul(count, code.number(16)))
+        self.order = code.at(self.lane_of, code.mul(count, code.number(8)))
+        self.first, self.steps = (code.at(laid, LAID[name]) for name in ("first", "lane_steps"))
+        tables = [code.alloca(I64, code.number(LANES + 1)) for _ in range(4)]
+        self.load, self.sizes, self.rank, self.cursor = tables
+        self.filled_cell, self.sorted_cell, self.best_cell = (code.alloca(I64) for _ in range(3))
+
+    def write(self) -> None:
+        """All of it."""
+        code, zero = self.code, self.code.number(0)
+        self.pair()
+        filled = code.load(self.filled_cell)
+        with code.when(code.icmp_signed("==", code.load(self.sorted_cell), zero)):
+            code.system("qsort", ir.VoidType(), self.pairs, filled, code.number(16), self.compare)
+        lanes = code.smaller(filled, code.number(LANES))
+        self.share(filled, lanes)
+        self.sort_lanes(filled, lanes)
+        code.write_number(zero, self.first, zero)
+        with code.loop(zero, lanes) as lane:
+            begin = code.read_number(self.first, lane)
+            code.write_number(begin, self.cursor, lane)
+            end = code.add(begin, code.read_number(self.first, code.add(lane, code.number(1))))
+            code.write_number(end, self.first, code.add(lane, code.number(1)))
+        with code.loop(zero, filled) as place:
+            lane = code.read_number(self.rank, code.read_number(self.lane_of, place))
+            at = code.read_number(self.cursor, lane)
+            code.write_number(self.of_pair(place, 8), self.order, at)
+            code.write_number(code.add(at, code.number(1)), self.cursor, lane)
+        code.set_word(self.laid, LAID["lanes"], lanes)
+        code.set_word(self.laid, LAID["order"], self.order)
+        code.write_number(zero, self.steps, lanes)
+        code.set_word(self.laid, LAID["steps"], code.read_number(self.steps, zero))
+        code.ret_void()
+
+    def of_pair(self, place: ir.Value, behind: int) -> ir.Value:
+        """A number of a pair: its length, or its sequence."""
+        code = self.code
+        return code.word(code.at(self.pairs, code.mul(place, code.number(16))), behind)
+
+    def pair(self) -> None:
+        """The length and number of each sequence that has steps; and whether they are in order already."""
+        code, zero = self.code, self.code.number(0)
+        code.store(zero, self.filled_cell)
+        code.store(code.number(1), self.sorted_cell)
+        code.store(code.number(2**63 - 1), self.best_cell)
+        with code.loop(zero, self.count) as sequence:
+            length = code.read_number(self.lengths, sequence)
+            with code.when(code.less(zero, length)):
+                filled = code.load(self.filled_cell)
+                pair = code.at(self.pairs, code.mul(filled, code.number(16)))
+                code.set_word(pair, 0, length)
+                code.set_word(pair, 8, sequence)
+                code.store(code.add(filled, code.number(1)), self.filled_cell)
+                with code.when(code.less(code.load(self.best_cell), length)):
+                    code.store(zero, self.sorted_cell)
+                code.store(length, self.best_cell)
+
+    def share(self, filled: ir.Value, lanes: ir.Value) -> None:
+        """The lane of each sequence, and the steps and sequences of each lane."""
+        code, zero = self.code, self.code.number(0)
+        with code.loop(zero, lanes) as lane:
+            for table in (self.load, self.sizes):
+                code.write_number(zero, table, lane)
+        with code.loop(zero, filled) as place:
+            code.store(place, self.best_cell)
+            with code.when(code.icmp_signed(">=", place, lanes)):
+                code.store(zero, self.best_cell)
+                with code.loop(code.number(1), lanes) as lane:
+                    best = code.read_number(self.load, code.load(self.best_cell))
+                    with code.when(code.less(code.read_number(self.load, lane), best)):
+                        code.store(lane, self.best_cell)
+            lane = code.load(self.best_cell)
+            code.write_number(lane, self.lane_of, place)
+            for table, more in ((self.load, self.of_pair(place, 0)), (self.sizes, code.number(1))):
+                code.write_number(code.add(code.read_number(table, lane), more), table, lane)
+
+    def sort_lanes(self, filled: ir.Value, lanes: ir.Value) -> None:
+        """The place of each lane among those sorted by their steps; and there their steps and sequences."""
+        code, zero = self.code, self.code.number(0)
+        with code.loop(zero, lanes) as lane:
+            own = code.read_number(self.load, lane)
+            code.store(lane, self.best_cell)
+            with code.when(code.less(lanes, filled)):  # else they are sorted, as the sequences are
+                code.store(zero, self.best_cell)
+                with code.loop(zero, lanes) as other:
+                    load = code.read_number(self.load, other)
+                    same = code.and_(code.icmp_signed("==", load, own), code.less(other, lane))
+                    before = code.or_(code.less(own, load), same)
+                    code.store(code.add(code.load(self.best_cell), code.zext(before, I64)), self.best_cell)
+            rank = code.load(self.best_cell)
+            code.write_number(rank, self.rank, lane)
+            code.write_number(own, self.steps, rank)
+            code.write_number(code.read_number(self.sizes, lane), self.first, code.add(rank, code.number(1)))

@@ -1,0 +1,245 @@
+"""A library that was built, called from Python by ctypes: to check it against the model that it was built of.
+
+A shared library is machine code. Who loads one runs it, with all that the process may do. So nothing is
+loaded unless the caller says that the library is trusted, and no other file leads to one: a manifest is data,
+and what is called, and how, the library says itself.
+"""
+
+import ctypes
+import math
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from stepnet.build.description import ArrayText, Description
+from stepnet.build.library_code import CODE
+from stepnet.build.shared import SHARED
+from stepnet.build.targets import MACHINES
+from stepnet.engines.llvm.machine.image import HEADER
+from stepnet.errors import FileError, InputError, LibraryError
+from stepnet.files.parquet import Runnable
+from stepnet.files.paths import existing
+from stepnet.layout.options import option
+from stepnet.ragged import Ragged
+from stepnet.values.arguments import shown
+
+Array = np.ndarray
+LIBRARY = ".so"
+DESCRIBE = b"_describe"
+
+
+class Functions:
+    """The functions of a loaded library of a name, with the types of their arguments."""
+
+    def __init__(self, library: Any, name: str) -> None:
+        def function(name_: str, result: Any, *arguments: Any) -> Any:
+            made = library[f"{name}_{name_}"]
+            made.restype, made.argtypes = result, arguments
+            return made
+
+        pointer = ctypes.c_void_p
+        self.describe = function("describe", ctypes.c_char_p)
+        self.error = function("error", ctypes.c_char_p, ctypes.c_int)
+        self.free = function("free", None, pointer)
+        self.about = Description.read(self.describe())
+        arrays = [pointer] * len(self.about.arrays)
+        self.run = function("run", ctypes.c_int, pointer, ctypes.c_int64, pointer, *arrays)
+        if self.about.weights is None:
+            self.new = function("new", ctypes.c_int, pointer)
+        else:
+            self.open = function("open", ctypes.c_int, ctypes.c_char_p, pointer)
+
+
+class Library:
+    """A loaded library. It is called as its function in C is, with arrays by their names; by one thread at a
+    time, for which others wait.
+
+    Attributes:
+        path: The file.
+        about: What the library says of itself.
+
+    >>> import tempfile, numpy as np, stepnet as sn
+    >>> from stepnet import cells
+    >>> from stepnet.build import build, load
+    >>> gru = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=8, hidden=16))
+    >>> x = sn.Ragged.from_list([np.ones((3, 8), "float32"), np.ones((1, 8), "float32")])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     library = load(build(gru, folder, inputs=8).shared, trust=True)
+    >>> results = library({"x": x})
+    >>> bool((results["y"].values == gru(x)[0].values).all()), results["final"].shape
+    (True, (2, 16))
+    """
+
+    def __init__(self, path: Path, functions: "Functions", about: Description, beside: Path | None) -> None:
+        self.path, self.about, self._functions = path, about, functions
+        self._context, self._lock = ctypes.c_void_p(), Lock()
+        out = ctypes.byref(self._context)
+        self.check(functions.new(out) if beside is None else functions.open(str(beside).encode(), out))
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_context"):
+            self._functions.free(self._context)
+
+    def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """The results of a call, by name: `Ragged`s of what there is for each step, else arrays.
+
+        Args:
+            arrays: The inputs by name: `Ragged`s of the same lengths for sequences, and arrays [sequences,
+                features...] for what each sequence has once. Initial memories may be left out.
+
+        Raises:
+            InputError: For arrays that do not fit.
+        """
+        texts = self.about.arrays
+        known = [each.name for each in texts if each.kind not in ("output", "final")]
+        unknown = [name for name in arrays if name not in known]
+        missing = [
+            each.name
+            for each in texts
+            if each.name in known and not each.optional and each.name not in arrays
+        ]
+        if unknown or missing:
+            raise InputError(
+                f"the library takes arrays called {', '.join(known)}, not {', '.join(arrays) or 'none'}"
+            )
+        offsets = self.offsets(arrays)
+        rows, steps = len(offsets) - 1, int(offsets[-1])
+        held = list[Array | None]()
+        results = dict[str, Array]()
+        for each in texts:
+            count = rows if each.by_row else steps
+            if each.kind in ("output", "final"):
+                results[each.name] = np.zeros((count, *each.shape), np.dtype(each.dtype))
+                held.append(results[each.name])
+            elif arrays.get(each.name) is None:
+                held.append(None)
+            else:
+                held.append(checked(each, arrays[each.name], count))
+        pointers = [None if array is None else array.ctypes.data for array in held]
+        with self._lock:  # a context is one thread's at a time
+            code = self._functions.run(self._context, rows, offsets.ctypes.data, *pointers)
+        self.check(code)
+        by_row = {each.name for each in texts if each.by_row}
+        return {
+            name: array if name in by_row else Ragged(array, (offsets,)) for name, array in results.items()
+        }
+
+    def runnable(self) -> Runnable:
+        """What runs the sequences of a Parquet file; raises `InputError` where a call takes other arrays."""
+        needed = [each for each in self.about.arrays if not each.optional]
+        outputs = [each for each in self.about.arrays if each.kind == "output" and not each.by_row]
+        if [each.kind for each in needed] != ["sequence"] or len(outputs) != 1:
+            names = ", ".join(each.name for each in needed)
+            raise InputError(
+                f"{self.path}: a library that runs over a file takes one array of sequences and gives one "
+                f"output of each step; this one takes {names}, and gives {len(outputs)} of these"
+            )
+        (text,), (output,) = needed, outputs
+        shape = tuple(text.shape)
+
+        def run(sequences: Ragged) -> Ragged:
+            made: Ragged = self({text.name: sequences.with_values(sequences.values.reshape(-1, *shape))})[
+                output.name
+            ]
+            return made
+
+        return Runnable(math.prod(shape), np.dtype(text.dtype), run)
+
+    def offsets(self, arrays: Mapping[str, Any]) -> Array:
+        """The offsets that all sequences have."""
+        sequences = [each.name for each in self.about.arrays if each.kind == "sequence"]
+        made = list[Array]()
+        for name in sequences:
+            ragged = arrays[name]
+            if not isinstance(ragged, Ragged) or ragged.levels != 1:
+                raise InputError(f"{name} is a Ragged of one level, not {shown(ragged)}")
+            made.append(np.ascontiguousarray(ragged.offsets[0], np.int64))
+        if any(not np.array_equal(made[0], other) for other in made[1:]):
+            raise InputError(f"{', '.join(sequences)} are of the same lengths, and these are not")
+        return made[0]
+
+    def check(self, code: int) -> None:
+        """Raises the error that a code stands for."""
+        if code:
+            kind = InputError if code == CODE["INDEX"] else LibraryError
+            raise kind(f"{self.path}: {self._functions.error(code).decode()}")
+
+
+def checked(text: ArrayText, value: Any, count: int) -> Array:
+    """An array of a call as the library reads it."""
+    array = np.ascontiguousarray(value.values if isinstance(value, Ragged) else value)
+    if array.shape != (count, *text.shape) or array.dtype != np.dtype(text.dtype):
+        raise InputError(
+            f"{text.name} is {text.dtype}{[count, *text.shape]}, not {array.dtype}{list(array.shape)}"
+        )
+    return array
+
+
+def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = None) -> Library:
+    """A shared library that `build` made, loaded into this process.
+
+    Args:
+        path: The library, lib*.so.
+        trust: That the library is trusted. It is machine code: once it is loaded, it may do all that this
+            process may. Load what you built yourself.
+        weights: The file of weights of a library that has them beside it; by default the one of its own name
+            in the same folder.
+
+    Raises:
+        InputError: Unless it is trusted, and for a file that is no library.
+        FileError: For a file that is missing, is no library of stepnet, or is for another processor.
+        LibraryError: If the library refuses its weights, or the processor.
+    """
+    path = existing(path)
+    if path.suffix != LIBRARY:
+        raise InputError(
+            f"{path}: a library that was built is loaded by the name of its file, lib*.so, and by no other"
+        )
+    if trust is not True:
+        raise InputError(
+            f"{path}: a library is machine code, which may do all that this process may: "
+            f"{option('trust')} says that you trust it"
+        )
+    data = path.read_bytes()
+    name = library_name(path, data)
+    try:
+        functions = Functions(ctypes.CDLL(str(path.resolve())), name)
+    except (OSError, AttributeError) as error:
+        raise FileError(f"{path}: the library cannot be loaded ({error})") from error
+    about = functions.about
+    if functions.describe() not in data:
+        raise FileError(
+            f"{path}: this process has loaded another library from here before: load it in a new process, or "
+            "from another folder"
+        )
+    if about.weights is None:
+        return Library(path, functions, about, None)
+    return Library(
+        path, functions, about, existing(path.with_name(about.weights) if weights is None else weights)
+    )
+
+
+def library_name(path: Path, data: bytes) -> str:
+    """The name of a library's functions, read from its file before it is loaded.
+
+    Raises `FileError` for a file that is no library of stepnet for this processor.
+    """
+    if data[:4] != b"\x7fELF" or len(data) < HEADER.size or HEADER.unpack_from(data)[1] != SHARED:
+        raise FileError(f"{path}: this is no shared library for Linux")
+    machine = HEADER.unpack_from(data)[2]
+    here = {"x86_64": "x86-64", "aarch64": "aarch64"}.get(platform.machine(), "")
+    if sys.platform != "linux" or machine != MACHINES.get(here):
+        known = {number: name for name, number in MACHINES.items()}.get(machine, "another processor")
+        raise FileError(
+            f"{path}: the library is for Linux on {known}, and this is {sys.platform} on {platform.machine()}"
+        )
+    end = data.find(DESCRIBE + b"\0")
+    name = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b""
+    if not name.isascii() or not name.decode("ascii", "replace").isidentifier():
+        raise FileError(f"{path}: this is no library that stepnet built")
+    return name.decode()

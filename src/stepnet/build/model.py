@@ -1,0 +1,188 @@
+"""What a library computes: the net of a model, with its arrays by the names that C has for them."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.graph.graph import Graph
+from stepnet.net.ir import Net
+from stepnet.net.types import ROWS, Type
+from stepnet.plan.schedule import Schedule
+from stepnet.ragged import Ragged
+from stepnet.rnn.compose import Layer, recurrences
+from stepnet.rnn.declared import beside, with_dtypes
+from stepnet.rnn.program import Program
+from stepnet.rnn.recurrence import RNN
+from stepnet.trace.step import Spec, specs
+from stepnet.values.arguments import shown
+from stepnet.values.structure import leaves, named_leaves, transform
+
+Array = np.ndarray
+ENGINE = "llvm"
+KEYWORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "auto break case char const continue default do double else enum extern float for goto if inline int "
+        "long register restrict return short signed sizeof static struct switch typedef union unsigned void "
+        "volatile while and not or xor class new delete this template operator private public context "
+        "sequences offsets NULL bool true false int64_t int32_t uint16_t uint8_t size_t",
+    )
+)
+"""What no argument of a function in C and C++ is called: their words, and the other arguments."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One array of a call: its name in C, the place of its value among the inputs or results of the net.
+
+    kind: sequence, initial, static; output, final. optional: whether NULL may stand for it: zeros for an
+    initial memory, and nobody's for a result.
+    """
+
+    name: str
+    kind: str
+    place: int
+    type: Type
+    optional: bool
+
+    @property
+    def by_row(self) -> bool:
+        """Whether there is one value for each sequence, and not for each step."""
+        return self.type.extent == ROWS
+
+    @property
+    def is_result(self) -> bool:
+        """Whether the call writes it."""
+        return self.kind in ("output", "final")
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """A model to build: what runs for it, its parameters in the order of the net, and its arrays.
+
+    text: what it is, for people.
+    """
+
+    schedule: Schedule
+    params: tuple[Array, ...]
+    arguments: tuple[Argument, ...]
+    text: str
+
+    @property
+    def net(self) -> Net:
+        """The net whose values the arguments are."""
+        return self.schedule.net
+
+
+def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltModel:
+    """A model as it is built: its net for sequences of these features.
+
+    inputs, statics: as for `RNN`, where the model was made without. Raises `InputError` for what is no
+    model, for one of unknown inputs, and for one whose sequences end early.
+    """
+    if not isinstance(model, Graph | Layer):
+        raise InputError(
+            f"a library is built of an RNN, a Stack, a Bidirectional or a Graph, not {shown(model)}"
+        )
+    program = program_of(model, specs(inputs), specs(statics))
+    schedule = program.schedule_for(ENGINE)
+    return BuiltModel(
+        schedule, tuple(map(np.asarray, program.params)), arguments_of(program, schedule), repr(model)
+    )
+
+
+def program_of(model: Graph | Layer, inputs: Any, statics: Any) -> Program:
+    """The program of a model for inputs and statics of these features."""
+    if isinstance(model, Graph):
+        inputs = model.inputs if inputs is None else inputs
+        statics = model.statics if statics is None else statics
+        params = leaves(model.params)
+    else:
+        parts = recurrences(model, "the model")
+        inputs = parts[0].inputs if inputs is None else inputs
+        statics = model.statics if statics is None and isinstance(model, RNN) else statics
+        params = [array for part in parts for array in leaves(part.params)]
+        if any(part.until is not None for part in parts):
+            raise InputError(
+                "sequences that end early (until=) are not built: how far they run is decided in Python"
+            )
+    if inputs is None:
+        raise InputError("the model was made without inputs=: say build(..., inputs=) for their features")
+    inputs = with_dtypes(inputs, cast("list[Array]", params))
+    x = transform(no_sequences, inputs)
+    still = (
+        None if statics is None else transform(no_rows, beside(statics, inputs, cast("list[Array]", params)))
+    )
+    if isinstance(model, Graph):
+        return model.read(x, still).running
+    if isinstance(model, RNN):
+        return model.read(x, None, still, None, False).running
+    return model.run.read(x, None, still, None, False).running
+
+
+def no_sequences(spec: Spec) -> Ragged:
+    """No sequences of such features."""
+    offsets = tuple(np.zeros(1, np.int64) for _ in range(1 + spec.levels))
+    return Ragged(np.empty((0, *spec.shape), spec.dtype), offsets)
+
+
+def no_rows(spec: Spec) -> Array:
+    """No values of such features."""
+    if spec.axis:
+        raise InputError("statics that are sequences are not built: a library takes flat sequences")
+    return np.empty((0, *spec.shape), spec.dtype)
+
+
+def arguments_of(program: Program, schedule: Schedule) -> tuple[Argument, ...]:
+    """The arrays of a call, in the order of the function in C: inputs by kind, then results."""
+    net, ends = schedule.net, program.ends
+    taken = set[str]()
+    memories = [name for name, _ in named_leaves(program.memory)] if program.memories else []
+    own = program.memories > 0
+    made = list[Argument]()
+
+    def add(kind: str, places: Sequence[int], names: Iterable[str], optional: bool) -> None:
+        numbers = net.results if kind in ("output", "final") else net.inputs
+        for place, name in zip(places, names, strict=True):
+            made.append(Argument(c_name(name, taken), kind, place, net.type_of(numbers[place]), optional))
+
+    def name_of(place: int) -> str:
+        return net.nodes[net.inputs[place]].name or "value"
+
+    add("sequence", ends.sequences, ["x" if n == "" else n for n in map(name_of, ends.sequences)], False)
+    begun = [joined_name("initial", name) for name in memories] if own else list(map(name_of, ends.memories))
+    begun += [f"initial_{name_of(place)}" for place in ends.memories[len(begun) :]]
+    add("initial", ends.memories, begun, own)
+    add("static", ends.statics, map(name_of, ends.statics), False)
+    outputs = len(net.results) - program.memories
+    names = [joined_name("y", name) for name, _ in named_leaves(program.output)]
+    add("output", range(outputs), names, True)
+    final = [joined_name("final", name) for name in memories]
+    add("final", range(outputs, len(net.results)), final, True)
+    return tuple(made)
+
+
+def joined_name(first: str, name: str) -> str:
+    """A name behind a word; the word alone where there is none."""
+    return f"{first}_{name}" if name else first
+
+
+def c_name(text: str, taken: set[str]) -> str:
+    """A name for C made of a text, which no other argument has.
+
+    >>> taken = set()
+    >>> c_name("layer 0.h", taken), c_name("layer_0.h", taken), c_name("double", taken), c_name("2", taken)
+    ('layer_0_h', 'layer_0_h_2', 'double_', 'v2')
+    """
+    name = re.sub(r"[^0-9A-Za-z_]+", "_", text).strip("_") or "value"
+    name = f"v{name}" if name[0].isdigit() else name
+    name = f"{name}_" if name in KEYWORDS else name
+    unique, number = name, 2
+    while unique in taken:
+        unique, number = f"{name}_{number}", number + 1
+    taken.add(unique)
+    return unique

@@ -1,0 +1,110 @@
+"""The code that asks an x86-64 processor, and its system, for the instructions that a library was built for.
+
+A processor without them would end the process at the first such instruction.
+"""
+
+from llvmlite import ir
+
+from stepnet.build.library_code import function
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.writing.code import I32
+
+BITS: dict[tuple[int, int, int], dict[str, int]] = {
+    (1, 0, 2): {
+        "sse3": 0,
+        "pclmul": 1,
+        "ssse3": 9,
+        "fma": 12,
+        "cx16": 13,
+        "sse4.1": 19,
+        "sse4.2": 20,
+        "movbe": 22,
+        "popcnt": 23,
+        "aes": 25,
+        "xsave": 26,
+        "avx": 28,
+        "f16c": 29,
+        "rdrnd": 30,
+    },
+    (7, 0, 1): {
+        "fsgsbase": 0,
+        "bmi": 3,
+        "avx2": 5,
+        "bmi2": 8,
+        "avx512f": 16,
+        "avx512dq": 17,
+        "rdseed": 18,
+        "adx": 19,
+        "avx512ifma": 21,
+        "clflushopt": 23,
+        "clwb": 24,
+        "avx512cd": 28,
+        "sha": 29,
+        "avx512bw": 30,
+        "avx512vl": 31,
+    },
+    (7, 0, 2): {
+        "avx512vbmi": 1,
+        "avx512vbmi2": 6,
+        "gfni": 8,
+        "vaes": 9,
+        "vpclmulqdq": 10,
+        "avx512vnni": 11,
+        "avx512bitalg": 12,
+        "avx512vpopcntdq": 14,
+        "movdiri": 27,
+        "movdir64b": 28,
+    },
+    (7, 0, 3): {"avx512vp2intersect": 8, "avx512fp16": 23},
+    (7, 1, 0): {"sha512": 0, "sm3": 1, "sm4": 2, "avxvnni": 4, "avx512bf16": 5, "avxifma": 23},
+    (7, 1, 3): {"avxvnniint8": 4, "avxneconvert": 5, "avxvnniint16": 10},
+    (0x80000001, 0, 2): {"lzcnt": 5, "sse4a": 6, "xop": 11, "fma4": 16, "tbm": 21},
+}
+"""The bits that `cpuid` answers with: by leaf, subleaf and register (a, b, c, d) those of features, by LLVM's
+names (Intel's and AMD's manuals). What is not here is never in generated code: no arithmetic.
+"""
+INSTRUCTIONS = {
+    # push rbx; mov r8, rdx; mov eax, edi; mov ecx, esi; cpuid; mov [r8], eax; mov [r8+4], ebx;
+    # mov [r8+8], ecx; mov [r8+12], edx; pop rbx; ret
+    "cpuid": "53 4989d0 89f8 89f1 0fa2 418900 41895804 41894808 4189500c 5b c3",
+    "xgetbv": "31c9 0f01d0 c3",  # xor ecx, ecx; xgetbv; ret
+}
+"""The functions cpuid(leaf, subleaf, answer) and xgetbv(): instructions that LLVM's text does not have."""
+SAVED = 1, 0, 2, 27
+"""The bit that says that the system may be asked for the registers that it saves."""
+VECTORS, WIDE = 0b110, 0b11100110
+"""The bits for registers of 256 and of 512 bits."""
+
+
+def write_fits(
+    module: ir.Module, target: Target, name: str, prefix: str, needs: tuple[str, ...]
+) -> ir.Function:
+    """The function that says whether the processor at hand has all of these features.
+
+    prefix: of the names of the functions of `INSTRUCTIONS`.
+    """
+    made, code = function(module, target, name, ir.IntType(1), [], public=False)
+    no = ir.Constant(ir.IntType(1), 0)
+    masks = {place: sum(1 << bits[each] for each in needs if each in bits) for place, bits in BITS.items()}
+    masks[SAVED[:3]] |= 1 << SAVED[3]
+    wanted = {place: mask for place, mask in masks.items() if mask} if needs else {}
+    answer = code.alloca(I32, ir.Constant(I32, 4))
+
+    def ask(leaf: int, subleaf: int, register: int) -> ir.Value:
+        arguments = [ir.Constant(I32, leaf), ir.Constant(I32, subleaf), answer]
+        code.function_call(f"{prefix}cpuid", ir.VoidType(), arguments)
+        return code.read(I32, code.at(answer, 4 * register), 4)
+
+    for first in sorted({leaf & 0x80000000 for leaf, _, _ in wanted}):
+        most = max(leaf for leaf, _, _ in wanted if leaf & 0x80000000 == first)
+        known = ask(first, 0, 0)
+        code.return_when(code.icmp_unsigned("<", known, ir.Constant(I32, most)), no)
+    for (leaf, subleaf, register), mask in wanted.items():
+        has = code.and_(ask(leaf, subleaf, register), ir.Constant(I32, mask))
+        code.return_when(code.icmp_unsigned("!=", has, ir.Constant(I32, mask)), no)
+    if wanted:
+        saved = ir.Constant(I32, VECTORS | (WIDE if "avx512f" in needs else 0))
+        low = code.and_(code.function_call(f"{prefix}xgetbv", I32, []), saved)
+        code.return_when(code.icmp_unsigned("!=", low, saved), no)
+    code.ret(ir.Constant(ir.IntType(1), 1))
+    return made

@@ -1,0 +1,273 @@
+"""What runs in a call of a library, part by part, as values: decided here, written as code in `driver_code`.
+
+    schedule ->   part 0  kernel   values 0 1   -> 5      machine code of a plan, and its constants
+                  part 1  spread   value 3      -> 8      a value of each sequence repeated at its steps
+                  part 2  kernel   values 5 8   -> 9
+
+All that Python does around the machine code at a call has to be code here. So what NumPy computes between
+parts is refused, but for copies and sums.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.build.model import BuiltModel
+from stepnet.build.objects import OWN
+from stepnet.build.targets import BuildTarget
+from stepnet.engines.llvm.compile.compiled import Layout
+from stepnet.engines.llvm.machine.late import late
+from stepnet.engines.llvm.machine.records import LINE
+from stepnet.engines.llvm.machine.target import Target, host_target
+from stepnet.engines.llvm.products.constants import Constants, Packed, Values, constant_values, put
+from stepnet.engines.packed import parameters_of
+from stepnet.errors import RefusedError
+from stepnet.net.interpret import evaluated
+from stepnet.net.ir import Net
+from stepnet.net.types import CONST, ROWS, STEPS, extent_text
+from stepnet.plan.passes.when import known_once
+from stepnet.plan.plan import Plan
+from stepnet.plan.schedule import Part
+
+Array = np.ndarray
+SUMS = ("sum", "mean", "max")
+ENDS = ("first", "last")
+SUMMED = ("float32", "float64", "int32", "int64")
+"""The dtypes whose sums over sequences are code."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The machine code of a plan, run once in a call.
+
+    functions: the names of its functions, by those of the plan. inputs, initial, statics: values by number,
+    -1 for zeros. outputs, rows: its results by kind, -1 for one that nobody reads. plain: the extent of its
+    values where it has no recurrence; they are the steps of sequences made for it. constants: where these
+    are among the weights.
+    """
+
+    plan: Plan
+    layout: Layout
+    functions: dict[str, str]
+    inputs: tuple[int, ...]
+    initial: tuple[int, ...]
+    statics: tuple[int, ...]
+    outputs: tuple[int, ...]
+    rows: tuple[int, ...]
+    plain: str
+    last_only: bool
+    constants: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A value repeated at those of a deeper extent; or put at the first or last of these (`how`)."""
+
+    source: int
+    result: int
+    bytes: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """One value of each sequence, of those of its steps."""
+
+    source: int
+    result: int
+    how: str
+    dtype: str
+    size: int
+    from_zero: bool
+
+
+Step = Kernel | Spread | Reduction
+
+
+@dataclass
+class Recipe:
+    """The steps of a call in order, the weights, and where constants lie that are read as values."""
+
+    steps: list[Step] = field(default_factory=list[Step])
+    weights: bytearray = field(default_factory=bytearray)
+    constants: dict[int, int] = field(default_factory=dict[int, int])
+
+    @property
+    def layout(self) -> tuple[int, list[int], list[tuple[int, int]]]:
+        """How many weights there are, and where those of each kernel and each constant lie."""
+        kernels = [step.constants for step in self.steps if isinstance(step, Kernel)]
+        return len(self.weights), kernels, sorted(self.constants.items())
+
+    def add(self, data: bytes) -> int:
+        """The place of bytes among the weights, behind all that are there."""
+        self.weights += bytes(-len(self.weights) % LINE)
+        place = len(self.weights)
+        self.weights += data
+        return place
+
+
+def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: str) -> Recipe:
+    """The steps of a call of a model; writes the machine code of its plans to a module.
+
+    Raises `RefusedError` for a model of which a part is no machine code.
+    """
+    recipe, net = Recipe(), model.net
+    for value in (*net.inputs, *net.results):
+        check_extent(net, value)
+    parameters = dict(zip(parameters_of(net), model.params, strict=True))
+    known = sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
+    constants = evaluated(net, parameters, known)
+    written = dict[str, tuple[Layout, dict[str, str]]]()
+    for number, part in enumerate(model.schedule.parts):
+        what = f"part {number} ({part.kind})"
+        check_part(part, what)
+        if part.plan is None:
+            recipe.steps.append(across(net, part, what))
+        else:
+            made = written.get(part.plan.key)
+            if made is None:
+                made = written[part.plan.key] = code_of(
+                    part.plan, target.code, module, f"{name}{OWN}{len(written)}_", what
+                )
+            recipe.steps.append(kernel(recipe, model, part, made, constants, target.code))
+        reads = part.reads if part.plan is not None else part.reads[:1]
+        for value in reads:
+            if value in constants and value not in recipe.constants:
+                recipe.constants[value] = recipe.add(np.ascontiguousarray(constants[value]).tobytes())
+    for value in net.results:
+        if value in constants:
+            raise RefusedError(
+                "a result is a constant, which no call computes: take it from the model in Python"
+            )
+    return recipe
+
+
+def check_extent(net: Net, number: int) -> None:
+    """Raises `RefusedError` for an input or result of other than flat sequences."""
+    extent = net.type_of(number).extent
+    if extent not in (CONST, ROWS, STEPS):
+        raise RefusedError(
+            f"a library takes flat sequences; the model has values at {extent_text(extent)}: nested "
+            "sequences, and statics that are sequences, are laid out by NumPy"
+        )
+
+
+def check_part(part: Part, what: str) -> None:
+    """Raises `RefusedError` for a part that is no machine code."""
+    reasons = {
+        "total": "a value over all sequences of a batch is computed by NumPy",
+        "loop": "a recurrence whose memory an inner one needs runs step by step in Python",
+        "joined": "several recurrences in one piece are another engine's",
+    }
+    reason = reasons.get(part.kind)
+    if part.late:
+        reason = "its parameters are values over all sequences, and packed anew in each call"
+    if part.plan is not None and part.plan.ends.totals:
+        reason = reasons["total"]
+    if part.kind != "plain" and part.extent not in (ROWS, STEPS, CONST):
+        reason = f"it runs over sequences at {extent_text(part.extent)}, which NumPy lays out"
+    if part.kind == "recurrence" and part.extent != STEPS:
+        reason = f"it is a recurrence over values at {extent_text(part.extent)}"
+    if reason is not None:
+        raise RefusedError(f"the model cannot be built: {what}: {reason}")
+
+
+def code_of(
+    plan: Plan, target: Target, module: ir.Module, prefix: str, what: str
+) -> tuple[Layout, dict[str, str]]:
+    """The layout of a plan and its functions, which are written to a module."""
+    refusal: str | None = late("lower.refusals").plan_refusal(plan)
+    if refusal is not None:
+        raise RefusedError(f"the model cannot be built: {what}: {refusal}")
+    generate, program = late("compile.generate"), late("lower.program").lowered(plan, target)
+    names: Sequence[str] = generate.write_functions(module, program, target, prefix)
+    layout: Layout = generate.layout_of(plan, program)
+    for number in layout.needs.reduced:
+        node = plan.net.nodes[number]
+        check_sum(node.attributes["how"], node.type.dtype, what)
+    return layout, {each: prefix + each for each in names}
+
+
+def check_sum(how: str, dtype: str, what: str) -> None:
+    """Raises `RefusedError` for sums that are no code."""
+    if dtype not in SUMMED or (how == "mean" and not dtype.startswith("float")):
+        raise RefusedError(
+            f"the model cannot be built: {what}: NumPy computes the {how} over steps of {dtype}"
+        )
+
+
+def kernel(
+    recipe: Recipe,
+    model: BuiltModel,
+    part: Part,
+    made: tuple[Layout, dict[str, str]],
+    constants: Mapping[int, Array],
+    target: Target,
+) -> Kernel:
+    """A part that has a plan, with its constants among the weights."""
+    plan, net, (layout, functions) = part.plan, model.net, made
+    assert plan is not None
+    if model.schedule.whole is not None:
+        numbers, ends = parameters_of(net), plan.ends
+        inputs, initial, statics = (
+            tuple(net.inputs[place] for place in places)
+            for places in (ends.sequences, ends.memories, ends.statics)
+        )
+        results = net.results
+    else:
+        numbers, results = list(part.parameters), part.results
+        last = len(part.reads) - part.statics
+        first = last - part.memories
+        inputs, initial, statics = part.reads[:first], part.reads[first:last], part.reads[last:]
+        if part.kind == "plain":
+            inputs, initial, statics = part.reads, (-1,), ()
+    outputs, rows = (places_of(results, places) for places in (plan.ends.steps, plan.ends.rows))
+    if part.kind == "plain":
+        rows = tuple(-1 for _ in plan.ends.rows)
+    values = constant_values(plan, [constants[number] for number in numbers])
+    place = recipe.add(packed(layout.constants, values, target).tobytes())
+    plain = "" if part.kind != "plain" else "rows" if part.extent == ROWS else "steps"
+    return Kernel(
+        plan, layout, functions, inputs, initial, statics, outputs, rows, plain, part.last_only, place
+    )
+
+
+def places_of(results: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
+    """The results at these places; -1 where a part has none there that anybody reads."""
+    return tuple(results[place] if place < len(results) else -1 for place in places)
+
+
+def packed(constants: Constants, values: Values, target: Target) -> Array:
+    """The constants of a plan as its machine code reads them.
+
+    They are packed by the processor at hand, in the form that another one reads.
+    """
+    memory = np.zeros(constants.size, np.uint8)
+    for offset, entry in constants.entries:
+        if isinstance(entry, np.ndarray):
+            put(memory[offset:], entry)
+        else:
+            sources = [values[source.inside, source.number] for source in entry.sources]
+            entry.fill(memory[offset:], sources, host_target() if isinstance(entry, Packed) else target)
+    return memory
+
+
+def across(net: Net, part: Part, what: str) -> Step:
+    """A part between extents."""
+    node, source = part.node, part.reads[0]
+    assert node is not None
+    type_, result = net.type_of(source), part.results[0]
+    how: str = node.attributes.get("how", "")
+    for number in (source, result):
+        check_extent(net, number)
+    if node.operation == "expand":
+        if how and type_.extent != ROWS:
+            raise RefusedError(
+                f"the model cannot be built: {what}: NumPy puts a value at one sequence of a batch"
+            )
+        return Spread(source, result, type_.size * type_.itemsize, how)
+    if how not in ENDS:
+        check_sum(how, type_.dtype, what)
+    return Reduction(source, result, how, type_.dtype, type_.size, from_zero=False)

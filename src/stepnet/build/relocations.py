@@ -1,0 +1,86 @@
+"""How an address is put into instructions and data, for each kind of relocation that LLVM writes in our code.
+
+The numbers and formulas are those of the processors' ELF supplements ("System V ABI, AMD64", "ELF for the Arm
+64-bit Architecture"). S: the address of the symbol, with the addend; P: that of the place.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from stepnet.errors import NetError
+
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of relocation.
+
+    put: gives the new bytes of the place, of S, P and the old ones. call: whether it is for a call, which may
+    go through a stub. bytes: how many there are.
+    """
+
+    put: Callable[[int, int, int], int]
+    call: bool = False
+    bytes: int = 4
+
+
+def fits(value: int, bits: int) -> int:
+    """A distance as that many bits; raises `NetError` where it is longer."""
+    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise NetError(f"a library's code and data are {value} bytes apart, more than {bits} bits hold")
+    return value & ((1 << bits) - 1)
+
+
+def branch(s: int, p: int, old: int) -> int:
+    """A distance in instructions, in the lowest 26 bits."""
+    return old & ~0x3FFFFFF | fits(s - p, 28) >> 2
+
+
+def page(s: int, p: int, old: int) -> int:
+    """A distance in pages: two bits from bit 29 on, 19 from bit 5 on."""
+    pages = fits((s & -PAGE) - (p & -PAGE), 33) >> 12
+    return old & ~0x60FFFFE0 | (pages & 3) << 29 | (pages >> 2) << 5
+
+
+def low(shift: int) -> Callable[[int, int, int], int]:
+    """The place within a page, counted in units of 2 to `shift` bytes, from bit 10 on."""
+
+    def put(s: int, p: int, old: int) -> int:
+        if s % (1 << shift):
+            raise NetError(f"data of {1 << shift} bytes lie at {s:#x}")
+        return old & ~(0xFFF << 10) | (s % PAGE >> shift) << 10
+
+    return put
+
+
+def distance(s: int, p: int, old: int) -> int:
+    """A distance in bytes."""
+    return fits(s - p, 32)
+
+
+KINDS: Mapping[int, Mapping[int, Kind]] = {
+    62: {2: Kind(distance), 4: Kind(distance, call=True)},  # R_X86_64_PC32, PLT32
+    183: {
+        261: Kind(distance),  # R_AARCH64_PREL32
+        275: Kind(page),  # ADR_PREL_PG_HI21
+        277: Kind(low(0)),  # ADD_ABS_LO12_NC
+        278: Kind(low(0)),  # LDST8_ABS_LO12_NC, and of 16, 32, 64 and 128 bits
+        282: Kind(branch, call=True),  # JUMP26
+        283: Kind(branch, call=True),  # CALL26
+        284: Kind(low(1)),
+        285: Kind(low(2)),
+        286: Kind(low(3)),
+        299: Kind(low(4)),
+    },
+}
+"""By machine and number; all that are not here are refused."""
+
+
+def stub(machine: int, place: int, slot: int) -> bytes:
+    """The code at a place that goes on at the address which is in a slot: sixteen bytes."""
+    if machine == 62:  # jmp [rip + distance]
+        return b"\xff\x25" + fits(slot - place - 6, 32).to_bytes(4, "little") + b"\xcc" * 10
+    # adrp x16, slot; ldr x17, [x16, slot]; br x17; nop
+    words = page(slot, place, 0x90000010), low(3)(slot, place, 0xF9400211), 0xD61F0220, 0xD503201F
+    return b"".join(word.to_bytes(4, "little") for word in words)

@@ -1,0 +1,269 @@
+"""Objects linked into a shared library for Linux, so that no linker need be installed.
+
+    segment 1   head, tables of symbols and relocations, constants, weights     to read
+    segment 2   machine code, and a stub for each function of the C library     to read and run
+    segment 3   their addresses, and the table for the loader                   to read and write
+
+The loader fills in the addresses of the C library's functions, and nothing else: code and constants lie apart
+from one another as they do here, wherever they are loaded.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+
+from stepnet.build.elf import IDENT, STRINGS, WRITE, Object, Part, Relocation, Strings, Symbol
+from stepnet.build.relocations import KINDS, stub
+from stepnet.engines.llvm.machine.image import (
+    HEADER,
+    IN_MEMORY,
+    PROGBITS,
+    RELOCATION,
+    RELOCATIONS,
+    RUN,
+    SECTION,
+    SYMBOL,
+)
+from stepnet.errors import NetError
+
+SHARED, DYNAMIC_SYMBOLS, HASH, DYNAMIC = 3, 11, 5, 6
+PROGRAM, ENTRY = Struct("<IIQQQQQQ"), Struct("<qQ")
+LOAD, DYNAMIC_SEGMENT, STACK, RELRO = 1, 2, 0x6474E551, 0x6474E552
+READ, READ_RUN, READ_WRITE = 4, 5, 6
+ADDRESS = {62: 6, 183: 1025}
+"""By machine: the relocation by which the loader puts in the address of a function."""
+ALIGNMENT = {62: 2**12, 183: 2**16}
+"""By machine: the largest pages that systems have."""
+NEEDED, SONAME, HASHES, NAMES, TABLE, NAMES_SIZE, SYMBOL_SIZE = 1, 14, 4, 5, 6, 10, 11
+RELA, RELA_SIZE, RELA_ENTRY, BIND_NOW, FLAGS = 7, 8, 9, 24, 30
+NOW = 8
+LIBC = "libc.so.6"
+STUB = 16
+
+
+@dataclass
+class Piece:
+    """Bytes of a file, with what tools call them. kind, flags, link, info, entry: of the row of a section."""
+
+    name: str
+    data: bytearray
+    kind: int = PROGBITS
+    flags: int = IN_MEMORY
+    link: str = ""
+    info: int = 0
+    entry: int = 0
+    alignment: int = 64
+    place: int = 0
+
+
+@dataclass
+class Shared:
+    """A shared library while it is made of objects.
+
+    public: the names that it shows. name: what it calls itself.
+    """
+
+    machine: int
+    objects: Sequence[Object]
+    public: Collection[str]
+    name: str
+    begins: dict[tuple[int, int], tuple[Piece, int]] = field(
+        default_factory=dict[tuple[int, int], tuple[Piece, int]]
+    )
+
+    def __post_init__(self) -> None:
+        if any(each.machine != self.machine for each in self.objects):
+            raise NetError("the objects of a library are for different processors")
+        self.defined = {
+            symbol.name: (number, symbol)
+            for number, each in enumerate(self.objects)
+            for symbol in each.symbols
+            if symbol.is_global and symbol.section
+        }
+        wanted = {s.name for each in self.objects for s in each.symbols if s.is_global and not s.section}
+        self.imported = sorted(wanted - self.defined.keys())
+        self.exported = sorted(self.public)
+
+    def data(self) -> bytes:
+        """The library's file."""
+        constants, code = Piece(".rodata", bytearray()), Piece(".text", bytearray(), flags=IN_MEMORY | RUN)
+        for number, each in enumerate(self.objects):
+            for part in each.parts:
+                self.add(number, part, code if part.flags & RUN else constants)
+        stubs = Piece(".plt", bytearray(STUB * len(self.imported)), flags=IN_MEMORY | RUN, alignment=16)
+        slots = Piece(".got", bytearray(8 * len(self.imported)), flags=IN_MEMORY | WRITE)
+        tables, strings = self.tables()
+        dynamic = Piece(".dynamic", bytearray(), DYNAMIC, IN_MEMORY | WRITE, ".dynstr", entry=ENTRY.size)
+        dynamic.data = bytearray(ENTRY.size * 14)
+        segments = [[*tables, constants], [code, stubs], [dynamic, slots]]
+        self.code, self.stubs, self.slots = code, stubs, slots
+        size = self.place(segments)
+        self.fill_symbols(tables[1])
+        self.relocate()
+        for number in range(len(self.imported)):
+            place, slot = stubs.place + STUB * number, slots.place + 8 * number
+            stubs.data[STUB * number : STUB * (number + 1)] = stub(self.machine, place, slot)
+            row = RELOCATION.pack(slot, ADDRESS[self.machine], 1 + number, 0)
+            tables[3].data[RELOCATION.size * number : RELOCATION.size * (number + 1)] = row
+        self.fill_dynamic(dynamic, tables, strings)
+        return self.file(segments, size)
+
+    def add(self, number: int, part: Part, piece: Piece) -> None:
+        """A section of an object put behind what is there of its kind."""
+        if part.flags & WRITE:
+            raise NetError("a library's object has data that may be written")
+        piece.data += bytes(-len(piece.data) % max(part.alignment, 16))
+        self.begins[number, part.number] = piece, len(piece.data)
+        piece.data += part.data
+
+    # ---- tables for the loader
+
+    def tables(self) -> tuple[list[Piece], dict[str, int]]:
+        """The tables of hashes, symbols, names and relocations, of their sizes; and the places of names."""
+        strings = Strings()
+        names = [*self.imported, *self.exported]
+        self.name_places = [strings.add(name) for name in names]
+        known = {"needed": strings.add(LIBC), "soname": strings.add(self.name)}
+        chains, bucket = [0] * (1 + len(names)), 0
+        for place in range(len(self.imported) + 1, 1 + len(names)):  # one bucket: there are a few functions
+            chains[place], bucket = bucket, place
+        words = [1, len(chains), bucket, *chains]
+        hashes = bytearray(b"".join(word.to_bytes(4, "little") for word in words))
+        symbols = bytearray(SYMBOL.size * (1 + len(names)))
+        rows = bytearray(RELOCATION.size * len(self.imported))
+        return [
+            Piece(".hash", hashes, HASH, link=".dynsym", entry=4, alignment=8),
+            Piece(
+                ".dynsym", symbols, DYNAMIC_SYMBOLS, link=".dynstr", info=1, entry=SYMBOL.size, alignment=8
+            ),
+            Piece(".dynstr", strings.data, STRINGS, alignment=1),
+            Piece(".rela.dyn", rows, RELOCATIONS, link=".dynsym", entry=RELOCATION.size, alignment=8),
+        ], known
+
+    def fill_symbols(self, table: Piece) -> None:
+        """The rows of the symbols: functions of the C library, and those of this one."""
+        rows = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
+        for place, name in zip(self.name_places, [*self.imported, *self.exported], strict=True):
+            where = 0 if name in self.imported else self.address(*self.defined[name])
+            rows.append(SYMBOL.pack(place, 1 << 4 | 2, 0, self.section_of_code if where else 0, where, 0))
+        table.data[:] = b"".join(rows)
+
+    def fill_dynamic(self, dynamic: Piece, tables: Sequence[Piece], strings: Mapping[str, int]) -> None:
+        """The table by which the loader finds all others."""
+        hashes, symbols, names, rows = tables
+        entries = [
+            (NEEDED, strings["needed"]),
+            (SONAME, strings["soname"]),
+            (HASHES, hashes.place),
+            (NAMES, names.place),
+            (TABLE, symbols.place),
+            (NAMES_SIZE, len(names.data)),
+            (SYMBOL_SIZE, SYMBOL.size),
+            (RELA, rows.place),
+            (RELA_SIZE, len(rows.data)),
+            (RELA_ENTRY, RELOCATION.size),
+            (BIND_NOW, 0),
+            (FLAGS, NOW),
+            (0, 0),
+            (0, 0),
+        ]
+        dynamic.data[:] = b"".join(ENTRY.pack(*entry) for entry in entries)
+
+    # ---- places and addresses
+
+    def place(self, segments: Sequence[Sequence[Piece]]) -> int:
+        """Gives each piece its place, which is that in the file and in memory; gives the size of all."""
+        place = HEADER.size + PROGRAM.size * 7
+        for number, pieces in enumerate(segments):
+            if number:
+                place += -place % ALIGNMENT[self.machine]
+            for piece in pieces:
+                place += -place % piece.alignment
+                piece.place = place
+                place += len(piece.data)
+        flat = [piece for pieces in segments for piece in pieces]
+        self.section_of_code = 1 + next(n for n, piece in enumerate(flat) if piece is self.code)
+        return place
+
+    def address(self, number: int, symbol: Symbol) -> int:
+        """The address of a symbol of one of the objects."""
+        piece, begin = self.begins[number, symbol.section]
+        return piece.place + begin + symbol.place
+
+    def target(self, number: int, relocation: Relocation, call: bool) -> int:
+        """The address that a relocation puts in."""
+        symbol = relocation.symbol
+        if symbol.section:
+            return self.address(number, symbol) + relocation.more
+        if symbol.name in self.defined:
+            return self.address(*self.defined[symbol.name]) + relocation.more
+        if not call:
+            raise NetError(f"a library's object reads the address of {symbol.name}")
+        return self.stubs.place + STUB * self.imported.index(symbol.name) + relocation.more
+
+    def relocate(self) -> None:
+        """Puts addresses into the code and constants of all objects."""
+        for number, each in enumerate(self.objects):
+            for part in each.parts:
+                piece, begin = self.begins[number, part.number]
+                for relocation in part.relocations:
+                    kind = KINDS[self.machine].get(relocation.kind)
+                    if kind is None:
+                        raise NetError(f"a library's object has a relocation of kind {relocation.kind}")
+                    at = begin + relocation.place
+                    old = int.from_bytes(piece.data[at : at + kind.bytes], "little")
+                    made = kind.put(self.target(number, relocation, kind.call), piece.place + at, old)
+                    piece.data[at : at + kind.bytes] = made.to_bytes(kind.bytes, "little")
+
+    # ---- the file
+
+    def file(self, segments: Sequence[Sequence[Piece]], size: int) -> bytes:
+        """The bytes of the file: head, segments, and the table of sections that linkers read."""
+        data = bytearray(size)
+        pieces = [piece for own in segments for piece in own]
+        for piece in pieces:
+            data[piece.place : piece.place + len(piece.data)] = piece.data
+        names, numbers = Strings(), {piece.name: 1 + n for n, piece in enumerate(pieces)}
+        rows = [bytes(SECTION.size)]
+        for piece in pieces:
+            rows.append(
+                SECTION.pack(
+                    *(
+                        names.add(piece.name),
+                        piece.kind,
+                        piece.flags,
+                        piece.place,
+                        piece.place,
+                        len(piece.data),
+                    ),
+                    *(numbers.get(piece.link, 0), piece.info, piece.alignment, piece.entry),
+                )
+            )
+        title = names.add(".shstrtab")
+        rows.append(SECTION.pack(title, STRINGS, 0, 0, len(data), len(names.data), 0, 0, 1, 0))
+        data += names.data
+        data += bytes(-len(data) % 8)
+        table, alignment = len(data), ALIGNMENT[self.machine]
+        dynamic, slots = segments[2]
+        programs = [PROGRAM.pack(STACK, READ_WRITE, 0, 0, 0, 0, 0, 16)]
+        for flags, own in zip((READ, READ_RUN, READ_WRITE), segments, strict=True):
+            begin = own[0].place if own is not segments[0] else 0
+            length = own[-1].place + len(own[-1].data) - begin
+            # What the loader protects once it has written it is whole pages.
+            held = length + -length % alignment if flags == READ_WRITE else length
+            programs.append(PROGRAM.pack(LOAD, flags, begin, begin, begin, length, held, alignment))
+        where, length = dynamic.place, len(dynamic.data)
+        programs.append(PROGRAM.pack(DYNAMIC_SEGMENT, READ_WRITE, where, where, where, length, length, 8))
+        length = slots.place + len(slots.data) - where
+        held = length + -length % alignment
+        programs.append(PROGRAM.pack(RELRO, READ, where, where, where, length, held, 1))
+        counts = HEADER.size, PROGRAM.size, len(programs), SECTION.size, len(rows), len(rows) - 1
+        head = HEADER.pack(IDENT, SHARED, self.machine, 1, 0, HEADER.size, table, 0, *counts)
+        data[: HEADER.size] = head
+        data[HEADER.size : HEADER.size + PROGRAM.size * len(programs)] = b"".join(programs)
+        return bytes(data) + b"".join(rows)
+
+
+def shared_library(machine: int, objects: Sequence[bytes], public: Collection[str], name: str) -> bytes:
+    """The shared library of objects, which shows these names and calls itself `name`."""
+    return Shared(machine, [Object.of(data) for data in objects], public, name).data()

@@ -1,0 +1,167 @@
+"""The code of what runs between the machine code of plans: values repeated, and values of sequences."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from stepnet.build.library_code import LibraryCode, function
+from stepnet.build.recipe import ENDS, Reduction, Spread
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.writing.code import I64, MEMORY_TYPES, POINTER
+from stepnet.net.types import CONST, ROWS
+
+SUMMED_UP = ("sum", "mean")
+ABREAST, BLOCK = 8, 128
+"""NumPy's: so many sums side by side, of up to so many numbers."""
+
+
+def write_spread(run: Any, spread: Spread) -> None:
+    """A value repeated, or put at one step of each sequence, with zeros at the others."""
+    code: LibraryCode = run.code
+    net, size = run.model.net, code.number(spread.bytes)
+    source, target = run.values[spread.source], run.values[spread.result]
+    into = net.type_of(spread.result).extent
+    zero, one = code.number(0), code.number(1)
+    if net.type_of(spread.source).extent == CONST:
+        with code.loop(zero, run.count_of(into)) as place:
+            code.move(code.at(target, code.mul(place, size)), source, size)
+        return
+    assert into != ROWS
+    if spread.how:
+        code.clear(target, code.mul(run.steps, size))
+    with code.loop(zero, run.rows) as row:
+        begin, end = code.read_number(run.offsets, row), code.read_number(run.offsets, code.add(row, one))
+        if spread.how == "first":
+            end = code.smaller(end, code.add(begin, one))
+        elif spread.how == "last":
+            begin = code.larger(begin, code.sub(end, one))
+        own = code.at(source, code.mul(row, size))
+        with code.loop(begin, end) as place:
+            code.move(code.at(target, code.mul(place, size)), own, size)
+
+
+def write_reduction(
+    code: LibraryCode, reduction: Reduction, values: Mapping[int, ir.Value], rows: ir.Value, offsets: ir.Value
+) -> None:
+    """One value of each sequence; zeros for an empty one.
+
+    Sums begin at zero and add one value after the other, as the machine code's do (`from_zero`); or they add
+    in pairs, as NumPy's do: the first value, and the pairwise sum of the others.
+    """
+    one, itemsize = code.number(1), np.dtype(reduction.dtype).itemsize
+    row_bytes = code.number(reduction.size * itemsize)
+    with code.loop(code.number(0), rows) as row:
+        begin, end = code.read_number(offsets, row), code.read_number(offsets, code.add(row, one))
+        target = code.at(values[reduction.result], code.mul(row, row_bytes))
+        code.clear(target, row_bytes)
+
+        def at(step: ir.Value) -> ir.Value:
+            return code.at(values[reduction.source], code.mul(step, row_bytes))
+
+        starts_at_first = reduction.how in (*ENDS, "max") or not reduction.from_zero
+        with code.when(code.less(begin, end)):
+            if starts_at_first:
+                first = code.sub(end, one) if reduction.how == "last" else begin
+                code.move(target, at(first), row_bytes)
+            in_pairs = reduction.how in SUMMED_UP and starts_at_first and reduction.dtype.startswith("float")
+            if in_pairs:
+                more = code.sub(code.sub(end, begin), one)
+                with code.when(code.less(code.number(0), more)):
+                    add_pairwise(code, reduction, target, at(code.add(begin, one)), more)
+            elif reduction.how not in ENDS:
+                with code.loop(code.add(begin, one) if starts_at_first else begin, end) as step:
+                    combine(code, reduction, target, at(step))
+            if reduction.how == "mean":
+                divide(code, reduction, target, code.sub(end, begin))
+
+
+def combine(code: LibraryCode, reduction: Reduction, target: ir.Value, source: ir.Value) -> None:
+    """The values of one step added to a sum, or compared with the largest so far."""
+    type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
+    floats = reduction.dtype.startswith("float")
+    with code.loop(code.number(0), code.number(reduction.size)) as column:
+        place = code.mul(column, code.number(itemsize))
+        known, value = (code.read(type_, code.at(side, place), itemsize) for side in (target, source))
+        if reduction.how != "max":
+            made = code.fadd(known, value) if floats else code.add(known, value)
+        elif floats:  # a value that is no number stays
+            kept = code.or_(code.fcmp_ordered(">=", known, value), code.fcmp_unordered("!=", known, known))
+            made = code.select(kept, known, value)
+        else:
+            made = code.select(code.icmp_signed(">=", known, value), known, value)
+        code.write(made, code.at(target, place), itemsize)
+
+
+def add_pairwise(
+    code: LibraryCode, reduction: Reduction, target: ir.Value, source: ir.Value, count: ir.Value
+) -> None:
+    """The pairwise sums of the numbers of so many steps, each added to the number that is there."""
+    type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
+    pairwise = pairwise_sum(code.module, code.target, reduction.dtype)
+    with code.loop(code.number(0), code.number(reduction.size)) as column:
+        place = code.mul(column, code.number(itemsize))
+        there = code.at(target, place)
+        stride = code.number(reduction.size * itemsize)
+        added = code.call(pairwise, [code.at(source, place), count, stride])
+        code.write(code.fadd(code.read(type_, there, itemsize), added), there, itemsize)
+
+
+def pairwise_sum(module: ir.Module, target: Target, dtype: str) -> ir.Function:
+    """The function pairwise(numbers, count, stride), which adds as NumPy does (`pairwise_sum` in its source).
+
+    Fewer than 8 one by one; up to 128 as 8 sums side by side; more in two halves.
+    """
+    name = f"pairwise_{dtype}"
+    known = module.globals.get(name)
+    if isinstance(known, ir.Function):
+        return known
+    type_, itemsize = MEMORY_TYPES[dtype], np.dtype(dtype).itemsize
+    made, code = function(module, target, name, type_, [POINTER, I64, I64], public=False)
+    numbers, count, stride = made.args
+    zero, abreast, total = code.number(0), code.number(ABREAST), code.alloca(type_)
+
+    def at(place: ir.Value) -> ir.Value:
+        return code.read(type_, code.at(numbers, code.mul(place, stride)), itemsize)
+
+    def add_rest(first: ir.Value) -> None:
+        with code.loop(first, count) as place:
+            code.store(code.fadd(code.load(total), at(place)), total)
+
+    with code.when(code.less(count, abreast)):
+        code.store(ir.Constant(type_, -0.0), total)
+        add_rest(zero)
+    code.return_when(code.less(count, abreast), code.load(total))
+    block, halves = code.append_basic_block("block"), code.append_basic_block("halves")
+    code.cbranch(code.less(code.number(BLOCK), count), halves, block)
+    code.position_at_end(halves)
+    half = code.sdiv(count, code.number(2))
+    half = code.sub(half, code.srem(half, abreast))
+    rest = code.at(numbers, code.mul(half, stride))
+    first = code.call(made, [numbers, half, stride])
+    code.ret(code.fadd(first, code.call(made, [rest, code.sub(count, half), stride])))
+    code.position_at_end(block)
+    sums = code.alloca(type_, abreast)
+    whole = code.sub(count, code.srem(count, abreast))
+    with code.loop(zero, abreast) as place:
+        code.write(at(place), code.at(sums, code.mul(place, code.number(itemsize))), itemsize)
+    with code.loop(abreast, whole) as place:
+        own = code.at(sums, code.mul(code.srem(place, abreast), code.number(itemsize)))
+        code.write(code.fadd(code.read(type_, own, itemsize), at(place)), own, itemsize)
+    parts = [code.read(type_, code.at(sums, itemsize * place), itemsize) for place in range(ABREAST)]
+    while len(parts) > 1:
+        parts = [code.fadd(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+    code.store(parts[0], total)
+    add_rest(whole)
+    code.ret(code.load(total))
+    return made
+
+
+def divide(code: LibraryCode, reduction: Reduction, target: ir.Value, length: ir.Value) -> None:
+    """A sum divided by the number of its values."""
+    type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
+    count = code.sitofp(length, type_)
+    with code.loop(code.number(0), code.number(reduction.size)) as column:
+        place = code.at(target, code.mul(column, code.number(itemsize)))
+        code.write(code.fdiv(code.read(type_, place, itemsize), count), place, itemsize)

@@ -1,0 +1,65 @@
+"""The processors that libraries are built for."""
+
+import platform
+import sys
+from dataclasses import dataclass
+
+from stepnet.engines.llvm.machine.target import Target, host_target
+from stepnet.errors import InputError
+from stepnet.values.arguments import shown
+
+MACHINES = {"x86-64": 62, "aarch64": 183}
+"""The families of processors, by their numbers in ELF files."""
+AVX2 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt")
+AVX512 = (*AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+
+
+@dataclass(frozen=True)
+class BuildTarget:
+    """A processor to build for.
+
+    name: as it was asked for. code: what the llvm engine knows of it. machine: its family, a key of
+    `MACHINES`. needs: the features, by LLVM's names, that a processor of x86-64 must have to run the code.
+    """
+
+    name: str
+    code: Target
+    machine: str
+    needs: tuple[str, ...] = ()
+
+    @property
+    def triple(self) -> str:
+        """LLVM's name of the family and the system."""
+        return f"{'x86_64' if self.machine == 'x86-64' else 'aarch64'}-unknown-linux-gnu"
+
+    @property
+    def base(self) -> Target:
+        """The same family with the features that all of its processors have."""
+        return Target("generic", "x86-64" if self.machine == "x86-64" else "", "", 16, 16)
+
+
+FIXED = {
+    "x86-64-v3": BuildTarget("x86-64-v3", Target("avx2", "x86-64-v3", "", 32, 16), "x86-64", AVX2),
+    "x86-64-v4": BuildTarget(
+        "x86-64-v4", Target("avx512", "x86-64-v4", "-prefer-256-bit", 64, 32), "x86-64", AVX512
+    ),
+    "aarch64": BuildTarget("aarch64", Target("generic", "", "", 16, 16), "aarch64"),
+}
+NAMES = ("native", *FIXED)
+
+
+def build_target(name: str) -> BuildTarget:
+    """The processor of a name; raises `InputError` for others, and for "native" where that is not Linux."""
+    if name in FIXED:
+        return FIXED[name]
+    if name != "native":
+        raise InputError(f"target is one of {', '.join(NAMES)}, not {shown(name)}")
+    machine = {"x86_64": "x86-64", "AMD64": "x86-64", "arm64": "aarch64"}.get(*[platform.machine()] * 2)
+    if sys.platform != "linux" or machine not in MACHINES:
+        raise InputError(
+            f"libraries are built for Linux on x86-64 and aarch64, and this is {sys.platform} on "
+            f"{platform.machine()}: say target= for one of {', '.join(FIXED)}"
+        )
+    code = host_target()
+    stated = tuple(flag[1:] for flag in code.features.split(",") if flag.startswith("+"))
+    return BuildTarget("native", code, machine, stated or (AVX2 if code.name == "avx2" else ()))

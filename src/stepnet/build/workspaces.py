@@ -1,0 +1,70 @@
+"""Where the memory that a plan's machine code works in lies within a context; see `running.workspace`.
+
+    context   arena, its size, weights, own weights | part 0: words, now, next, ... | part 1: ...
+
+It depends on no call: as many lanes as a call may have, and the blocks of steps that fit the cache.
+"""
+
+from dataclasses import dataclass
+
+from stepnet.build.recipe import Kernel, Recipe
+from stepnet.engines.llvm.compile.compiled import Layout
+from stepnet.engines.llvm.machine.records import LINE
+from stepnet.engines.llvm.machine.words import LANE_TABLES, PROGRESS, ROW_TABLES, STEP_TABLES, WORDS
+from stepnet.engines.llvm.running.laid import LANES
+from stepnet.engines.llvm.running.workspace import BLOCK_BYTES, BLOCK_ROWS, SLACK
+
+CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}
+"""The first words of a context: memory for calls and how much it is, the weights, and those to be freed."""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The places of a plan's words and memory in the context, in bytes. rows: those of a block of steps."""
+
+    words: int
+    places: dict[str, int]
+    rows: int
+    end: int
+
+    @classmethod
+    def of(cls, layout: Layout, start: int) -> "Workspace":
+        """The workspace of a plan from a place on."""
+        strides = layout.strides
+        rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
+        held, slots = max(rows, LANES) + SLACK, LANES + SLACK
+        sizes = {
+            "now": slots * strides["now"],
+            "next": slots * strides["now"],
+            "lane": slots * strides["lane"],
+            "block": held * strides["block"],
+            "nowhere": strides["nowhere"],
+        }
+        sizes |= dict.fromkeys(LANE_TABLES, 8 * slots)
+        sizes |= dict.fromkeys(ROW_TABLES, 8 * held)
+        sizes |= dict.fromkeys(STEP_TABLES, 8 * held)
+        sizes |= {"barrier": LINE, "status": LINE, "progress": max(LINE, 8 * len(PROGRESS))}
+        words = 8 * (len(WORDS) + sum(map(len, layout.words.values())))
+        place, places = start + -(-words // LINE) * LINE, dict[str, int]()
+        for name, size in sizes.items():
+            places[name] = place
+            place += -(-size // LINE) * LINE
+        return cls(start, places, rows, place)
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """The workspaces of all plans, by the place of the kernel among the steps; and the bytes of a context."""
+
+    workspaces: dict[int, Workspace]
+    bytes: int
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "Contexts":
+        """Those of a recipe."""
+        made, end = dict[int, Workspace](), LINE
+        for number, step in enumerate(recipe.steps):
+            if isinstance(step, Kernel):
+                made[number] = Workspace.of(step.layout, end)
+                end = made[number].end
+        return cls(made, end)

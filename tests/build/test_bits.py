@@ -1,0 +1,167 @@
+"""A library gives the bits that the llvm engine gives in Python, whatever the model and the batch."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from libraries import LENGTHS, assert_as_in_python, cell, library_of, sequences
+from random_steps import random_steps, sequences_for
+from test_random_steps import SLOW
+
+import stepnet as sn
+from stepnet.build import build
+from stepnet.errors import InputError, RefusedError
+
+RANDOM = np.random.default_rng(5)
+W = RANDOM.normal(size=(16, 3)).astype("float32")
+
+
+def both(merge: str | None = "concat", inputs: int = 8, dtype: str = "float32") -> sn.Bidirectional:
+    """A recurrence in two directions."""
+    one, other = (cell("gru", inputs, 8, dtype, reverse) for reverse in (False, True))
+    return sn.Bidirectional(one, other, merge=merge)
+
+
+def pooled(x: Any, params: Any) -> Any:
+    """All that lies between recurrences: sums in either order, values repeated, one that is two results."""
+    h, _ = both()(x)
+    mean, top = sn.reduce(h, "mean"), sn.reduce(h, "max")
+    one = sn.reduce(h[..., :1], "sum")
+    y = sn.softmax(h @ params + sn.expand((mean + top) @ params * one, h))
+    return {"y": y, "mean": mean, "again": mean, "last": sn.reduce(h, "last"), "x": x}
+
+
+MODELS = {
+    "gru float32": (cell("gru", 8, 16), "float32"),
+    "lstm_peephole float64": (cell("lstm_peephole", 8, 5, "float64", reverse=True), "float64"),
+    "stack of both": (sn.Stack([both(), cell("lstm", 16, 12)]), "float32"),
+    "pooled": (sn.Graph(pooled, W), "float32"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_libraries_give_the_bits_of_python(name: str, tmp_path: Path):
+    model, dtype = MODELS[name]
+    library = library_of(model, tmp_path, inputs=sn.Spec(8, dtype))
+    for lengths in LENGTHS:
+        x = sequences(lengths, 8, dtype, seed=len(lengths))
+        assert_as_in_python(library, model(x, engine="llvm"), x)
+
+
+def test_initial_memories_of_layers(tmp_path: Path):
+    model = sn.Stack([both(), cell("lstm", 16, 12)])
+    library = library_of(model, tmp_path, inputs=8)
+    for lengths in LENGTHS:
+        x = sequences(lengths, 8)
+        h, h2, c2 = (RANDOM.normal(size=(len(x), size)).astype("float32") for size in (8, 12, 12))
+        initial = ({"forward": h, "backward": -h}, {"h": h2, "c": c2})
+        assert_as_in_python(library, model(x, initial, engine="llvm"), x, initial)
+
+
+def test_one_context_runs_calls_of_any_size(tmp_path: Path):
+    """Memory of earlier calls, and what they left in it, changes nothing."""
+    model = cell("gru", 8, 16)
+    library = library_of(model, tmp_path, inputs=8)
+    for count in (1, 300, 2, 65, 64, 0, 1):
+        lengths = [n * 7 % 13 for n in range(count)]
+        x = sequences(lengths, 8, seed=count)
+        assert_as_in_python(library, model(x, engine="llvm"), x)
+
+
+def test_long_sums_add_in_numpys_order(tmp_path: Path):
+    """Its sums are of 8 numbers side by side, and of more than 128 in halves: at every length about these."""
+    model = sn.Graph(
+        lambda x, p: (sn.reduce(x, "sum"), sn.reduce(x, "mean") * p, x * p), np.ones(3, "float32")
+    )
+    library = library_of(model, tmp_path, inputs=3)
+    x = sequences([*range(20), *range(126, 148), 255, 256, 257, 264, 265, 1000], 3)
+    x.values[:7] = -0.0
+    assert_as_in_python(library, model(x, engine="llvm"), x)
+
+
+def test_tables_statics_and_indices(tmp_path: Path):
+    params = {"table": RANDOM.normal(size=(11, 16)).astype("float32"), "W": W}
+
+    def step(x: Any, h: Any, params: Any, statics: Any, index: Any) -> Any:
+        h = np.tanh(
+            params["table"][x] + 0.5 * h + statics["s"] + np.float32(0.01) * index[:, None].astype("float32")
+        )
+        return {"y": h @ params["W"], "far": h > 0.5}, h
+
+    model = sn.RNN(step, params, memory=16, inputs=sn.Spec((), "int64"), statics={"s": 16})
+    library = library_of(model, tmp_path)
+    for lengths in LENGTHS:
+        x = sequences(lengths, 1)
+        x = x.with_values(RANDOM.integers(-11, 11, len(x.values)))
+        statics = {"s": RANDOM.normal(size=(len(x), 16)).astype("float32")}
+        assert_as_in_python(library, model(x, statics=statics, engine="llvm"), x, statics=statics)
+    x, statics = sequences([2], 1).with_values(np.array([3, 11])), {"s": np.zeros((1, 16), "float32")}
+    with pytest.raises(InputError, match="an integer is outside the rows of the parameter that it indexes"):
+        library({"x": x, "s": statics["s"]})
+    x = x.with_values(np.array([3, 10]))
+    assert_as_in_python(library, model(x, statics=statics, engine="llvm"), x, statics=statics)
+
+
+def test_weights_in_fewer_bits(tmp_path: Path):
+    x = sequences([5, 3, 0, 70], 8)
+    model = sn.quantize(cell("gru", 8, 16), [x], dtype="int8")
+    library = library_of(model, tmp_path, inputs=8)
+    assert_as_in_python(library, model(x, engine="llvm"), x)
+
+
+@settings(max_examples=2, suppress_health_check=SLOW)
+@given(st.data())
+def test_random_steps(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject):
+    dtype, reverse = data.draw(st.sampled_from(["float32", "float64"])), data.draw(st.booleans())
+    step = data.draw(random_steps())
+    batch = data.draw(sequences_for(step, dtype))
+    model = step.rnn(dtype, reverse)
+    library = library_of(model, tmp_path_factory.mktemp("library"))
+    expected = model(batch.inputs, batch.initial, batch.statics, engine="llvm")
+    assert_as_in_python(library, expected, batch.inputs, batch.initial, batch.statics)
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+def nested() -> sn.RNN:
+    """Sequences of sequences."""
+    words = cell("gru", 3, 4)
+    return sn.RNN(
+        lambda x, h, p: (h, np.tanh(words(x, initial="zeros")[1] + h)), memory=4, inputs=sn.Spec(3, levels=1)
+    )
+
+
+def test_models_that_numpy_takes_part_in_are_refused(tmp_path: Path):
+    with pytest.raises(
+        RefusedError, match="a library takes flat sequences; the model has values at rows/steps/"
+    ):
+        build(nested(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arguments_that_do_not_fit(tmp_path: Path):
+    model = cell("gru", 8, 16)
+    with pytest.raises(
+        InputError, match="a library is built of an RNN, a Stack, a Bidirectional or a Graph, not 3"
+    ):
+        build(3, tmp_path)
+    with pytest.raises(InputError, match=r"the model was made without inputs=: say build\(\.\.\., inputs=\)"):
+        build(sn.RNN(lambda x, h, p: (x, h), memory=1), tmp_path)
+    with pytest.raises(InputError, match="target is one of native, x86-64-v3, x86-64-v4, aarch64, not 'arm'"):
+        build(model, tmp_path, inputs=8, target="arm")
+    with pytest.raises(InputError, match="weights is 'inside' or 'beside', not 'out'"):
+        build(model, tmp_path, inputs=8, weights="out")
+    for name in ("2nd", "a-b", "", "double", "x" * 61, 3):
+        with pytest.raises(InputError, match="name is what the library's functions begin with"):
+            build(model, tmp_path, inputs=8, name=name)  # type: ignore[arg-type]
+    ends = sn.RNN(lambda x, h, p: (x, h), memory=1, inputs=1, until=lambda y, h: y[:, 0] > 0)
+    with pytest.raises(InputError, match=r"sequences that end early \(until=\) are not built"):
+        build(ends, tmp_path)
+    statics = sn.Spec(3, axis="keys")
+    with pytest.raises(InputError, match="statics that are sequences are not built"):
+        build(sn.RNN(lambda x, h, p, statics: (x, h), memory=1, inputs=1, statics=statics), tmp_path)
+    assert list(tmp_path.iterdir()) == []

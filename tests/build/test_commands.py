@@ -1,0 +1,160 @@
+"""`stepnet build`, and libraries run from Python: nothing is loaded but what the caller trusts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from libraries import cell, given, library_of, sequences
+from onnx import TensorProto, helper, numpy_helper
+from same_bits import assert_same_bits
+from test_cli import MODEL, VOWELS, refusal, stepnet
+
+import stepnet as sn
+from stepnet.build import build, load
+from stepnet.build.description import Description
+from stepnet.errors import FileError, InputError, LibraryError
+from stepnet.onnx import load as load_onnx
+
+
+def test_a_built_file_runs_over_data_as_its_model_does(tmp_path: Path):
+    code, printed, _ = stepnet("build", MODEL, "-o", tmp_path / "built", "--weights", "beside")
+    assert code == 0
+    paths = [line.split()[1] for line in printed.splitlines()]
+    names = [
+        "speaker_gru.h",
+        "libspeaker_gru.a",
+        "libspeaker_gru.so",
+        "speaker_gru.json",
+        "speaker_gru.weights",
+    ]
+    assert [Path(path).name for path in paths] == names
+    assert (
+        stepnet("run", MODEL, "--input", VOWELS, "-o", tmp_path / "right.parquet", "--engine", "llvm")[0] == 0
+    )
+    made = "run", "--trust-library", paths[2], "--input", VOWELS, "-o", tmp_path / "made.parquet"
+    assert stepnet(*made)[0] == 0
+    assert (tmp_path / "made.parquet").read_bytes() == (tmp_path / "right.parquet").read_bytes()
+
+
+def test_nothing_is_loaded_that_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = build(cell("gru", 12, 4), tmp_path, inputs=12)
+    monkeypatch.setattr("stepnet.build.loaded.ctypes.CDLL", lambda path: pytest.fail(f"{path} was loaded"))
+    options = "--input", VOWELS, "-o", tmp_path / "y.parquet"
+    assert "a library is machine code, which may do all that this process may: --trust-library" in refusal(
+        "run", made.shared, *options
+    )
+    assert "by the name of its file, lib*.so, and by no other" in refusal(
+        "run", "--trust-library", made.manifest, *options
+    )
+    assert "by the name of its file" in refusal("run", "--trust-library", MODEL, *options)
+    assert "it has no" in refusal("run", made.manifest, *options)
+    for trust in (False, None, 1):
+        with pytest.raises(InputError, match="says that you trust it"):
+            load(made.shared, trust=trust)  # type: ignore[arg-type]
+
+
+def test_files_that_are_no_libraries(tmp_path: Path):
+    path = tmp_path / "libx.so"
+    for data in (b"", b"\x7fELF", b"MZ" * 100):
+        path.write_bytes(data)
+        with pytest.raises(FileError, match="this is no shared library for Linux"):
+            load(path, trust=True)
+    whole = build(cell("gru", 3, 4), tmp_path, inputs=3).shared.read_bytes()
+    path.write_bytes(whole.replace(b"model_describe", b"model_descrive"))
+    with pytest.raises(FileError, match="this is no library that stepnet built"):
+        load(path, trust=True)
+    with pytest.raises(FileError, match="there is no such file"):
+        load(tmp_path / "no.so", trust=True)
+
+
+def test_weights_beside_are_found_and_checked(tmp_path: Path):
+    made = build(cell("gru", 8, 4), tmp_path, inputs=8, weights="beside")
+    assert made.weights is not None
+    x, moved = sequences([3, 1], 8), tmp_path / "moved"
+    right = load(made.shared, trust=True)({"x": x})
+    made.weights.rename(moved)
+    with pytest.raises(FileError, match=r"model\.weights: there is no such file"):
+        load(made.shared, trust=True)
+    assert_same_bits(load(made.shared, trust=True, weights=moved)({"x": x}), right)
+    data = bytearray(moved.read_bytes())
+    data[-1] ^= 1
+    moved.write_bytes(data)
+    with pytest.raises(LibraryError, match="the weights are damaged"):
+        load(made.shared, trust=True, weights=moved)
+
+
+def test_weights_that_code_does_not_reach_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("stepnet.build.generate.MOST_INSIDE", 100)
+    with pytest.raises(
+        InputError, match=r"the weights take \d+ bytes, and code reaches 100 .* --weights beside"
+    ):
+        build(cell("gru", 8, 4), tmp_path, inputs=8)
+    assert build(cell("gru", 8, 4), tmp_path, inputs=8, weights="beside").weights is not None
+
+
+def test_arrays_that_do_not_fit_a_library(tmp_path: Path):
+    library = library_of(cell("lstm", 8, 4), tmp_path, inputs=8)
+    x = sequences([3, 1], 8)
+    for arrays in ({}, {"x": x, "z": x}, {"initial_h": np.zeros((2, 4), "f")}):
+        with pytest.raises(InputError, match="the library takes arrays called x, initial_h, initial_c, not"):
+            library(arrays)
+    with pytest.raises(InputError, match="x is a Ragged of one level"):
+        library({"x": x.values})
+    with pytest.raises(InputError, match=r"x is float32\[4, 8\], not float32\[4, 7\]"):
+        library({"x": sequences([3, 1], 7)})
+    with pytest.raises(InputError, match=r"initial_c is float32\[2, 4\], not float64\[2, 4\]"):
+        library({"x": x, "initial_c": np.zeros((2, 4))})
+
+
+def test_a_library_whose_calls_a_file_does_not_have(tmp_path: Path):
+    model = sn.Graph(lambda x, p: sn.reduce(x * p, "mean"), np.ones(12, "float32"))
+    made = build(model, tmp_path, inputs=12)
+    options = "--input", VOWELS, "-o", tmp_path / "y.parquet"
+    assert "gives one output of each step" in refusal("run", "--trust-library", made.shared, *options)
+
+
+def test_an_onnx_file_is_built_whole(tmp_path: Path):
+    random = np.random.default_rng(0)
+    shapes = {"W": (1, 12, 3), "R": (1, 12, 4), "B": (1, 24), "P": (4, 2)}
+    tensors = [
+        numpy_helper.from_array(random.normal(size=shape).astype("float32"), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("GRU", ["x", "W", "R", "B"], ["h", ""], hidden_size=4),
+        helper.make_node("Squeeze", ["h", "axes"], ["s"]),
+        helper.make_node("MatMul", ["s", "P"], ["y"]),
+    ]
+    tensors.append(numpy_helper.from_array(np.array([1]), "axes"))
+    value = helper.make_tensor_value_info
+    x, y = value("x", TensorProto.FLOAT, ["T", "N", 3]), value("y", TensorProto.FLOAT, ["T", "N", 2])
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], tensors), ir_version=8)
+    model.opset_import[0].version = 14
+    path = tmp_path / "2 taggers.onnx"
+    onnx.save(model, path)
+    code, printed, _ = stepnet("build", path, "-o", tmp_path, "--json")
+    assert code == 0
+    paths: dict[str, Any] = json.loads(printed)
+    assert Path(paths["shared"]).name == "libmodel_2_taggers.so"
+    library, sequences_ = load(paths["shared"], trust=True), sequences([4, 0, 2], 3)
+    right = load_onnx(path)(sequences_, engine="llvm")
+    assert_same_bits(list(library(given(library, sequences_)).values()), [right])
+    manifest = Path(paths["manifest"]).read_bytes()
+    assert Description.read(manifest) == library.about
+
+
+def test_files_are_replaced_only_where_that_is_asked(tmp_path: Path):
+    model = cell("gru", 3, 4)
+    made = build(model, tmp_path, inputs=3)
+    made.static.unlink()
+    with pytest.raises(FileError, match="the file is there already; --force"):
+        build(model, tmp_path, inputs=3)
+    assert not made.static.exists()
+    build(model, tmp_path, inputs=3, force=True)
+    assert made.static.exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="the folder cannot be made"):
+        build(model, tmp_path / "file" / "x", inputs=3)

@@ -1,0 +1,208 @@
+"""Libraries in programs of C, compiled by the system's compiler: with sanitisers, and with pages around every
+array that may not be touched.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from libraries import LENGTHS, cell, given, sequences
+from same_bits import assert_same_bits
+from test_bits import pooled
+
+import stepnet as sn
+from stepnet.build import Build, build
+from stepnet.build.header import C_TYPES
+from stepnet.build.loaded import load
+from stepnet.cli import commands
+from stepnet.values.structure import leaves
+
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+COMPILER = shutil.which("cc")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler, cc")
+STRICT = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-g"]
+SANITISED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+def compiled(source: Path, made: Build, *flags: str, shared: bool = False) -> Path:
+    """A program of a source and a library."""
+    folder = made.header.parent
+    program = folder / f"{source.stem}_{'shared' if shared else 'static'}"
+    library = (
+        [f"-L{folder}", f"-l:{made.shared.name}", f"-Wl,-rpath,{folder}"] if shared else [str(made.static)]
+    )
+    command = [
+        str(COMPILER),
+        *STRICT,
+        *flags,
+        str(source),
+        f"-I{folder}",
+        *library,
+        "-lpthread",
+        "-o",
+        str(program),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+def output(program: Path, *arguments: str) -> str:
+    """What a program prints."""
+    done = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("weights", ["inside", "beside"])
+def test_wrong_calls_memory_and_threads(weights: str, tmp_path: Path):
+    made = build(cell("gru", 8, 16), tmp_path, name="gru", weights=weights, inputs=8)
+    flags = list(SANITISED)
+    if made.weights is not None:
+        other = build(cell("gru", 8, 17), tmp_path / "other", name="gru", weights=weights, inputs=8)
+        assert other.weights is not None
+        flags += [f'-DBESIDE="{made.weights}"', f'-DOTHER="{other.weights}"']
+    assert output(compiled(HERE / "checks.c", made, *flags)) == "done\n"
+
+
+def test_the_shared_library_and_an_ordinary_program(tmp_path: Path):
+    made = build(cell("gru", 8, 16), tmp_path, name="gru", inputs=8)
+    assert output(compiled(HERE / "checks.c", made, shared=True)) == "done\n"
+
+
+def test_the_example(tmp_path: Path):
+    file = ROOT / "src/stepnet/cli/data/speaker_gru.safetensors"
+    layer, _ = commands.load(file, commands.choice(None, None, None, None))
+    made = build(layer, tmp_path, name="speaker_gru")
+    printed = output(compiled(ROOT / "examples" / "speaker_stream.c", made, *SANITISED)).splitlines()
+    assert printed[:2] == ["steps 20, outputs per step 64", "the same in pieces: yes"]
+    values = ((np.arange(20 * 12) % 17) / 8 - 1).astype("float32").reshape(20, 12)
+    _, final = layer(sn.Ragged(values, (np.array([0, 13, 20]),)), engine="llvm")
+    assert_same_bits(np.array(printed[2:], "float32"), final[1, :4])
+
+
+# ---- every array between pages that may not be touched -----------------------------------------------------
+
+HARNESS = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "model.h"
+
+/* Memory of so many bytes, with pages around it that end the program: it ends at one, or begins at one. */
+static void *guarded(size_t size, int at_end)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), held = (size + page - 1) / page * page;
+    char *memory = mmap(NULL, held + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE)) exit(3);
+    if (mprotect(memory + page + held, page, PROT_NONE)) exit(3);
+    memset(memory + page, 0x7f, held);
+    return memory + page + (at_end ? held - size : 0);
+}
+
+static void *array(const char *folder, const char *name, int at_end)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s.in", folder, name);
+    FILE *file = fopen(path, "rb");
+    if (!file || fseek(file, 0, SEEK_END)) exit(4);
+    size_t size = (size_t)ftell(file);
+    rewind(file);
+    void *memory = guarded(size, at_end);
+    if (fread(memory, 1, size, file) != size || fclose(file)) exit(4);
+    return memory;
+}
+
+static void put(const char *folder, const char *name, int at_end, const void *memory, size_t size)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s.%d", folder, name, at_end);
+    FILE *file = fopen(path, "wb");
+    if (!file || fwrite(memory, 1, size, file) != size || fclose(file)) exit(5);
+}
+
+int main(int count, char **folders)
+{
+    model_context *context;
+    if (model_new(&context)) return 1;
+    for (int number = 1; number < count; number++)
+        for (int at_end = 0; at_end < 2; at_end++) {
+            const char *folder = folders[number];
+            int64_t *offsets = array(folder, "offsets", at_end), rows, steps;
+            memcpy(&rows, array(folder, "rows", 0), sizeof rows);
+            steps = rows ? offsets[rows] : 0;
+            (void)steps;
+@DECLARED@
+            if (model_run(context, rows, offsets, @NAMES@)) return 2;
+@PUT@
+        }
+    model_free(context);
+    return 0;
+}
+"""
+
+
+def harness(made: Build) -> str:
+    """The program that runs a library on arrays in files."""
+    about = load(made.shared, trust=True).about
+    declared, put = list[str](), list[str]()
+    for each in about.arrays:
+        type_, size = C_TYPES[each.dtype], int(np.prod(each.shape, dtype=int))
+        if each.kind in ("output", "final"):
+            bytes_ = f"(size_t){'rows' if each.by_row else 'steps'} * {size} * sizeof({type_})"
+            declared.append(f"{type_} *{each.name} = guarded({bytes_}, at_end);")
+            put.append(f'put(folder, "{each.name}", at_end, {each.name}, {bytes_});')
+        else:
+            declared.append(f'{type_} *{each.name} = array(folder, "{each.name}", at_end);')
+    names = ", ".join(each.name for each in about.arrays)
+    return (
+        HARNESS.replace("@DECLARED@", "\n".join(declared))
+        .replace("@PUT@", "\n".join(put))
+        .replace("@NAMES@", names)
+    )
+
+
+MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "pooled": (sn.Graph(pooled, np.random.default_rng(5).normal(size=(16, 3)).astype("float32")), ()),
+    "stack": (sn.Stack([cell("lstm", 8, 5), cell("gru", 5, 7)]), (5, 5, 7)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_bits_within_arrays_between_guarded_pages(name: str, tmp_path: Path):
+    model, memories = MODELS[name]
+    made = build(model, tmp_path, inputs=8)
+    library = load(made.shared, trust=True)
+    (tmp_path / "main.c").write_text(harness(made))
+    program = compiled(tmp_path / "main.c", made, *SANITISED)
+    folders, expected = list[Path](), list[Any]()
+    for number, lengths in enumerate(LENGTHS):
+        x = sequences(lengths, 8, seed=number)
+        h = [np.random.default_rng(number).normal(size=(len(x), n)).astype("float32") for n in memories]
+        initial = ({"h": h[0], "c": h[1]}, h[2]) if h else None
+        arguments = model(x, initial, engine="llvm") if h else model(x, engine="llvm")
+        expected.append([getattr(leaf, "values", leaf) for leaf in leaves(arguments)])
+        folders.append(tmp_path / str(number))
+        folders[-1].mkdir()
+        arrays = {**given(library, x, initial), "offsets": x.offsets[0], "rows": np.array([len(x)])}
+        for key, array in arrays.items():
+            (folders[-1] / f"{key}.in").write_bytes(np.asarray(getattr(array, "values", array)).tobytes())
+    assert output(program, *map(str, folders)) == ""
+    names = [each.name for each in library.about.arrays if each.kind in ("output", "final")]
+    for folder, right in zip(folders, expected, strict=True):
+        for at_end in (0, 1):
+            assert_written(folder, names, right, at_end)
+
+
+def assert_written(folder: Path, names: Sequence[str], right: Sequence[Any], at_end: int) -> None:
+    """Asserts that the program wrote these arrays."""
+    for name, array in zip(names, right, strict=True):
+        made = np.frombuffer((folder / f"{name}.{at_end}").read_bytes(), array.dtype)
+        assert_same_bits(made, array.reshape(-1))
