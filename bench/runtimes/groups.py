@@ -95,17 +95,19 @@ def table() -> tuple[Group, ...]:
             (
                 "bidirectional",
                 "Both directions",
-                OF_LENGTHS,
+                ("one thread", *OF_LENGTHS),
                 [
                     *both((1, 64), (1, 256), (16, 64), (16, 256), directions=2),
+                    *sized("gru", (1, 512), directions=2),
                     *both((16, 128), time=500, lengths="log-normal", directions=2),
                 ],
             ),
             (
                 "layers",
                 "Layers",
-                LIBRARIES,
+                ("one thread", *LIBRARIES),
                 [case for count in (2, 3, 4) for case in both(*few, layers=count)]
+                + sized("gru", (1, 512), layers=2)
                 + sized("lstm", (16, 128), layers=2, directions=2),
             ),
             (

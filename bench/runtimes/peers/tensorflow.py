@@ -41,20 +41,18 @@ def layers_of(work: Work) -> tuple[Callable[..., Any], list[list[Any]]]:
     keras = imported("keras", "")
     kind = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}[work.cell]
     made: list[list[Any]] = []
+    whole: list[Any] = []
     features = work.inputs
     for both in work.recurrences:
-        line: list[Any] = []
-        for p, backwards in zip(both, (False, True), strict=False):
-            layer = kind(work.hidden, return_sequences=True, go_backwards=backwards, dtype=work.dtype)
-            layer.build((None, None, features))
-            layer.set_weights(arrays_of(work, p))
-            line.append(layer)
+        layer = kind(work.hidden, return_sequences=True, dtype=work.dtype)
+        layer = layer if len(both) == 1 else keras.layers.Bidirectional(layer)
+        layer.build((None, None, features))
+        line = [layer] if len(both) == 1 else [layer.forward_layer, layer.backward_layer]
+        for one, p in zip(line, both, strict=True):
+            one.set_weights(arrays_of(work, p))
+        whole.append(layer)
         made.append(line)
         features = work.hidden * len(both)
-    whole = [
-        line[0] if len(line) == 1 else keras.layers.Bidirectional(*line[:1], backward_layer=line[1])
-        for line in made
-    ]
 
     def forward(x: Any, mask: Any) -> Any:
         for layer in whole:
