@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -60,7 +61,9 @@ def bench(
     hidden: Annotated[
         str, typer.Option(help="Widths of the memory and of the inputs. [of a grid: 64,256; quick: 64]")
     ] = "",
-    time: Annotated[int, typer.Option(min=1, help="Steps of the longest sequence, of a grid.")] = 100,
+    steps: Annotated[
+        int, typer.Option("--time", min=1, help="Steps of the longest sequence, of a grid.")
+    ] = 100,
     ragged: Annotated[
         Shape, typer.Option(help="Sequences of one length, of different ones, or both, of a grid.")
     ] = Shape.BOTH,
@@ -77,6 +80,12 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Merge the results into bench/saved/, in the processor's file.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option(min=0, help="No case begins after so many seconds; 0 for no limit.")
+    ] = 0,
+    rest: Annotated[
+        bool, typer.Option("--rest", help="Only cases that --save's or --keep's file does not have.")
     ] = False,
     save: Annotated[Path | None, typer.Option(help="Merge the results into this file, as JSON.")] = None,
     compare: Annotated[Path | None, typer.Option(help="Show the change since a saved run.")] = None,
@@ -100,18 +109,22 @@ def bench(
             batches or ([1, 16] if quick else [1, 16, 64]),
             hiddens or ([64] if quick else [64, 256]),
             lengths,
-            time,
+            steps,
             dtype,
             "training" if training else mode,
         )
         parts = [Part("", (), tuple(cases))]
     if peers:
         parts = [replace(part, peers=tuple(words(peers))) for part in parts]
-    settings = Settings(threads or processors(), rounds or (3 if quick else 5), turn=0.02 if quick else 0.05)
+    machine = machine_facts(threads or processors())
+    file = save or (saved.path_of(machine) if keep else None)
+    if rest:
+        parts = rest_of(parts, file)
+    settings = Settings(machine["threads"], rounds or (3 if quick else 5), turn=0.02 if quick else 0.05)
     console = Console(stderr=as_json)
-    found = run(parts, settings, engine, console, promised=preset == "targets")
-    for path in [save] if save is not None else [saved.path_of(found.machine)] if keep else []:
-        saved.save(found, path)
+    found = run(parts, settings, engine, console, promised=preset == "targets", limit=limit)
+    if file is not None:
+        saved.save(found, file)
     if plot is not None:
         draw(found, plot)
     if as_json:
@@ -145,6 +158,19 @@ def parts_of(
     return found
 
 
+def rest_of(parts: Sequence[Part], file: Path | None) -> list[Part]:
+    """The cases that a file of results does not have in their group."""
+    if file is None:
+        raise InputError("--rest leaves out the cases of a file: name it with --save, or pass --keep")
+    known = saved.load(file).results if file.exists() else []
+    there = {(result.group, result.case) for result in known}
+    left = [
+        replace(part, cases=tuple(case for case in part.cases if (part.group, case) not in there))
+        for part in parts
+    ]
+    return [part for part in left if part.cases]
+
+
 def show(found: Run, before: Saved | None, console: Console) -> None:
     """Print the tables."""
     report.show(found, console)
@@ -162,23 +188,32 @@ def run(
     engine: str = "auto",
     console: Console | None = None,
     promised: bool = False,
+    limit: float = 0,
 ) -> Run:
-    """Every case timed, with a progress bar; `promised`: the times of importing and compiling too."""
+    """Every case timed, with a progress bar; `promised`: the times of importing and compiling too. After `limit`
+    seconds no further case begins.
+    """
     if not any(part.cases for part in parts):
         raise InputError(
-            "there is nothing to time: no case has these sizes (a batch of one sequence is never ragged)"
+            "there is nothing to time: no case has these sizes (a batch of one sequence is never ragged), or "
+            "the file has them all"
         )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     found: list[Result] = []
     missing: dict[str, str] = {}
     versions: dict[str, dict[str, str]] = {}
+    end = time.monotonic() + limit if limit else float("inf")
     # Drawn between turns alone, so that it takes no time from them.
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
         task = bar.add_task("starting", total=sum(len(part.cases) for part in parts))
         seconds = facts(engine, settings.rounds) if promised else {}
         for part in parts:
+            if time.monotonic() > end:
+                break
             with workers(chosen(part.peers), settings.threads, engine) as processes:
                 for case in part.cases:
+                    if time.monotonic() > end:
+                        break
 
                     def told(doing: str, case: Case = case) -> None:
                         bar.update(task, description=f"{case}: {doing}", refresh=True)
