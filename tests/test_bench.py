@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from installed_onednn import missing_onednn
 from tolerance import assert_close
 from typer.testing import CliRunner
 
-from bench.runtimes import groups, measure, oracle, page, results, runner, saved, targets
+from bench.runtimes import command, groups, measure, oracle, page, results, runner, saved, targets
 from bench.runtimes.cases import Case
 from bench.runtimes.command import bench, parts_of
 from bench.runtimes.groups import GROUPS, PRESETS, chosen_cases, grid, vowels_case
@@ -405,12 +406,18 @@ class FakeWorker:
     spoil: Any = np.asarray
     missing: str | None = None
     running: bool = True
+    spins: int = 0
     starts: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     asked: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def peer(self) -> Peer:
         return Peer(self.name, "")
+
+    @property
+    def processor_seconds(self) -> float:
+        self.spins = max(0, self.spins - 1)
+        return float(self.spins)
 
     def ask(self, **request: Any) -> dict[str, Any]:
         self.asked.append(request)
@@ -439,6 +446,31 @@ def test_peers_take_turns():
     log: list[str] = []
     measured(*(FakeWorker(name, log) for name in ("stepnet", "a", "b")))
     assert log == [f"{name} {do}" for do in ("prepare", *["run"] * 4) for name in ("stepnet", "a", "b")]
+
+
+def test_the_next_turn_waits_for_threads_that_spin(monkeypatch: pytest.MonkeyPatch):
+    slept: list[float] = []
+    monkeypatch.setattr(measure.time, "sleep", slept.append)
+    spinning: Any = FakeWorker("a", [], spins=5)
+    measure.settle(spinning, replace(SETTINGS, pause=0.01))
+    assert slept == [0.01] * 6
+    clock = iter(range(100))
+    monkeypatch.setattr(measure.time, "monotonic", lambda: 0.1 * next(clock))
+    spinning.spins = 1000
+    measure.settle(spinning, replace(SETTINGS, pause=0.01, most_pause=0.35))
+    assert len(slept) == 6 + 4  # three that fit, and the last
+
+
+def test_the_time_that_a_process_had_grows_while_it_works(tmp_path: Path):
+    write_arrays(tmp_path / "in.npz", TINY)
+    files = {"arrays": str(tmp_path / "in.npz"), "outputs": str(tmp_path / "out.npz")}
+    with Worker(PEERS[0], 1, {"engine": "interpret"}) as process:
+        before = process.processor_seconds
+        if before is None:
+            pytest.skip("the system does not say")
+        process.ask(do="prepare", case=TINY.record, **files)
+        process.ask(do="run", count=60)
+        assert process.processor_seconds > before
 
 
 def test_a_start_is_a_process_of_its_own_with_caches_that_are_empty_if_it_is_cold():
@@ -834,6 +866,23 @@ def test_the_command_times_saves_and_compares(tmp_path: Path):
     second = invoked(*size, *how, "--compare", file)
     assert second.exit_code == 0, second.output
     assert "before and now" in second.output
+
+
+def test_a_later_run_times_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = str(tmp_path / "run.json")
+    cases = (replace(TINY, cell="custom"), replace(TINY, cell="minimal"))
+    monkeypatch.setitem(GROUPS, "two", groups.Group("two", "Two", (), cases))
+    how = ("--group", "two", "--peers", "stepnet", "--engine", "interpret", "--rounds", "1", "--threads", "1")
+    clock = count(0, 100)
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
+    for name in ("custom", "minimal"):
+        done = invoked(*how, "--save", file, "--rest", "--limit", "50", "--json")
+        assert done.exit_code == 0, done.output
+        assert [case["name"] for case in json.loads(done.stdout)["cases"]] == [f"{name} 3x16 ragged T=5 I=4"]
+    assert [result.case for result in saved.load(Path(file)).results] == list(cases)
+    done = invoked(*how, "--save", file, "--rest")
+    assert "the file has them all" in str(done.exception)
+    assert "--rest leaves out" in str(invoked(*how, "--rest").exception)
 
 
 def test_wrong_usage_is_told_apart_from_wrong_input():

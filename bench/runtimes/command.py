@@ -191,7 +191,7 @@ def run(
     limit: float = 0,
 ) -> Run:
     """Every case timed, with a progress bar; `promised`: the times of importing and compiling too. After `limit`
-    seconds no further case begins.
+    seconds no case begins but the first.
     """
     if not any(part.cases for part in parts):
         raise InputError(
@@ -208,11 +208,11 @@ def run(
         task = bar.add_task("starting", total=sum(len(part.cases) for part in parts))
         seconds = facts(engine, settings.rounds) if promised else {}
         for part in parts:
-            if time.monotonic() > end:
+            if found and time.monotonic() > end:
                 break
             with workers(chosen(part.peers), settings.threads, engine) as processes:
                 for case in part.cases:
-                    if time.monotonic() > end:
+                    if found and time.monotonic() > end:
                         break
 
                     def told(doing: str, case: Case = case) -> None:

@@ -31,13 +31,15 @@ CACHES = ("STEPNET_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME")
 class Settings:
     """How to time: `rounds` turns for each peer, each of about `turn` seconds, `pause` seconds between turns.
 
-    The pause is for the peer before: its threads may spin for a while after they are done.
+    The pause is for the peer before, whose threads may spin after they are done: it lasts until they had no
+    processor for as long again, `most_pause` seconds at most (Intel's OpenMP spins for 0.2).
     """
 
     threads: int
     rounds: int = 5
     turn: float = 0.05
     pause: float = 0.03
+    most_pause: float = 0.5
     most_calls: int = 200
 
 
@@ -129,19 +131,28 @@ def alternate(turns: Turns, settings: Settings, told: Progress, files: tuple[Pat
             if worker.peer.name in turns.failures:
                 continue
             told(f"{worker.peer.name}, round {number + 1} of {settings.rounds}")
-            time.sleep(settings.pause)
             try:
                 took = turn(worker, turns.case, turns.calls.get(worker, 1), files)
             except WorkerError as error:
                 turns.failures[worker.peer.name] = str(error)
                 continue
+            settle(worker, settings)
             if number < 0:
                 turns.calls[worker] = calls_of(turns.case, took, settings)
             else:
                 seconds.append(float(f"{took:.5g}"))
         if number >= 0:
-            time.sleep(settings.pause)
             turns.peaks.append(peak(turns.case.dtype, turns.case.weight_bytes, settings.threads))
+
+
+def settle(worker: Worker, settings: Settings) -> None:
+    """Wait until the threads of a peer rest."""
+    end = time.monotonic() + settings.most_pause
+    before, now = None, worker.processor_seconds
+    while before != now and time.monotonic() < end:
+        time.sleep(settings.pause)
+        before, now = now, worker.processor_seconds
+    time.sleep(settings.pause)
 
 
 def calls_of(case: Case, seconds: float, settings: Settings) -> int:

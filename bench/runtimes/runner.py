@@ -143,6 +143,17 @@ class Worker:
         """Whether there is a process to ask."""
         return self._process is not None
 
+    @property
+    def processor_seconds(self) -> float | None:
+        """The processors' time that its process had so far; None where the system does not say."""
+        if self._process is None:
+            return None
+        file = Path(f"/proc/{self._process.pid}/stat")
+        if not file.exists():
+            return None
+        fields = file.read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def ask(self, **request: Any) -> dict[str, Any]:
         """Its answer; raises `WorkerError` with its last words if it ends instead, or takes too long."""
         process = self._process
