@@ -17,8 +17,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Mode:
-    """What is run and timed: what users read of it, how many times its unit is a second, whether the time is of
-    one step, and how many times the products of a forward pass it has.
+    """What is run and timed: what users read of it, how many times its unit is a second, whether the time is
+    of one step, and how many times the products of a forward pass it has.
     """
 
     title: str
@@ -35,9 +35,9 @@ MODES = {
     "start": Mode("first result"),
     "cold start": Mode("first result ever"),
 }
-"""forward: outputs of all steps. training: forward, backward, and the gradients of inputs and weights. stream: one
-step at a time, the state carried on. start: from the start of a process to its first outputs, with the caches on
-disk that an earlier process left. cold start: the same with empty caches.
+"""forward: outputs of all steps. training: forward, backward, and the gradients of inputs and weights.
+stream: one step at a time, the state carried on. start: from the start of a process to its first outputs,
+with the caches on disk that an earlier process left. cold start: the same with empty caches.
 """
 
 
@@ -54,7 +54,9 @@ def uniform(batch: int, time: int) -> Array:
 
 
 def lognormal(batch: int, time: int) -> Array:
-    """Lengths as of sentences and recordings: log-normal around an eighth of the longest, at least a hundredth."""
+    """Lengths as of sentences and recordings: log-normal around an eighth of the longest, at least a
+    hundredth.
+    """
     random = np.random.default_rng(1)
     lengths = np.exp(random.normal(np.log(time / 8), 0.8, batch)).astype(np.int64)
     lengths = np.clip(lengths, max(1, time // 100), time)
@@ -73,7 +75,9 @@ LENGTHS: dict[str, Callable[[int, int], Array]] = {
     "log-normal": lognormal,
     "vowels": of_vowels,
 }
-"""How long the sequences of a case are, from their number and the longest one's steps, by the case's `lengths`."""
+"""How long the sequences of a case are, from their number and the longest one's steps, by the case's
+`lengths`.
+"""
 
 # Numbers that weights are uniform between, where it is not ±1/sqrt(hidden), as frameworks start them.
 RANGES = {"a": (0.5, 0.999), "gW": (0.5, 1.5), "gR": (0.5, 1.5), "gc": (0.5, 1.5)}
@@ -81,8 +85,8 @@ RANGES = {"a": (0.5, 0.999), "gW": (0.5, 1.5), "gR": (0.5, 1.5), "gc": (0.5, 1.5
 
 @dataclass(frozen=True)
 class Case:
-    """One cell at one size. `time` is the longest sequence's number of steps, `lengths` a name of LENGTHS, `mode`
-    one of MODES; `directions` is 2 for both, and `busy` a number of processes that count meanwhile.
+    """One cell at one size. `time` is the longest sequence's number of steps, `lengths` a name of LENGTHS,
+    `mode` one of MODES; `directions` is 2 for both, and `busy` a number of processes that count meanwhile.
 
     >>> print(Case("gru", 16, 100, 256, 256, "ragged"))
     gru 16x256 ragged
@@ -203,8 +207,8 @@ class Case:
         return asdict(self)
 
     def arrays(self, seed: int = 0) -> dict[str, Array]:
-        """Weights by name (see `weight_shapes`), values [steps, inputs] with the sequences end to end, lengths
-        [batch], and for training the cotangents [steps, outputs] of the outputs.
+        """Weights by name (see `weight_shapes`), values [steps, inputs] with the sequences end to end,
+        lengths [batch], and for training the cotangents [steps, outputs] of the outputs.
         """
         random, bound = np.random.default_rng(seed), self.hidden**-0.5
         numbers = {

@@ -190,8 +190,8 @@ def run(
     promised: bool = False,
     limit: float = 0,
 ) -> Run:
-    """Every case timed, with a progress bar; `promised`: the times of importing and compiling too. After `limit`
-    seconds no case begins but the first.
+    """Every case timed, with a progress bar; `promised`: the times of importing and compiling too. After
+    `limit` seconds no case begins but the first.
     """
     if not any(part.cases for part in parts):
         raise InputError(

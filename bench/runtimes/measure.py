@@ -1,4 +1,5 @@
-"""The timing itself: peers in turns, one at a time, each checked first to compute what the case's equations give.
+"""The timing itself: peers in turns, one at a time, each checked first to compute what the case's equations
+give.
 
 case --oracle--> right answers;  peer --prepare--> answers, compared;  rounds of turns --> Timing of each
 """
@@ -123,8 +124,8 @@ def prepared(worker: Worker, case: Case, arrays: Path, outputs: Path) -> tuple[s
 
 
 def alternate(turns: Turns, settings: Settings, told: Progress, files: tuple[Path, Path]) -> None:
-    """The rounds. One is a turn of each peer, and a measurement of the machine; the first is not counted: it tells
-    how many calls fill a turn.
+    """The rounds. One is a turn of each peer, and a measurement of the machine; the first is not counted: it
+    tells how many calls fill a turn.
     """
     for number in range(-1, settings.rounds):
         for worker, seconds in turns.rounds.items():

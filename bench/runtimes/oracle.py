@@ -1,4 +1,5 @@
-"""What a case should give, in float64: its equations in NumPy, and gradients by PyTorch's autograd through them.
+"""What a case should give, in float64: its equations in NumPy, and gradients by PyTorch's autograd through
+them.
 
 case, arrays -> outputs [steps, outputs], or the gradients of inputs and weights by name
 """

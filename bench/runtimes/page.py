@@ -22,13 +22,14 @@ PAGE, SUMMARY = DOCS / "comparison.md", DOCS / "benchmarks.md"
 BEGIN, END = "<!-- made by make bench-docs -->", "<!-- end of what make bench-docs made -->"
 INTRODUCTION = """# Beside other libraries
 
-Made from `bench/saved/` by `make bench-docs`. [Benchmarks](benchmarks.md#against-other-libraries) says what is compared,
-and `bench/README.md` how.
+Made from `bench/saved/` by `make bench-docs`. [Benchmarks](benchmarks.md#against-other-libraries) says what
+is compared, and `bench/README.md` how.
 
-Times are medians over rounds in which all take turns. `ratio` is the time of the best peer divided by that of stepnet, the
-median over rounds: above 1 stepnet is faster, and * marks where it is behind. `prototype` and `one thread` (stepnet on one
-thread) are marks to compare with, and never the best peer. ~ marks a case in which rounds are far apart or another
-process ran: its figures say little. A letter in place of a time is a reason below the table.
+Times are medians over rounds in which all take turns. `ratio` is the time of the best peer divided by that
+of stepnet, the median over rounds: above 1 stepnet is faster, and * marks where it is behind. `prototype`
+and `one thread` (stepnet on one thread) are marks to compare with, and never the best peer. ~ marks a case
+in which rounds are far apart or another process ran: its figures say little. A letter in place of a time is
+a reason below the table.
 """
 
 

@@ -13,9 +13,10 @@ from bench.runtimes.runner import OURS
 from bench.runtimes.targets import Target
 
 EXPLANATION = (
-    "Times are medians over rounds, ± half of what lies between their quartiles. ratio: "
-    "the best peer's time over stepnet's; the prototype and one thread are none; * where we are behind. fma, stream: stepnet's share of the most "
-    "multiply-adds, and bytes of weights, a second that this machine reached in the same rounds."
+    "Times are medians over rounds, ± half of what lies between their quartiles. ratio: the best peer's time "
+    "over stepnet's, * where we are behind; the prototype and one thread are no peers. fma, stream: "
+    "stepnet's share of the most multiply-adds, and bytes of weights, a second that this machine reached in "
+    "the same rounds."
 )
 
 
@@ -51,7 +52,7 @@ def times(run: Run, unit: str) -> Table:
 
 
 def means(run: Run) -> Table:
-    """One row for each group: the geometric mean of each peer's ratios, and in how many cases we are behind."""
+    """One row for each group: the geometric means of ratios, and in how many cases we are behind."""
     groups = {result.group: None for result in run.results}
     names = sorted({name for result in run.results for name in result.timings} - {OURS}, key=order(run))
     table = Table(title="each peer's time over stepnet's, geometric means")

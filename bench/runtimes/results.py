@@ -45,8 +45,8 @@ class Timing:
 
 @dataclass(frozen=True)
 class Result:
-    """One case: the timing of each peer, or why there is none, and the peak of the machine meanwhile. `group`: the
-    group of cases that it was run in, "" for none.
+    """One case: the timing of each peer, or why there is none, and the peak of the machine meanwhile.
+    `group`: the group of cases that it was run in, "" for none.
     """
 
     case: Case
@@ -82,8 +82,8 @@ class Result:
 
     @property
     def disturbed(self) -> bool:
-        """Whether something else disturbed ours or the best peer: their rounds are far apart, or other processes
-        had the processors (which is wanted where the case is busy).
+        """Whether something else disturbed ours or the best peer: their rounds are far apart, or other
+        processes had the processors (which is wanted where the case is busy).
         """
         names = [OURS, *([self.best] if self.best else [])]
         apart = any(2 * self.timings[name].spread > SPREAD for name in names if name in self.timings)
@@ -206,8 +206,8 @@ def checked(record: Any, name: str, kind: type) -> Any:
 
 
 def mean_ratio(results: Sequence[Result], name: str | None = None) -> float | None:
-    """The geometric mean of how many times as long as ours a peer takes; without a name, the best of each case.
-    None where it was timed in no case.
+    """The geometric mean of how many times as long as ours a peer takes; without a name, the best of each
+    case. None where it was timed in no case.
     """
     ratios = [result.ratio(result.best if name is None else name) for result in results]
     known = [ratio for ratio in ratios if ratio is not None]

@@ -29,8 +29,8 @@ runpy.run_module("peers", alter_sys=True)
 
 @dataclass(frozen=True)
 class Peer:
-    """One runtime in one form: its module in peers/, options for it, the environment it is installed in ("" for
-    the one that stepnet is in), and its number of threads where that is always the same.
+    """One runtime in one form: its module in peers/, options for it, the environment it is installed in (""
+    for the one that stepnet is in), and its number of threads where that is always the same.
     """
 
     name: str

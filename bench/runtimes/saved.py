@@ -2,8 +2,8 @@
 
     file of runs + a run --merged--> file of runs
 
-A case that is measured anew takes the place of the earlier result, whole: ratios are of one run. Each run keeps
-its date, command, versions and settings.
+A case that is measured anew takes the place of the earlier result, whole: ratios are of one run. Each run
+keeps its date, command, versions and settings.
 """
 
 import json

@@ -35,8 +35,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Promise:
-    """How many times as long as ours the fastest of some peers takes at least, in the cases that `holds` chooses.
-    `needs`: whether all of these peers must have been timed.
+    """How many times as long as ours the fastest of some peers takes at least, in the cases that `holds`
+    chooses. `needs`: whether all of these peers must have been timed.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""The cells as equations, for runtimes that take equations: one text for stepnet's arrays, NumPy's, torch's and
-JAX's.
+"""The cells as equations, for runtimes that take equations: one text for stepnet's arrays, NumPy's, torch's
+and JAX's.
 
-A step is (a, memory, p, f) -> (output, memory). `a` is what a cell's `ahead` makes of the inputs of any number of
-steps, before the recurrence runs; p the parameters; f the functions of the runtime (`Functions`). A memory is an
-array [rows, features], or a dict of arrays where the cell has several.
+A step is (a, memory, p, f) -> (output, memory). `a` is what a cell's `ahead` makes of the inputs of any
+number of steps, before the recurrence runs; p the parameters; f the functions of the runtime (`Functions`).
+A memory is an array [rows, features], or a dict of arrays where the cell has several.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ EPSILON = 1e-5  # of a layer normalization
 
 
 class Functions(NamedTuple):
-    """The functions of a runtime that the equations need. normalized: (values - mean) / sqrt(variance + EPSILON)
-    over the last axis.
+    """The functions of a runtime that the equations need. normalized: (values - mean) / sqrt(variance +
+    EPSILON) over the last axis.
     """
 
     sigmoid: Any
@@ -95,7 +95,9 @@ def normalized_products(x: Any, p: Any, f: Functions) -> Any:
 
 
 def layernorm_lstm(a: Any, memory: Any, p: Any, f: Functions) -> tuple[Any, Any]:
-    """An LSTM with layer normalization of both products and of c (Ba, Kiros and Hinton, 2016); gates i, f, g, o."""
+    """An LSTM with layer normalization of both products and of c (Ba, Kiros and Hinton, 2016); gates i, f,
+    g, o.
+    """
     h, c = memory["h"], memory["c"]
     H = h.shape[-1]
     u = a + f.normalized(h @ p["R"]) * p["gR"]
@@ -153,8 +155,8 @@ def diagonal(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: its step, what is computed ahead of it, and the shapes of weights and memories by name, from the
-    inputs I and the units H. A cell of one memory named h takes and gives the array itself.
+    """A cell: its step, what is computed ahead of it, and the shapes of weights and memories by name, from
+    the inputs I and the units H. A cell of one memory named h takes and gives the array itself.
     """
 
     step: Step
@@ -170,18 +172,18 @@ class Cell:
 
 def gated(gates: int, **more: int) -> Callable[[int, int], Shapes]:
     """W, R and b of so many gates, and further vectors of so many times H."""
-    return lambda I, H: {
-        "W": (I, gates * H),
+    return lambda n, H: {
+        "W": (n, gates * H),
         "R": (H, gates * H),
         "b": (gates * H,),
         **{name: (size * H,) for name, size in more.items()},
     }
 
 
-def of_heads(I: int, H: int) -> Shapes:  # noqa: E741
+def of_heads(inputs: int, hidden: int) -> Shapes:
     """The weights of an mLSTM."""
-    each = (I, HEADS, H // HEADS)
-    return {"W": (I, 2 * HEADS), "b": (2 * HEADS,), "q": each, "k": each, "v": each, "o": each}
+    each = (inputs, HEADS, hidden // HEADS)
+    return {"W": (inputs, 2 * HEADS), "b": (2 * HEADS,), "q": each, "k": each, "v": each, "o": each}
 
 
 def memory_of_heads(H: int) -> Shapes:
@@ -203,5 +205,5 @@ CELLS: dict[str, Cell] = {
     "gru_before": Cell(gru_before, gated(3)),
     "layernorm_lstm": Cell(layernorm_lstm, gated(4, gW=4, gR=4, gc=1, bc=1), two, ahead=normalized_products),
     "mlstm": Cell(mlstm, of_heads, memory_of_heads, projections),
-    "diagonal": Cell(diagonal, lambda I, H: {"W": (I, H), "b": (H,), "a": (H,)}),  # noqa: E741
+    "diagonal": Cell(diagonal, lambda n, H: {"W": (n, H), "b": (H,), "a": (H,)}),
 }

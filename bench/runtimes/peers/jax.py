@@ -16,7 +16,9 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
 
 
 def forward_of(jax: Any, work: Work) -> Any:
-    """The function from weights (see `Work.recurrences`) and padded inputs [time, batch, inputs] to the outputs."""
+    """The function from weights (see `Work.recurrences`) and padded inputs [time, batch, inputs] to the
+    outputs.
+    """
     numpy, cell = jax.numpy, CELLS[work.cell]
     functions = functions_like_numpy(numpy, jax.nn.sigmoid)
     turned = work.turned()[..., None]

@@ -1,4 +1,5 @@
-"""oneDNN: its primitive alone, executed on memory that is filled once, through stepnet's access to the library.
+"""oneDNN: its primitive alone, executed on memory that is filled once, through stepnet's access to the
+library.
 
 Layers and directions are stepnet's engine onednn, which joins them in one primitive where oneDNN has such.
 """

@@ -125,8 +125,8 @@ def stored(work: Work, both: list[dict[str, Array]]) -> dict[str, Array]:
 
 
 def model(work: Work, stream: bool) -> bytes:
-    """The model: X [time, batch, inputs], lengths [batch] where ragged -> Y [time, batch, outputs]. For a stream:
-    X of one step, and the old state -> the new state, the output being part of it.
+    """The model: X [time, batch, inputs], lengths [batch] where ragged -> Y [time, batch, outputs]. For a
+    stream: X of one step, and the old state -> the new state, the output being part of it.
     """
     onnx = imported("onnx", "")
     helper, number = onnx.helper, onnx.TensorProto

@@ -143,11 +143,12 @@ def trained(torch: Any, work: Work, forward: Forward, parameters: Parameters, pa
         if packed:
             of_inputs = inputs._replace(data=of_inputs)
         found = {"values": end_to_end(torch, work, of_inputs)}
-        for (name, parameter), gradient in zip(parameters.items(), others, strict=True):
-            name = named(name, work)
+        for parameter, gradient in zip(parameters, others, strict=True):
+            name = named(parameter, work)
             if name in work.weights:
-                own = name in parameters  # nn's matrices are [gates hidden, inputs], a cell's own are ours
-                found[name] = gradient.numpy() if own or gradient.ndim < 2 else gradient.numpy().T
+                found[name] = gradient.numpy()
+                if name not in parameters and gradient.ndim > 1:  # nn's matrices are [gates hidden, inputs]
+                    found[name] = found[name].T
         return found
 
     return Prepared(run, gradients)
@@ -209,8 +210,9 @@ def library(layers: Any, torch: Any, work: Work) -> tuple[Forward, Parameters]:
 
 
 def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
-    """A Python loop over padded steps, and its parameters by the case's names; what is computed from the inputs
-    alone is one operation for all steps, ahead of it, as people write it. Compiled, if the options say so.
+    """A Python loop over padded steps, and its parameters by the case's names; what is computed from the
+    inputs alone is one operation for all steps, ahead of it, as people write it. Compiled, if the options
+    say so.
     """
     cell, f = CELLS[work.cell], functions(torch)
     layers = [

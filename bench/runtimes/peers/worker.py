@@ -9,8 +9,8 @@ The outputs of one run are left in the file named, [steps, outputs] with the seq
 training that are the gradients of the inputs, [steps, inputs], and of all weights, by name. Anything else is
 a defect: the process ends, with the traceback on stderr. It ends quietly at the end of its input.
 
-A module of this folder is a runtime: it has `start(threads, options) -> versions`, and a function for each mode
-that it has: `prepare(work) -> Prepared` for forward, `prepare_training`, `prepare_stream`.
+A module of this folder is a runtime: it has `start(threads, options) -> versions`, and a function for each
+mode that it has: `prepare(work) -> Prepared` for forward, `prepare_training`, `prepare_stream`.
 """
 
 import json
@@ -30,8 +30,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case made ready: `run` is timed; `outputs` makes [steps, outputs] of what it returned, or for training
-    the gradients by name.
+    """A case made ready: `run` is timed; `outputs` makes [steps, outputs] of what it returned, or for
+    training the gradients by name.
     """
 
     run: Callable[[], Any]
@@ -113,8 +113,8 @@ class Work:
         return inside.reshape(len(inside), -1)
 
     def turned(self) -> Array:
-        """Which step is read in which when sequences are read from their own last step, [time, batch]; padding
-        stays where it is.
+        """Which step is read in which when sequences are read from their own last step, [time, batch];
+        padding stays where it is.
         """
         at, lengths = np.arange(int(self.lengths.max()))[:, None], self.lengths[None]
         return np.where(at < lengths, lengths - 1 - at, at)
@@ -124,8 +124,8 @@ class Work:
 
 
 def streamed(work: Work, start: Callable[[], Callable[[Any], Any]], form: Callable[[Array], Any]) -> Prepared:
-    """Steps of a stream, one after the other. `start` begins a stream: it gives a function from one step's inputs
-    [batch, inputs], in the form that the runtime likes best, to its outputs [batch, hidden].
+    """Steps of a stream, one after the other. `start` begins a stream: it gives a function from one step's
+    inputs [batch, inputs], in the form that the runtime likes best, to its outputs [batch, hidden].
     """
     given = [form(x) for x in work.padded(time_major=True)]
     step = start()
