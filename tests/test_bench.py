@@ -470,7 +470,7 @@ def test_the_time_that_a_process_had_grows_while_it_works(tmp_path: Path):
             pytest.skip("the system does not say")
         process.ask(do="prepare", case=TINY.record, **files)
         process.ask(do="run", count=60)
-        assert process.processor_seconds > before
+        assert (process.processor_seconds or 0) > before
 
 
 def test_a_start_is_a_process_of_its_own_with_caches_that_are_empty_if_it_is_cold():

@@ -26,14 +26,16 @@ def forward_of(jax: Any, work: Work) -> Any:
     def one(p: Any, inputs: Any) -> Any:
         count, rows, features = inputs.shape
         every = cell.ahead(inputs.reshape(count * rows, features), p, functions)
-        every = jax.tree.map(lambda value: value.reshape(count, rows, *value.shape[1:]), every)
+
+        def by_step(value: Any) -> Any:
+            return value.reshape(count, rows, *value.shape[1:])
 
         def step(memory: Any, a: Any) -> tuple[Any, Any]:
             output, memory = cell.step(a, memory, p, functions)
             return memory, output
 
         begin = cell.begin(work.hidden, lambda shape: numpy.zeros((rows, *shape), inputs.dtype))
-        return jax.lax.scan(step, begin, every)[1]
+        return jax.lax.scan(step, begin, jax.tree.map(by_step, every))[1]
 
     def forward(layers: Any, inputs: Any) -> Any:
         for both in layers:
@@ -64,7 +66,11 @@ def prepare_stream(work: Work) -> Prepared:
     jax = imported("jax", "")
     cell, p = CELLS[work.cell], jax.device_put(work.weights)
     functions = functions_like_numpy(jax.numpy, jax.nn.sigmoid)
-    run = jax.jit(lambda x, memory, p: cell.step(cell.ahead(x, p, functions), memory, p, functions))
+
+    def once(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+        return cell.step(cell.ahead(x, p, functions), memory, p, functions)
+
+    run = jax.jit(once)
 
     def begin() -> Callable[[Any], Any]:
         memory = cell.begin(work.hidden, lambda shape: jax.numpy.zeros((work.batch, *shape), work.dtype))

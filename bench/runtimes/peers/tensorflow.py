@@ -80,7 +80,11 @@ def prepare(work: Work) -> Prepared:
     tensorflow = imported("tensorflow", "")
     forward, _ = layers_of(work)
     x, mask = tensorflow.constant(work.padded(time_major=False)), mask_of(work)
-    run = compiled(lambda x: forward(x, mask), work)
+
+    def masked(x: Any) -> Any:
+        return forward(x, mask)
+
+    run = compiled(masked, work)
 
     def outputs(result: Any) -> Array:
         return work.end_to_end(result.numpy(), time_major=False)

@@ -228,13 +228,14 @@ def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
 
     def one(inputs: Any, p: Any) -> Any:
         count, rows, features = inputs.shape
-        every = ahead(inputs.reshape(count * rows, features), p, f)
-        every = every if isinstance(every, dict) else {"": every}
+        computed: Any = ahead(inputs.reshape(count * rows, features), p, f)
+        is_dict = isinstance(computed, dict)
+        every: dict[str, Any] = computed if is_dict else {"": computed}
         parts = {name: value.reshape(count, rows, *value.shape[1:]) for name, value in every.items()}
         memory = cell.begin(work.hidden, lambda shape: torch.zeros(rows, *shape, dtype=inputs.dtype))
         outputs: list[Any] = []
         for pieces in zip(*parts.values(), strict=True):
-            a = pieces[0] if "" in parts else dict(zip(parts, pieces, strict=True))
+            a: Any = dict(zip(parts, pieces, strict=True)) if is_dict else pieces[0]
             output, memory = step(a, memory, p, f)
             outputs.append(output)
         return torch.stack(outputs)
