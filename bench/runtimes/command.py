@@ -122,16 +122,16 @@ def bench(
         parts = rest_of(parts, file)
     settings = Settings(machine["threads"], rounds or (3 if quick else 5), turn=0.02 if quick else 0.05)
     console = Console(stderr=as_json)
-    found = run(parts, settings, engine, console, promised=preset == "targets", limit=limit)
+    made = run(parts, settings, engine, console, promised=preset == "targets", limit=limit)
     if file is not None:
-        saved.save(found, file)
+        saved.save(made, file)
     if plot is not None:
-        draw(found, plot)
+        draw(made, plot)
     if as_json:
-        typer.echo(json.dumps(results.to_record(found), indent=1))
+        typer.echo(json.dumps(results.to_record(made), indent=1))
     else:
-        show(found, before, console if console.is_terminal else Console(width=WIDE))
-    if found.wrong:
+        show(made, before, console if console.is_terminal else Console(width=WIDE))
+    if made.wrong:
         raise typer.Exit(1)
 
 
@@ -215,10 +215,10 @@ def run(
                     if found and time.monotonic() > end:
                         break
 
-                    def told(doing: str, case: Case = case) -> None:
+                    def progress(doing: str, case: Case = case) -> None:
                         bar.update(task, description=f"{case}: {doing}", refresh=True)
 
-                    found.append(replace(measure(case, processes, settings, told), group=part.group))
+                    found.append(replace(measure(case, processes, settings, progress), group=part.group))
                     bar.advance(task)
                 for worker in processes:
                     if worker.missing is not None:

@@ -78,7 +78,7 @@ def counting(processes: int) -> Generator[None]:
 
 
 def measure(
-    case: Case, peers: Sequence[Worker], settings: Settings, told: Progress = lambda _: None
+    case: Case, peers: Sequence[Worker], settings: Settings, progress: Progress = lambda _: None
 ) -> Result:
     """The timings of one case. A peer that refuses it, ends, or computes something else is in `failures`."""
     arrays = case.arrays()
@@ -87,10 +87,10 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         file, outputs = Path(folder) / "case.npz", Path(folder) / "outputs.npz"
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType] an array is no allow_pickle
-        told("the right answers")
+        progress("the right answers")
         right = expected(case, arrays)
         for worker in peers:
-            told(worker.peer.name)
+            progress(worker.peer.name)
             why, seconds = prepared(worker, case, file, outputs)
             if why is None:
                 with np.load(outputs) as saved:
@@ -101,7 +101,7 @@ def measure(
                 failures[worker.peer.name] = why
         turns = Turns(case, {worker: [] for worker in ready}, failures=failures)
         with counting(case.busy):
-            alternate(turns, settings, told, (file, outputs))
+            alternate(turns, settings, progress, (file, outputs))
     timings = {
         worker.peer.name: Timing(tuple(turns.rounds[worker]), turns.calls[worker], seconds)
         for worker, seconds in ready.items()
@@ -123,7 +123,7 @@ def prepared(worker: Worker, case: Case, arrays: Path, outputs: Path) -> tuple[s
     return (REFUSED + reply["refused"], 0.0) if "refused" in reply else (None, reply["seconds"])
 
 
-def alternate(turns: Turns, settings: Settings, told: Progress, files: tuple[Path, Path]) -> None:
+def alternate(turns: Turns, settings: Settings, progress: Progress, files: tuple[Path, Path]) -> None:
     """The rounds. One is a turn of each peer, and a measurement of the machine; the first is not counted: it
     tells how many calls fill a turn.
     """
@@ -131,7 +131,7 @@ def alternate(turns: Turns, settings: Settings, told: Progress, files: tuple[Pat
         for worker, seconds in turns.rounds.items():
             if worker.peer.name in turns.failures:
                 continue
-            told(f"{worker.peer.name}, round {number + 1} of {settings.rounds}")
+            progress(f"{worker.peer.name}, round {number + 1} of {settings.rounds}")
             try:
                 took = turn(worker, turns.case, turns.calls.get(worker, 1), files)
             except WorkerError as error:

@@ -44,15 +44,15 @@ def outputs(work: Work) -> Array:
     turned = work.turned()[..., None]
     x = work.padded(time_major=True)
     for both in work.recurrences:
-        made = [one(work, both[0], x)]
+        made = [recurrence(work, both[0], x)]
         if len(both) > 1:
-            there = one(work, both[1], np.take_along_axis(x, turned, 0))
+            there = recurrence(work, both[1], np.take_along_axis(x, turned, 0))
             made.append(np.take_along_axis(there, turned, 0))
         x = np.concatenate(made, -1)
     return work.end_to_end(x, time_major=True)
 
 
-def one(work: Work, p: dict[str, Array], x: Array) -> Array:
+def recurrence(work: Work, p: dict[str, Array], x: Array) -> Array:
     """The outputs [time, batch, hidden] of one recurrence. What follows a sequence's end is computed too: no
     later step of that sequence is looked at.
     """

@@ -35,10 +35,10 @@ a reason below the table.
 
 def main() -> None:
     """Write the page and the summary."""
-    files = [(path.stem, saved.load(path)) for path in sorted(saved.FOLDER.glob("*.json"))]
-    PAGE.write_text(page([one for _, one in files]), encoding="utf-8")
+    processors = [saved.load(path) for path in sorted(saved.FOLDER.glob("*.json"))]
+    PAGE.write_text(page(processors), encoding="utf-8")
     text = SUMMARY.read_text(encoding="utf-8")
-    SUMMARY.write_text(with_summary(text, summary([one for _, one in files])), encoding="utf-8")
+    SUMMARY.write_text(with_summary(text, summary(processors)), encoding="utf-8")
 
 
 def with_summary(text: str, made: str) -> str:
@@ -50,33 +50,36 @@ def with_summary(text: str, made: str) -> str:
     return f"{before}{BEGIN}\n\n{made.strip()}\n\n{END}{after}"
 
 
-def page(files: Sequence[Saved]) -> str:
+def page(processors: Sequence[Saved]) -> str:
     """The page of all processors."""
-    return "\n".join([INTRODUCTION, *(section(one) for one in files)]).rstrip() + "\n"
+    return "\n".join([INTRODUCTION, *(section(processor) for processor in processors)]).rstrip() + "\n"
 
 
-def title(one: Saved) -> str:
+def title(processor: Saved) -> str:
     """What the results were measured on."""
-    machine = one.runs[-1].machine
+    machine = processor.runs[-1].machine
     family = f", family {machine['family']}" if machine.get("family") else ""
     return f"{machine['processor']}{family}, {machine['threads']} threads"
 
 
-def section(one: Saved) -> str:
+def section(processor: Saved) -> str:
     """All tables of one processor."""
-    machine, dates = one.runs[-1].machine, sorted(run.date[:10] for run in one.runs)
+    machine, dates = processor.runs[-1].machine, sorted(run.date[:10] for run in processor.runs)
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    versions = ", ".join(
-        f"{name} {version.partition(' (')[0]}" for name, version in one.versions.items()
-    ).replace("oneDNN oneDNN", "oneDNN")
-    lines = [f"## {title(one)}", "", f"{machine['vectors']}, {machine['system']}, {when}. {versions}.", ""]
-    lines += promised(one)
-    names = [name for name in (*GROUPS, "") if any(result.group == name for result in one.results)]
+    versions = ", ".join(f"{name} {version}" for name, version in processor.versions.items())
+    lines = [
+        f"## {title(processor)}",
+        "",
+        f"{machine['vectors']}, {machine['system']}, {when}. {versions}.",
+        "",
+    ]
+    lines += promised(processor)
+    names = [name for name in (*GROUPS, "") if any(result.group == name for result in processor.results)]
     for name in names:
         results = sorted(
-            (result for result in one.results if result.group == name), key=lambda r: place(r, name)
+            (result for result in processor.results if result.group == name), key=lambda r: place(r, name)
         )
-        lines += points(one, name, results)
+        lines += points(processor, name, results)
     return "\n".join(lines)
 
 
@@ -86,25 +89,25 @@ def place(result: Result, group: str) -> tuple[int, str]:
     return (cases.index(result.case) if result.case in cases else len(cases), str(result.case))
 
 
-def promised(one: Saved) -> list[str]:
+def promised(processor: Saved) -> list[str]:
     """The table of promises."""
-    found = targets(one.results, one.facts)
-    if not found:
+    promises = targets(processor.results, processor.facts)
+    if not promises:
         return []
     lines = ["### Promises", "", "| what | found | wanted | |", "|---|---|---|---|"]
     words = {True: "kept", False: "**missed**", None: "not measured"}
-    for target in found:
+    for target in promises:
         value = "-" if target.found is None else f"{target.found:.2f} {target.unit}"
         bound = f"{'at least' if target.least else 'at most'} {target.bound:.2f} {target.unit}"
         lines.append(f"| {target.name} | {value} | {bound} | {words[target.kept]} |")
     return [*lines, ""]
 
 
-def points(one: Saved, name: str, results: Sequence[Result]) -> list[str]:
+def points(processor: Saved, name: str, results: Sequence[Result]) -> list[str]:
     """The table of one group: a row for each case, then the reasons for what was not timed."""
-    peers = peers_of(one, results)
+    peers = peers_of(processor, results)
     letters: dict[str, str] = {}
-    missing = {peer: why for run in one.runs for peer, why in run.missing.items()}
+    missing = {peer: why for run in processor.runs for peer, why in run.missing.items()}
     rows: list[str] = []
     for result in results:
         cells: list[str] = []
@@ -142,12 +145,12 @@ def letter(number: int) -> str:
     return (letter(more - 1) if more else "") + ascii_lowercase[last]
 
 
-def peers_of(one: Saved, results: Iterable[Result]) -> list[str]:
+def peers_of(processor: Saved, results: Iterable[Result]) -> list[str]:
     """The peers that some case was asked of, in the order of the table of peers."""
     named = {name for result in results for name in (*result.timings, *result.failures)}
     groups = {result.group for result in results}
     asked = {name for group in groups & set(GROUPS) for name in GROUPS[group].peers}
-    named |= asked & {name for run in one.runs for name in run.missing}
+    named |= asked & {name for run in processor.runs for name in run.missing}
     return [peer.name for peer in PEERS if peer.name in named and peer.name != OURS]
 
 
@@ -160,19 +163,19 @@ def ratio(result: Result) -> str:
     return f"{found:.2f}{marks} ({result.best})"
 
 
-def summary(files: Sequence[Saved]) -> str:
+def summary(processors: Sequence[Saved]) -> str:
     """For each processor a table with a row for each group: geometric means of the ratios."""
     lines: list[str] = []
-    for one in files:
-        peers = [name for name in peers_of(one, one.results) if name not in MARKS]
+    for processor in processors:
+        peers = [name for name in peers_of(processor, processor.results) if name not in MARKS]
         lines += [
-            f"{title(one)}:",
+            f"{title(processor)}:",
             "",
             f"| cases | number | behind | best peer | {' | '.join(peers)} |",
             "|---" * (4 + len(peers)) + "|",
         ]
         for group in GROUPS.values():
-            results = [result for result in one.results if result.group == group.name]
+            results = [result for result in processor.results if result.group == group.name]
             best = [found for result in results if (found := result.ratio(result.best)) is not None]
             if not best:
                 continue

@@ -23,7 +23,7 @@ def forward_of(jax: Any, work: Work) -> Any:
     functions = functions_like_numpy(numpy, jax.nn.sigmoid)
     turned = work.turned()[..., None]
 
-    def one(p: Any, inputs: Any) -> Any:
+    def recurrence(p: Any, inputs: Any) -> Any:
         count, rows, features = inputs.shape
         every = cell.ahead(inputs.reshape(count * rows, features), p, functions)
 
@@ -39,9 +39,9 @@ def forward_of(jax: Any, work: Work) -> Any:
 
     def forward(layers: Any, inputs: Any) -> Any:
         for both in layers:
-            made = [one(both[0], inputs)]
+            made = [recurrence(both[0], inputs)]
             if len(both) > 1:
-                there = one(both[1], numpy.take_along_axis(inputs, turned, 0))
+                there = recurrence(both[1], numpy.take_along_axis(inputs, turned, 0))
                 made.append(numpy.take_along_axis(there, turned, 0))
             inputs = numpy.concatenate(made, -1) if len(made) > 1 else made[0]
         return inputs

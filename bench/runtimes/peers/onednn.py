@@ -25,7 +25,7 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
         layer = onednn.layer(zeros, "stepnet.gru")
     except LibraryError as error:
         raise Missing(f"{error}; pip install stepnet[onednn]") from error
-    return {"oneDNN": str(layer.library)}
+    return {"oneDNN": str(layer.library).partition(" (")[0].removeprefix("oneDNN ")}
 
 
 def prepare(work: Work) -> Prepared:

@@ -226,7 +226,7 @@ def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
         torch._dynamo.reset()
         step, ahead = torch.compile(step, dynamic=False), torch.compile(ahead, dynamic=False)
 
-    def one(inputs: Any, p: Any) -> Any:
+    def recurrence(inputs: Any, p: Any) -> Any:
         count, rows, features = inputs.shape
         computed: Any = ahead(inputs.reshape(count * rows, features), p, f)
         is_dict = isinstance(computed, dict)
@@ -244,9 +244,9 @@ def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
 
     def forward(inputs: Any) -> Any:
         for both in layers:
-            made = [one(inputs, both[0])]
+            made = [recurrence(inputs, both[0])]
             if len(both) > 1:
-                there = one(torch.take_along_dim(inputs, turned, 0), both[1])
+                there = recurrence(torch.take_along_dim(inputs, turned, 0), both[1])
                 made.append(torch.take_along_dim(there, turned, 0))
             inputs = torch.cat(made, -1) if len(made) > 1 else made[0]
         return inputs
