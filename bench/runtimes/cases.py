@@ -79,9 +79,9 @@ LENGTHS: dict[str, Callable[[int, int], Array]] = {
 `lengths`.
 """
 
-# Numbers that weights are uniform between, where it is not ±1/sqrt(hidden), as frameworks start them. With gains
-# of 1 on what is normalized of the memory, a recurrence of random weights is chaotic: float32 departs from
-# float64 by 1e-3 within 100 steps.
+# Numbers that weights are uniform between, where it is not ±1/sqrt(hidden), as frameworks start them.
+# With gains of 1 on what is normalized of the memory, a recurrence of random weights is chaotic: float32
+# departs from float64 by 1e-3 within 100 steps.
 RANGES = {"a": (0.5, 0.999), "gW": (0.5, 1.5), "gR": (0.05, 0.15), "gc": (0.5, 1.5)}
 
 
