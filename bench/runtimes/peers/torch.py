@@ -229,7 +229,7 @@ def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
     def recurrence(inputs: Any, p: Any) -> Any:
         count, rows, features = inputs.shape
         computed: Any = ahead(inputs.reshape(count * rows, features), p, f)
-        is_dict = isinstance(computed, dict)
+        is_dict = hasattr(computed, "keys")
         every: dict[str, Any] = computed if is_dict else {"": computed}
         parts = {name: value.reshape(count, rows, *value.shape[1:]) for name, value in every.items()}
         memory = cell.begin(work.hidden, lambda shape: torch.zeros(rows, *shape, dtype=inputs.dtype))
