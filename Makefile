@@ -13,9 +13,10 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
+BENCH_PEERS := openvino tensorflow jax paddle
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn
 
-.PHONY: help demo test test-long test-fuzz ulps test-mutants lint types format docs docs-serve check bench bench-peers pictures layouts peers test-peers
+.PHONY: help demo test test-long test-fuzz ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -61,7 +62,10 @@ check: lint types docs test ## what CI runs
 bench: $(VENV)/test.stamp ## the benchmark, against torch, onnxruntime and what bench-peers made
 	$(BIN)/python -m bench $(ARGS)
 
-bench-peers: $(PEERS)/openvino/peer.stamp $(PEERS)/jax/peer.stamp ## an environment for each peer of the benchmark that needs its own
+bench-docs: $(VENV)/test.stamp ## the tables of the benchmark in docs/, from bench/saved
+	$(BIN)/python -m bench.runtimes.page
+
+bench-peers: $(BENCH_PEERS:%=$(PEERS)/%/peer.stamp) ## an environment for each peer of the benchmark that needs its own
 
 peers: $(PEER_NAMES:%=$(PEERS)/%/peer.stamp) ## an environment for each framework that layouts are compared with
 

@@ -38,7 +38,6 @@ from bench import (
     nested,
     onednn_calls,
     start,
-    stolen,
     stream,
     tagger,
     training_memory,
@@ -69,7 +68,7 @@ def refused(module: ModuleType, *arguments: str) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("module", [nested, stream, stolen, convert, beams, elementary])
+@pytest.mark.parametrize("module", [nested, stream, convert, beams, elementary])
 def test_no_rounds_are_refused(module: ModuleType):
     assert "--rounds" in refused(module, "--rounds", "0")
 
@@ -191,22 +190,6 @@ def test_a_way_that_forgets_its_state_stops_it(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(stream, name, forgetful(getattr(stream, name)))
     with pytest.raises(AssertionError, match="away from ours"):
         ran(stream, *SMALLEST)
-
-
-# ---- a processor that another process takes
-
-
-def test_a_sequence_is_timed_beside_busy_processes(monkeypatch: pytest.MonkeyPatch):
-    for name, value in (("WIDTHS", (4,)), ("TURN", 0.01), ("processors", lambda: 2)):
-        monkeypatch.setattr(stolen, name, value)
-    found = json.loads(ran(stolen, "--rounds", "2", "--json"))
-    assert [(one["hidden"], one["busy"]) for one in found] == [(4, 0), (4, 1)]
-    for one in found:
-        assert len(one["one"]) == len(one["all"]) == 2
-        assert one["ratio"] == np.median(
-            [every / lone for lone, every in zip(one["one"], one["all"], strict=True)]
-        )
-    assert "2 threads" in ran(stolen, "--rounds", "1")
 
 
 # ---- beam search

@@ -1,6 +1,6 @@
-"""What is timed: a cell at one size, with weights and inputs from a seed, or the demo's utterances."""
+"""What is timed: a cell at one size, with weights and inputs from a seed, or with real utterances."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
@@ -8,23 +8,89 @@ from typing import Any
 
 import numpy as np
 
+from bench.runtimes.peers.equations import CELLS, Shapes
 from stepnet.cli.demo import DATA
 from stepnet.errors import InputError
 
 Array = np.ndarray
 
-# The gates of each cell, hence the width of its weights. Their equations are in peers/equations.py.
-GATES = {"gru": 3, "lstm": 4, "minimal": 2, "custom": 2}
-# Those that have a second bias, added to the recurrent product.
-TWO_BIASES = ("gru",)
+
+@dataclass(frozen=True)
+class Mode:
+    """What is run and timed: what users read of it, how many times its unit is a second, whether the time is
+    of one step, and how many times the products of a forward pass it has.
+    """
+
+    title: str
+    unit: str = "milliseconds"
+    scale: float = 1e3
+    by_step: bool = False
+    products: int = 1
+
+
+MODES = {
+    "forward": Mode(""),
+    "training": Mode("training", products=3),
+    "stream": Mode("stream", "microseconds a step", 1e6, by_step=True),
+    "start": Mode("first result"),
+    "cold start": Mode("first result ever"),
+}
+"""forward: outputs of all steps. training: forward, backward, and the gradients of inputs and weights.
+stream: one step at a time, the state carried on. start: from the start of a process to its first outputs,
+with the caches on disk that an earlier process left. cold start: the same with empty caches.
+"""
+
+
+def same(batch: int, time: int) -> Array:
+    """All sequences have the same number of steps."""
+    return np.full(batch, time, np.int64)
+
+
+def uniform(batch: int, time: int) -> Array:
+    """Lengths from a quarter of the longest to the longest."""
+    lengths = np.random.default_rng(1).integers(max(1, time // 4), time + 1, batch)
+    lengths[0] = time
+    return lengths
+
+
+def lognormal(batch: int, time: int) -> Array:
+    """Lengths as of sentences and recordings: log-normal around an eighth of the longest, at least a
+    hundredth.
+    """
+    random = np.random.default_rng(1)
+    lengths = np.exp(random.normal(np.log(time / 8), 0.8, batch)).astype(np.int64)
+    lengths = np.clip(lengths, max(1, time // 100), time)
+    lengths[0] = time
+    return lengths
+
+
+def of_vowels(batch: int, time: int) -> Array:
+    """The lengths of the utterances."""
+    return np.array([len(frames) for frames in vowels()], np.int64)
+
+
+LENGTHS: dict[str, Callable[[int, int], Array]] = {
+    "dense": same,
+    "ragged": uniform,
+    "log-normal": lognormal,
+    "vowels": of_vowels,
+}
+"""How long the sequences of a case are, from their number and the longest one's steps, by the case's
+`lengths`.
+"""
+
+# Numbers that weights are uniform between, where it is not ±1/sqrt(hidden), as frameworks start them.
+# With gains of 1 on what is normalized of the memory, a recurrence of random weights is chaotic: float32
+# departs from float64 by 1e-3 within 100 steps.
+RANGES = {"a": (0.5, 0.999), "gW": (0.5, 1.5), "gR": (0.05, 0.15), "gc": (0.5, 1.5)}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One cell at one size. `time` is the longest sequence's number of steps; `data` is "random" or "vowels".
-    training: whether gradients are computed too, of the inputs and of all weights.
+    """One cell at one size. `time` is the longest sequence's number of steps, `lengths` a name of LENGTHS,
+    `mode` one of MODES; `directions` is 2 for both, and `busy` a number of processes that count meanwhile.
 
-    >>> print(Case("gru", 16, 100, 256, 256, ragged=True))
+    >>> print(Case("gru", 16, 100, 256, 256, "ragged"))
     gru 16x256 ragged
     >>> Case("gru", 1, 100, 64, 64).weight_bytes
     49152
@@ -35,109 +101,130 @@ class Case:
     time: int
     inputs: int
     hidden: int
-    ragged: bool = False
+    lengths: str = "dense"
     dtype: str = "float32"
-    data: str = "random"
-    training: bool = False
+    mode: str = "forward"
+    layers: int = 1
+    directions: int = 1
+    busy: int = 0
 
     def __post_init__(self) -> None:
-        if self.cell not in GATES:
-            raise InputError(
-                f"no cell of the benchmark is called {self.cell!r}; there are {', '.join(GATES)}"
-            )
+        for name, known in (("cell", CELLS), ("lengths", LENGTHS), ("mode", MODES)):
+            if getattr(self, name) not in known:
+                raise InputError(
+                    f"the benchmark has no {name} {getattr(self, name)!r}; there are {', '.join(known)}"
+                )
         if self.dtype not in ("float32", "float64"):
             raise InputError(f"the benchmark runs in float32 or float64, not in {self.dtype!r}")
-        for name in ("batch", "time", "inputs", "hidden"):
+        for name in ("batch", "time", "inputs", "hidden", "layers", "directions"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it should be 1 or more")
+        if self.directions > 2:
+            raise InputError(f"directions is {self.directions}; it should be 1 or 2")
 
     def __str__(self) -> str:
-        size = "vowels" if self.data == "vowels" else f"{self.batch}x{self.hidden}"
-        parts = [self.cell, size, "ragged" if self.ragged else "dense"]
-        if self.time != 100 and self.data == "random":
-            parts.append(f"T={self.time}")
-        if self.inputs != self.hidden and self.data == "random":
-            parts.append(f"I={self.inputs}")
-        if self.dtype != "float32":
-            parts.append(self.dtype)
-        if self.training:
-            parts.append("training")
+        size = "vowels" if self.lengths == "vowels" else f"{self.batch}x{self.hidden}"
+        parts = [self.cell, size, "ragged" if self.lengths == "vowels" else self.lengths]
+        if self.lengths != "vowels":
+            parts += [f"T={self.time}"] if self.time != 100 else []
+            parts += [f"I={self.inputs}"] if self.inputs != self.hidden else []
+        parts += [self.dtype] if self.dtype != "float32" else []
+        parts += [f"{self.layers} layers"] if self.layers > 1 else []
+        parts += ["both directions"] if self.directions > 1 else []
+        parts += [MODES[self.mode].title] if self.mode != "forward" else []
+        parts += [f"beside {self.busy} busy"] if self.busy else []
         return " ".join(parts)
 
     @property
-    def lengths(self) -> Array:
-        """The steps of each sequence, int64 [batch]: all `time`, or uniform from a quarter of it upwards."""
-        if self.data == "vowels":
-            return np.array([len(frames) for frames in vowels()], np.int64)
-        if not self.ragged:
-            return np.full(self.batch, self.time, np.int64)
-        lengths = np.random.default_rng(1).integers(max(1, self.time // 4), self.time + 1, self.batch)
-        lengths[0] = self.time
-        return lengths
+    def ragged(self) -> bool:
+        """Whether sequences differ in length."""
+        return self.lengths != "dense"
+
+    @property
+    def training(self) -> bool:
+        """Whether gradients are computed too."""
+        return self.mode == "training"
+
+    @property
+    def starts(self) -> bool:
+        """Whether each run is a process of its own."""
+        return self.mode in ("start", "cold start")
+
+    @property
+    def steps_of(self) -> Array:
+        """The steps of each sequence, int64 [batch]."""
+        return LENGTHS[self.lengths](self.batch, self.time)
 
     @property
     def steps(self) -> int:
         """The steps of all sequences together."""
-        return int(self.lengths.sum())
+        return int(self.steps_of.sum())
+
+    @property
+    def outputs(self) -> int:
+        """The features of an output."""
+        return self.hidden * self.directions
 
     @property
     def flops(self) -> int:
-        """The multiplications and additions of the matrix products of one run, padding not counted.
+        """The multiplications and additions of the products with weights of one run, padding not counted.
 
         Training has three of each product: for the outputs, for the cotangents, and for the weights.
         """
-        products = 3 if self.training else 1
-        return 2 * products * self.steps * GATES[self.cell] * self.hidden * (self.inputs + self.hidden)
+        numbers = sum(int(np.prod(shape)) for shape in self.weight_shapes.values() if len(shape) > 1)
+        return 2 * MODES[self.mode].products * self.steps * numbers
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of the recurrent weights, which every step reads."""
-        return GATES[self.cell] * self.hidden**2 * np.dtype(self.dtype).itemsize
+        """The bytes of the recurrent weights, which every step reads; of a cell without, of one state."""
+        shapes = [shape for name, shape in self.weight_shapes.items() if name.rpartition(".")[2] == "R"]
+        numbers = sum(int(np.prod(shape)) for shape in shapes) or self.hidden
+        return numbers * np.dtype(self.dtype).itemsize
 
     @property
     def answers(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of what a run is compared by: its outputs, or the gradients of all that it is given."""
+        """The shapes of what a run is compared by: its outputs, or the gradients of all that it reads."""
         if not self.training:
-            return {"outputs": (self.steps, self.hidden)}
+            return {"outputs": (self.steps, self.outputs)}
         return {"values": (self.steps, self.inputs)} | self.weight_shapes
 
     @property
-    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the weights by name."""
-        width = GATES[self.cell] * self.hidden
-        shapes: dict[str, tuple[int, ...]] = {
-            "W": (self.inputs, width),
-            "R": (self.hidden, width),
-            "b": (width,),
+    def weight_shapes(self) -> Shapes:
+        """The shapes of the weights by name. With several layers or directions the name of a weight W is
+        "layer.direction.W".
+        """
+        cell = CELLS[self.cell]
+        if self.layers == self.directions == 1:
+            return cell.weights(self.inputs, self.hidden)
+        return {
+            f"{layer}.{direction}.{name}": shape
+            for layer in range(self.layers)
+            for direction in range(self.directions)
+            for name, shape in cell.weights(self.outputs if layer else self.inputs, self.hidden).items()
         }
-        if self.cell in TWO_BIASES:
-            shapes["d"] = (width,)
-        if self.cell == "custom":
-            shapes["v"] = (self.hidden,)
-        return shapes
 
     @property
     def record(self) -> dict[str, Any]:
-        """The case as plain data: what workers are told and what is saved."""
+        """The case as plain data: what workers read and what is saved."""
         return asdict(self)
 
     def arrays(self, seed: int = 0) -> dict[str, Array]:
-        """Weights W [inputs, gates hidden], R [hidden, gates hidden], b (and d) [gates hidden], values
-        [steps, inputs] with the sequences end to end, lengths [batch], and for training the cotangents
-        [steps, hidden] of the outputs.
-
-        Weights are uniform in ±1/sqrt(hidden), as frameworks start them.
+        """Weights by name (see `weight_shapes`), values [steps, inputs] with the sequences end to end,
+        lengths [batch], and for training the cotangents [steps, outputs] of the outputs.
         """
         random, bound = np.random.default_rng(seed), self.hidden**-0.5
-        numbers = {name: random.uniform(-bound, bound, shape) for name, shape in self.weight_shapes.items()}
-        if self.data == "vowels":
+        numbers = {
+            name: random.uniform(*RANGES.get(name.rpartition(".")[2], (-bound, bound)), shape)
+            for name, shape in self.weight_shapes.items()
+        }
+        if self.lengths == "vowels":
             numbers["values"] = np.concatenate(vowels())
         else:
             numbers["values"] = random.standard_normal((self.steps, self.inputs))
         if self.training:
-            numbers["cotangents"] = random.standard_normal((self.steps, self.hidden))
+            numbers["cotangents"] = random.standard_normal((self.steps, self.outputs))
         arrays = {name: array.astype(self.dtype) for name, array in numbers.items()}
-        arrays["lengths"] = self.lengths
+        arrays["lengths"] = self.steps_of
         return arrays
 
 
@@ -150,42 +237,3 @@ def vowels() -> tuple[Array, ...]:
         raise InputError("the vowels are a Parquet file: pip install --group bench") from error
     column = parquet.read_table(DATA / "japanese_vowels.parquet").column("frames")
     return tuple(np.array(frames, np.float32) for frames in column.to_pylist())
-
-
-def vowels_case(hidden: int = 256, training: bool = False) -> Case:
-    """The demo's batch: every utterance, a GRU of this width."""
-    lengths = [len(frames) for frames in vowels()]
-    return Case("gru", len(lengths), max(lengths), 12, hidden, True, data="vowels", training=training)
-
-
-def grid(
-    cells: Sequence[str],
-    batches: Iterable[int],
-    hiddens: Iterable[int],
-    ragged: Iterable[bool],
-    time: int = 100,
-    dtype: str = "float32",
-    training: bool = False,
-) -> list[Case]:
-    """Every combination, but no ragged batch of one sequence; inputs are as wide as the memory.
-
-    >>> [str(case) for case in grid(["gru"], [1, 2], [8], [False, True])]
-    ['gru 1x8 dense', 'gru 2x8 dense', 'gru 2x8 ragged']
-    """
-    hiddens, ragged = list(hiddens), list(ragged)
-    return [
-        Case(cell, batch, time, hidden, hidden, uneven, dtype, training=training)
-        for cell in cells
-        for batch in batches
-        for hidden in hiddens
-        for uneven in ragged
-        if batch > 1 or not uneven
-    ]
-
-
-TARGET_SIZES = ((1, 64), (1, 256), (1, 512), (1, 1024), (16, 256), (64, 256), (64, 512), (64, 1024))
-
-
-def target_cases() -> list[Case]:
-    """The sizes that stepnet promises a speed for."""
-    return [Case("gru", batch, 100, hidden, hidden) for batch, hidden in TARGET_SIZES] + [vowels_case()]

@@ -4,7 +4,9 @@ import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,22 +15,18 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.runtimes import report, results
-from bench.runtimes.cases import GATES, Case, grid, target_cases, vowels_case
+from bench.runtimes import report, results, saved
+from bench.runtimes.cases import MODES, Case
+from bench.runtimes.groups import GROUPS, PRESETS, Preset, chosen_cases, grid, group_of
 from bench.runtimes.machine import facts as machine_facts
 from bench.runtimes.measure import Settings, measure, workers
+from bench.runtimes.peers.equations import CELLS
 from bench.runtimes.plot import draw
 from bench.runtimes.results import Result, Run
-from bench.runtimes.runner import OURS, PEERS, Peer, chosen
+from bench.runtimes.runner import OURS, PEERS, chosen
+from bench.runtimes.saved import Saved
 from bench.runtimes.targets import facts, targets
 from stepnet.errors import InputError
-
-
-class Preset(StrEnum):
-    """Cases that have a name."""
-
-    TARGETS = "targets"
-    VOWELS = "vowels"
 
 
 class Shape(StrEnum):
@@ -39,114 +37,194 @@ class Shape(StrEnum):
     BOTH = "both"
 
 
-# What the prototype and torch are promised against; others are not asked unless they are named.
-TARGET_PEERS = ("prototype", "torch", "torch packed")
 WIDE = 200  # columns of a table that is written to a file or a pipe
+GRID = "gru,lstm,custom"
+QUICK_GRID = 64  # the widest memory of a quick run
+
+
+@dataclass(frozen=True)
+class Part:
+    """Cases, and the names of the peers that are timed beside them; all for no names."""
+
+    group: str
+    peers: tuple[str, ...]
+    cases: tuple[Case, ...]
 
 
 def bench(
-    cell: Annotated[str, typer.Option(help=f"Cells, by comma: {', '.join(GATES)}.")] = "gru,lstm,custom",
-    batch: Annotated[str, typer.Option(help="Numbers of sequences. [1,16,64; quick: 1,16]")] = "",
-    hidden: Annotated[
-        str, typer.Option(help="Widths of the memory and of the inputs. [64,256; quick: 64]")
-    ] = "",
-    time: Annotated[int, typer.Option(min=1, help="Steps of the longest sequence.")] = 100,
-    ragged: Annotated[Shape, typer.Option(help="Sequences of one length, of different ones, or both.")] = (
-        Shape.BOTH
-    ),
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
-    training: Annotated[
-        bool, typer.Option("--training", help="Forward, backward, and the gradients of inputs and weights.")
-    ] = False,
+    group: Annotated[str, typer.Option(help=f"Groups of cases, by comma: {', '.join(GROUPS)}.")] = "",
     preset: Annotated[
-        Preset | None,
-        typer.Option(
-            help="Cases that have a name, instead of a grid. targets: the sizes a speed is promised for; "
-            "vowels: the demo's 640 utterances."
-        ),
-    ] = None,
+        str, typer.Option(help=f"Groups that have a name together: {', '.join(PRESETS)}.")
+    ] = "",
+    cell: Annotated[str, typer.Option(help=f"Cells, by comma: {', '.join(CELLS)}. [of a grid: {GRID}]")] = "",
+    batch: Annotated[str, typer.Option(help="Numbers of sequences. [of a grid: 1,16,64; quick: 1,16]")] = "",
+    hidden: Annotated[
+        str, typer.Option(help="Widths of the memory and of the inputs. [of a grid: 64,256; quick: 64]")
+    ] = "",
+    steps: Annotated[
+        int, typer.Option("--time", min=1, help="Steps of the longest sequence, of a grid.")
+    ] = 100,
+    ragged: Annotated[
+        Shape, typer.Option(help="Sequences of one length, of different ones, or both, of a grid.")
+    ] = Shape.BOTH,
+    dtype: Annotated[str, typer.Option(help="float32 or float64, of a grid.")] = "float32",
+    mode: Annotated[str, typer.Option(help=f"{', '.join(MODES)}, of a grid.")] = "forward",
+    training: Annotated[bool, typer.Option("--training", help="The same as --mode training.")] = False,
     peers: Annotated[
-        str, typer.Option(help=f"Whom to time: {', '.join(peer.name for peer in PEERS)}. Default: all.")
+        str,
+        typer.Option(help=f"Whom to time: {', '.join(peer.name for peer in PEERS)}. Default: the group's."),
     ] = "",
     threads: Annotated[int, typer.Option(min=0, help="Threads of each; 0 for all processors.")] = 0,
     rounds: Annotated[int, typer.Option(min=0, help="How often each has a turn. [5; quick: 3]")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Short turns, few rounds, small sizes.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
-    save: Annotated[Path | None, typer.Option(help="Write the results to this file, as JSON.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Merge the results into bench/saved/, in the processor's file.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option(min=0, help="No case begins after so many seconds; 0 for no limit.")
+    ] = 0,
+    rest: Annotated[
+        bool, typer.Option("--rest", help="Only cases that --save's or --keep's file does not have.")
+    ] = False,
+    save: Annotated[Path | None, typer.Option(help="Merge the results into this file, as JSON.")] = None,
     compare: Annotated[Path | None, typer.Option(help="Show the change since a saved run.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the results: a .png, .svg or .pdf file.")] = None,
     engine: Annotated[str, typer.Option(hidden=True)] = "auto",
 ) -> None:
     """Time stepnet beside other runtimes: in turns, each in its own process, on the same threads, checked to
-    compute the same.
+    compute what the equations give in float64.
+
+    Without --group and --preset the cases are a grid of cells, batches and widths.
     """
-    before = None if compare is None else results.load(compare)
-    cells = words(cell)
-    batches = numbers(batch or ("1,16" if quick else "1,16,64"), "batch")
-    hiddens = numbers(hidden or ("64" if quick else "64,256"), "hidden")
-    uneven = {Shape.DENSE: [False], Shape.RAGGED: [True], Shape.BOTH: [False, True]}[ragged]
-    asked = words(peers)
-    match preset:
-        case Preset.TARGETS:
-            cases, asked = target_cases(), asked or list(TARGET_PEERS)
-        case Preset.VOWELS:
-            cases = [vowels_case(training=training)]
-        case None:
-            cases = grid(cells, batches, hiddens, uneven, time, dtype, training)
-    settings = Settings(threads or processors(), rounds or (3 if quick else 5), turn=0.03 if quick else 0.1)
-    console = Console(stderr=as_json)
-    found = run(cases, chosen(asked), settings, engine, console, promised=preset is Preset.TARGETS)
-    if save is not None:
-        results.save(found, save)
-    if plot is not None:
-        draw(found, plot)
-    if as_json:
-        typer.echo(json.dumps(results.to_record(found), indent=1))
+    before = None if compare is None else saved.load(compare)
+    sizes = words(cell), numbers(batch, "batch"), numbers(hidden, "hidden")
+    if group or preset:
+        parts = parts_of(words(group), preset, sizes, quick)
     else:
-        wide = console if console.is_terminal else Console(width=WIDE)
-        show(found, before, wide, promised=preset is Preset.TARGETS)
-    if found.wrong:
+        cells, batches, hiddens = sizes
+        lengths = [kind for kind in ("dense", "ragged") if ragged in (Shape.BOTH, kind)]
+        cases = grid(
+            cells or words(GRID),
+            batches or ([1, 16] if quick else [1, 16, 64]),
+            hiddens or ([64] if quick else [64, 256]),
+            lengths,
+            steps,
+            dtype,
+            "training" if training else mode,
+        )
+        parts = [Part("", (), tuple(cases))]
+    if peers:
+        parts = [replace(part, peers=tuple(words(peers))) for part in parts]
+    machine = machine_facts(threads or processors())
+    file = save or (saved.path_of(machine) if keep else None)
+    if rest:
+        parts = rest_of(parts, file)
+    settings = Settings(machine["threads"], rounds or (3 if quick else 5), turn=0.02 if quick else 0.05)
+    console = Console(stderr=as_json)
+    made = run(parts, settings, engine, console, promised=preset == "targets", limit=limit)
+    if file is not None:
+        saved.save(made, file)
+    if plot is not None:
+        draw(made, plot)
+    if as_json:
+        typer.echo(json.dumps(results.to_record(made), indent=1))
+    else:
+        show(made, before, console if console.is_terminal else Console(width=WIDE))
+    if made.wrong:
         raise typer.Exit(1)
 
 
-def show(found: Run, before: Run | None, console: Console, promised: bool) -> None:
+def parts_of(
+    names: Sequence[str],
+    preset: str,
+    sizes: tuple[Sequence[str], Sequence[int], Sequence[int]],
+    quick: bool,
+) -> list[Part]:
+    """The groups of these names or of a preset, with the cases of these cells, batches and widths."""
+    if preset and preset not in PRESETS:
+        raise InputError(f"no preset is called {preset!r}; there are {', '.join(PRESETS)}")
+    cells, batches, hiddens = sizes
+    named = PRESETS[preset] if preset else Preset(tuple(names))
+    found: list[Part] = []
+    for name in named.groups:
+        if names and name not in names:
+            continue
+        group = group_of(name)
+        cases = chosen_cases(group, cells, batches or named.batches, hiddens or named.hiddens)
+        if quick:
+            cases = [case for case in cases if case.hidden <= QUICK_GRID and case.batch <= 16]
+        found += [Part(name, group.peers, tuple(cases))] if cases else []
+    return found
+
+
+def rest_of(parts: Sequence[Part], file: Path | None) -> list[Part]:
+    """The cases that a file of results does not have in their group."""
+    if file is None:
+        raise InputError("--rest leaves out the cases of a file: name it with --save, or pass --keep")
+    known = saved.load(file).results if file.exists() else []
+    there = {(result.group, result.case) for result in known}
+    left = [
+        replace(part, cases=tuple(case for case in part.cases if (part.group, case) not in there))
+        for part in parts
+    ]
+    return [part for part in left if part.cases]
+
+
+def show(found: Run, before: Saved | None, console: Console) -> None:
     """Print the tables."""
     report.show(found, console)
-    if promised:
-        console.print(report.promises(targets(found)))
+    if promises := targets(found.results, found.facts):
+        console.print(report.promises(promises))
     if before is not None:
-        console.print(report.comparison(results.changes(before, found)))
-        for line in results.differences(before, found):
+        console.print(report.comparison(results.changes(before.results, found.results)))
+        for line in results.differences(before.runs[-1], found):
             console.print(f"[yellow]different:[/] {line}", highlight=False)
 
 
 def run(
-    cases: Sequence[Case],
-    peers: Sequence[Peer],
+    parts: Sequence[Part],
     settings: Settings,
     engine: str = "auto",
     console: Console | None = None,
     promised: bool = False,
+    limit: float = 0,
 ) -> Run:
-    """Every case timed, with a progress bar; `promised`: the times of importing and compiling too."""
-    if not cases:
-        raise InputError("there is nothing to time: a batch of one sequence is never ragged")
+    """Every case timed, with a progress bar; `promised`: the times of importing and compiling too. After
+    `limit` seconds no case begins but the first.
+    """
+    if not any(part.cases for part in parts):
+        raise InputError(
+            "there is nothing to time: no case has these sizes (a batch of one sequence is never ragged), or "
+            "the file has them all"
+        )
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     found: list[Result] = []
+    missing: dict[str, str] = {}
+    versions: dict[str, dict[str, str]] = {}
+    end = time.monotonic() + limit if limit else float("inf")
     # Drawn between turns alone, so that it takes no time from them.
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("starting", total=len(cases))
+        task = bar.add_task("starting", total=sum(len(part.cases) for part in parts))
         seconds = facts(engine, settings.rounds) if promised else {}
-        with workers(peers, settings.threads, engine) as processes:
-            for case in cases:
+        for part in parts:
+            if found and time.monotonic() > end:
+                break
+            with workers(chosen(part.peers), settings.threads, engine) as processes:
+                for case in part.cases:
+                    if found and time.monotonic() > end:
+                        break
 
-                def told(doing: str, case: Case = case) -> None:
-                    bar.update(task, description=f"{case}: {doing}", refresh=True)
+                    def progress(doing: str, case: Case = case) -> None:
+                        bar.update(task, description=f"{case}: {doing}", refresh=True)
 
-                found.append(measure(case, processes, settings, told))
-                bar.advance(task)
-            missing = {worker.peer.name: worker.missing for worker in processes if worker.missing is not None}
-            versions = {worker.peer.name: worker.versions for worker in processes if worker.missing is None}
+                    found.append(replace(measure(case, processes, settings, progress), group=part.group))
+                    bar.advance(task)
+                for worker in processes:
+                    if worker.missing is not None:
+                        missing[worker.peer.name] = worker.missing
+                    else:
+                        versions[worker.peer.name] = worker.versions
     if OURS in missing:
         raise InputError(f"stepnet itself could not be started: {missing[OURS]}")
     return Run(

@@ -247,6 +247,7 @@ def facts(threads: int) -> dict[str, Any]:
     """What to know of the machine to judge its numbers."""
     return {
         "processor": processor(),
+        "family": ".".join(cpuinfo(name) for name in ("cpu family", "model")).strip("."),
         "processors": os.cpu_count(),
         "threads": threads,
         "vectors": str(host_target()),
@@ -257,9 +258,14 @@ def facts(threads: int) -> dict[str, Any]:
 
 def processor() -> str:
     """The processor's own name, or LLVM's for its kind."""
+    return cpuinfo("model name") or platform.processor() or llvm.get_host_cpu_name()
+
+
+def cpuinfo(name: str) -> str:
+    """What Linux says of the first processor under this name; nothing elsewhere."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+            lines = [line.partition(":") for line in file]
     except OSError:
-        names = []
-    return names[0] if names else platform.processor() or llvm.get_host_cpu_name()
+        return ""
+    return next((value.strip() for key, _, value in lines if key.strip() == name), "")

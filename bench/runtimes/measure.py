@@ -1,10 +1,16 @@
-"""The timing itself: peers in turns, one at a time, each checked first to compute what stepnet computes."""
+"""The timing itself: peers in turns, one at a time, each checked first to compute what the case's equations
+give.
 
+case --oracle--> right answers;  peer --prepare--> answers, compared;  rounds of turns --> Timing of each
+"""
+
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,28 +19,40 @@ import numpy as np
 
 from bench.runtimes.cases import Case
 from bench.runtimes.machine import Peak, peak
+from bench.runtimes.oracle import expected, wrong
 from bench.runtimes.results import REFUSED, Result, Timing
 from bench.runtimes.runner import OURS, Peer, Worker, WorkerError
-from stepnet.net.tolerance import tolerance
 
-Array = np.ndarray
-Answers = dict[str, Array]
-"""The outputs of a run, or its gradients, by name."""
 Progress = Callable[[str], None]
+# Folders that runtimes keep compiled code in: empty for each process of a "cold start".
+CACHES = ("STEPNET_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME")
 
 
 @dataclass(frozen=True)
 class Settings:
     """How to time: `rounds` turns for each peer, each of about `turn` seconds, `pause` seconds between turns.
 
-    The pause is for the peer before: its threads may spin for a while after they are done.
+    The pause is for the peer before, whose threads may spin after they are done: it lasts until they had no
+    processor for as long again, `most_pause` seconds at most (Intel's OpenMP spins for 0.2).
     """
 
     threads: int
     rounds: int = 5
-    turn: float = 0.1
+    turn: float = 0.05
     pause: float = 0.03
+    most_pause: float = 0.5
     most_calls: int = 200
+
+
+@dataclass
+class Turns:
+    """What the rounds of one case gave so far: seconds and calls of each peer, and the machine's peaks."""
+
+    case: Case
+    rounds: dict[Worker, list[float]]
+    calls: dict[Worker, int] = field(default_factory=dict[Worker, int])
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+    peaks: list[Peak] = field(default_factory=list[Peak])
 
 
 @contextmanager
@@ -42,111 +60,120 @@ def workers(peers: Sequence[Peer], threads: int, engine: str) -> Generator[list[
     """The processes of these peers, ended at the end."""
     with ExitStack() as stack:
         yield [
-            stack.enter_context(Worker(peer, threads, {"engine": engine} if peer.name == OURS else None))
+            stack.enter_context(Worker(peer, threads, {"engine": engine} if peer.module == OURS else None))
             for peer in peers
         ]
 
 
+@contextmanager
+def counting(processes: int) -> Generator[None]:
+    """Inside it so many processes count, each on a processor of its own."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
 def measure(
-    case: Case, peers: Sequence[Worker], settings: Settings, told: Progress = lambda _: None
+    case: Case, peers: Sequence[Worker], settings: Settings, progress: Progress = lambda _: None
 ) -> Result:
     """The timings of one case. A peer that refuses it, ends, or computes something else is in `failures`."""
     arrays = case.arrays()
+    ready: dict[Worker, float] = {}
     failures: dict[str, str] = {}
-    ready: dict[Worker, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "case.npz"
+        file, outputs = Path(folder) / "case.npz", Path(folder) / "outputs.npz"
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType] an array is no allow_pickle
-        ours: Answers | None = None
+        progress("the right answers")
+        right = expected(case, arrays)
         for worker in peers:
-            told(worker.peer.name)
-            outputs = Path(folder) / "outputs.npz"
-            why, reply = prepared(worker, case, file, outputs)
+            progress(worker.peer.name)
+            why, seconds = prepared(worker, case, file, outputs)
             if why is None:
                 with np.load(outputs) as saved:
-                    answers = dict(saved)
-                ours = answers if worker.peer.name == OURS else ours
-                why = wrong(answers, ours, case)
+                    why = wrong(dict(saved), right, case)
             if why is None:
-                ready[worker] = reply
+                ready[worker] = seconds
             elif worker.missing is None:
                 failures[worker.peer.name] = why
-    rounds, calls, most = alternated(ready, case, settings, failures, told)
+        turns = Turns(case, {worker: [] for worker in ready}, failures=failures)
+        with counting(case.busy):
+            alternate(turns, settings, progress, (file, outputs))
     timings = {
-        worker.peer.name: Timing(tuple(rounds[worker]), calls[worker], reply["seconds"])
-        for worker, reply in ready.items()
+        worker.peer.name: Timing(tuple(turns.rounds[worker]), turns.calls[worker], seconds)
+        for worker, seconds in ready.items()
         if worker.peer.name not in failures
     }
-    return Result(case, timings, failures, most)
+    return Result(case, timings, failures, Peak.of(turns.peaks))
 
 
-def prepared(worker: Worker, case: Case, arrays: Path, outputs: Path) -> tuple[str | None, dict[str, Any]]:
-    """Why the peer cannot do the case, or None; and its answer."""
+def prepared(worker: Worker, case: Case, arrays: Path, outputs: Path) -> tuple[str | None, float]:
+    """Why the peer cannot do the case, or None; and the seconds that it took to make it ready."""
     if worker.missing is not None:
-        return worker.missing, {}
+        return worker.missing, 0.0
     try:
         if not worker.running:  # an earlier case ended it
             worker.start()
         reply = worker.ask(do="prepare", case=case.record, arrays=str(arrays), outputs=str(outputs))
     except WorkerError as error:
-        return str(error), {}
-    return (REFUSED + reply["refused"] if "refused" in reply else None), reply
+        return str(error), 0.0
+    return (REFUSED + reply["refused"], 0.0) if "refused" in reply else (None, reply["seconds"])
 
 
-def wrong(answers: Answers, ours: Answers | None, case: Case) -> str | None:
-    """How outputs or gradients differ from ours, or None if they are the same but for rounding."""
-    shapes = {name: array.shape for name, array in answers.items()}
-    if shapes != case.answers:
-        return f"wrong: the shapes are {shapes}, not {case.answers}"
-    if not all(np.isfinite(array).all() for array in answers.values()):
-        return f"wrong: {' and '.join(answers)} are not finite"
-    if ours is None:
-        return None
-    for name, array in answers.items():
-        # A gradient is a sum over all steps: its largest numbers say how large the terms were.
-        scale = np.max(np.abs(ours[name])) if case.training else np.abs(ours[name])
-        away, allowed = float(np.max(np.abs(array - ours[name]) / np.maximum(1, scale))), rounding(case)
-        if away > allowed:
-            return f"wrong: {name} {away:.1e} away from stepnet, where {allowed:.1e} is rounding"
-    return None
-
-
-def rounding(case: Case) -> float:
-    """How far two right results may be from each other: each as far from the truth as the tests allow."""
-    length = case.steps if case.training else case.time
-    return 2 * tolerance(case.dtype, length, case.inputs + case.hidden)
-
-
-def alternated(
-    ready: dict[Worker, dict[str, Any]],
-    case: Case,
-    settings: Settings,
-    failures: dict[str, str],
-    told: Progress,
-) -> tuple[dict[Worker, list[float]], dict[Worker, int], Peak]:
-    """The median seconds of each peer in each round, the calls each is the median of, and the machine's peak.
-
-    A round is one turn of each peer, and one measurement of the machine.
+def alternate(turns: Turns, settings: Settings, progress: Progress, files: tuple[Path, Path]) -> None:
+    """The rounds. One is a turn of each peer, and a measurement of the machine; the first is not counted: it
+    tells how many calls fill a turn.
     """
-    calls: dict[Worker, int] = {}
-    rounds: dict[Worker, list[float]] = {worker: [] for worker in ready}
-    peaks: list[Peak] = []
-    for number in range(-1, settings.rounds):  # the first is to learn how many calls fill a turn
-        for worker in ready:
-            if worker.peer.name in failures:
+    for number in range(-1, settings.rounds):
+        for worker, seconds in turns.rounds.items():
+            if worker.peer.name in turns.failures:
                 continue
-            told(f"{worker.peer.name}, round {number + 1} of {settings.rounds}")
-            time.sleep(settings.pause)
+            progress(f"{worker.peer.name}, round {number + 1} of {settings.rounds}")
             try:
-                seconds = median(worker.ask(do="run", count=calls.get(worker, 1))["seconds"])
+                took = turn(worker, turns.case, turns.calls.get(worker, 1), files)
             except WorkerError as error:
-                failures[worker.peer.name] = str(error)
+                turns.failures[worker.peer.name] = str(error)
                 continue
+            settle(worker, settings)
             if number < 0:
-                calls[worker] = max(1, min(settings.most_calls, round(settings.turn / seconds)))
+                turns.calls[worker] = calls_of(turns.case, took, settings)
             else:
-                rounds[worker].append(seconds)
+                seconds.append(float(f"{took:.5g}"))
         if number >= 0:
-            time.sleep(settings.pause)
-            peaks.append(peak(case.dtype, case.weight_bytes, settings.threads))
-    return rounds, calls, Peak.of(peaks)
+            turns.peaks.append(peak(turns.case.dtype, turns.case.weight_bytes, settings.threads))
+
+
+def settle(worker: Worker, settings: Settings) -> None:
+    """Wait until the threads of a peer rest."""
+    end = time.monotonic() + settings.most_pause
+    before, now = None, worker.processor_seconds
+    while before != now and time.monotonic() < end:
+        time.sleep(settings.pause)
+        before, now = now, worker.processor_seconds
+    time.sleep(settings.pause)
+
+
+def calls_of(case: Case, seconds: float, settings: Settings) -> int:
+    """How many calls fill a turn."""
+    return 1 if case.starts else max(1, min(settings.most_calls, round(settings.turn / seconds)))
+
+
+def turn(worker: Worker, case: Case, calls: int, files: tuple[Path, Path]) -> float:
+    """The median seconds of a call; of a start, the seconds of one process. Raises `WorkerError`."""
+    if not case.starts:
+        return median(worker.ask(do="run", count=calls)["seconds"])
+    with tempfile.TemporaryDirectory() as folder:
+        empty = {name: str(Path(folder) / name) for name in CACHES} if case.mode == "cold start" else {}
+        worker.stop()
+        begun = time.perf_counter()
+        worker.start(empty)
+        reply: dict[str, Any] = worker.ask(
+            do="prepare", case=case.record, arrays=str(files[0]), outputs=str(files[1])
+        )
+        took = time.perf_counter() - begun
+    if "seconds" not in reply:
+        raise WorkerError(f"its process gave no result: {reply}")
+    return took

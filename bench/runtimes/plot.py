@@ -8,8 +8,12 @@ from bench.runtimes.results import Result, Run
 from bench.runtimes.runner import OURS, PEERS
 from stepnet.errors import InputError
 
-# Okabe and Ito's colours, which most who see few colours tell apart.
-COLOURS = ("#999999", "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#E69F00", "#D55E00", "#F0E442")
+# Of each peer, in the order of PEERS: Okabe and Ito's colours, which most who see few colours tell apart, and
+# darker ones of the same hues for a runtime's further forms.
+COLOURS = (
+    *("#CCCCCC", "#999999", "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#E69F00"),
+    *("#A87300", "#D55E00", "#000000", "#F0E442", "#A89C00", "#004C78", "#7A3F60"),
+)
 PER_ROW = 6
 TITLE = "each peer's time over stepnet's: above 1 stepnet is faster"
 
@@ -30,7 +34,7 @@ def draw(run: Run, path: Path) -> None:
     timed = {name for result in results for name in result.timings}
     colours = {
         peer.name: colour
-        for peer, colour in zip(PEERS, ("", *COLOURS), strict=False)
+        for peer, colour in zip(PEERS, ("", *COLOURS), strict=True)
         if peer.name in timed and peer.name != OURS
     }
     groups = [results[start : start + PER_ROW] for start in range(0, len(results), PER_ROW)]

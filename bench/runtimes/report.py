@@ -7,15 +7,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench.runtimes.results import REFUSED, Change, Result, Run
+from bench.runtimes.cases import MODES
+from bench.runtimes.results import QUIET, REFUSED, SPREAD, Change, Result, Run, mean_ratio
 from bench.runtimes.runner import OURS
 from bench.runtimes.targets import Target
 
-QUIET = 0.9  # less of the processors' time than this, and the numbers say little
 EXPLANATION = (
-    "Milliseconds are medians over rounds, ± half of what lies between their quartiles. ratio: "
-    "the best peer's time over stepnet's; the prototype is none. fma, stream: stepnet's share of the most "
-    "multiply-adds, and bytes of weights, a second that this machine reached in the same rounds."
+    "Times are medians over rounds, ± half of what lies between their quartiles. ratio: the best peer's time "
+    "over stepnet's, * where we are behind; the prototype and one thread are no peers. fma, stream: "
+    "stepnet's share of the most multiply-adds, and bytes of weights, a second that this machine reached in "
+    "the same rounds."
 )
 
 
@@ -25,26 +26,44 @@ def show(run: Run, console: Console) -> None:
     console.print(f"{machine['processor']}, {machine['vectors']}, {machine['threads']} threads")
     versions = {name: version for found in run.versions.values() for name, version in found.items()}
     console.print(", ".join(f"{name} {version}" for name, version in versions.items()), style="dim")
-    console.print(times(run))
+    units = {MODES[result.case.mode].unit: None for result in run.results}
+    for unit in units:
+        console.print(times(run, unit))
+    console.print(means(run))
     console.print(EXPLANATION, style="dim")
     for line in remarks(run):
         console.print(line)
 
 
-def times(run: Run) -> Table:
-    """One row for each case."""
-    names = [
-        OURS,
-        *sorted({name for result in run.results for name in result.timings} - {OURS}, key=order(run)),
-    ]
-    table = Table(title="milliseconds")
+def times(run: Run, unit: str) -> Table:
+    """One row for each case whose times are in this unit."""
+    results = [result for result in run.results if MODES[result.case.mode].unit == unit]
+    named = {name for result in results for name in (*result.timings, *result.failures)}
+    names = [OURS, *sorted(named - {OURS}, key=order(run))]
+    table = Table(title=unit)
     table.add_column("case", no_wrap=True)
     for name in [*names, "ratio", "fma", "stream"]:
         table.add_column(escape(name), justify="right")
-    for result in run.results:
-        row = [milliseconds(result, name) for name in names]
+    for result in results:
+        row = [shown(result, name) for name in names]
         shares = [percent(result.compute_share), percent(result.stream_share)]
         table.add_row(str(result.case), *row, ratio(result), *shares)
+    return table
+
+
+def means(run: Run) -> Table:
+    """One row for each group: the geometric means of ratios, and in how many cases we are behind."""
+    groups = {result.group: None for result in run.results}
+    names = sorted({name for result in run.results for name in result.timings} - {OURS}, key=order(run))
+    table = Table(title="each peer's time over stepnet's, geometric means")
+    for name in ("group", *names, "best peer", "behind"):
+        table.add_column(escape(name), justify="right")
+    for group in groups:
+        results = [result for result in run.results if result.group == group]
+        ratios = [mean_ratio(results, name) for name in (*names, None)]
+        known = [found for result in results if (found := result.ratio(result.best)) is not None]
+        behind = f"{sum(found < 1 for found in known)} of {len(known)}"
+        table.add_row(group or "-", *("-" if r is None else f"{r:.2f}" for r in ratios), behind)
     return table
 
 
@@ -54,23 +73,24 @@ def order(run: Run) -> Callable[[str], int]:
     return lambda name: names.index(name) if name in names else len(names)
 
 
-def milliseconds(result: Result, name: str) -> str:
-    """The time of one peer: bold for the fastest, a dash where there is none."""
-    timing = result.timings.get(name)
-    if timing is None:
+def shown(result: Result, name: str) -> str:
+    """The time of one peer: bold for the fastest; where there is none, whether it refused or failed."""
+    timing, time = result.timings.get(name), result.shown(name)
+    if timing is None or time is None:
         why = result.failures.get(name)
-        return "[dim]-[/]" if why is None or why.startswith(REFUSED) else "[red]failed[/]"
-    text = f"{significant(timing.seconds * 1e3)} ±{timing.spread * 100:.0f}%"
+        return "" if why is None else "[dim]refused[/]" if why.startswith(REFUSED) else "[red]failed[/]"
+    text = f"{significant(time)} ±{timing.spread * 100:.0f}%"
     fastest = min(result.timings, key=lambda peer: result.timings[peer].seconds)
     return f"[bold]{text}[/]" if name == fastest else text
 
 
 def ratio(result: Result) -> str:
-    """The ratio to the best peer, green where stepnet is faster."""
+    """The ratio to the best peer, green where stepnet is faster, with a star where it is not."""
     found = result.ratio(result.best)
     if found is None:
         return "-"
-    return f"[{'green' if found >= 1 else 'red'}]{found:.2f}[/] [dim]{escape(result.best or '')}[/]"
+    text = f"[green]{found:.2f}[/]" if found >= 1 else f"[red]{found:.2f} *[/]"
+    return f"{text} [dim]{escape(result.best or '')}[/]"
 
 
 def significant(value: float) -> str:
@@ -90,8 +110,13 @@ def percent(share: float | None) -> str:
 def remarks(run: Run) -> list[str]:
     """What was not timed: peers that are missing; and each other reason once, with its cases."""
     lines: list[str] = []
-    if (quiet := median(result.peak.quiet for result in run.results)) < QUIET:
-        lines.append(f"[red]not quiet:[/] other processes took {100 - quiet * 100:.0f}% of the processors")
+    quiet = [result.peak.quiet for result in run.results if not result.case.busy]
+    if quiet and median(quiet) < QUIET:
+        share = 100 - median(quiet) * 100
+        lines.append(f"[red]not quiet:[/] other processes took {share:.0f}% of the processors")
+    if disturbed := [str(result.case) for result in run.results if result.disturbed]:
+        why = f"half of the rounds are {SPREAD * 100:.0f}% apart, or another process ran"
+        lines.append(f"[yellow]disturbed:[/] {', '.join(disturbed)}: {why}")
     lines += [f"[yellow]not timed:[/] {escape(name)}: {escape(why)}" for name, why in run.missing.items()]
     reasons: dict[tuple[str, str], list[str]] = {}
     for result in run.results:
@@ -123,7 +148,7 @@ def comparison(changes: Iterable[Change]) -> Table:
     """Two runs, case by case. A change that rounds of both runs overlap in is put in brackets."""
     table = Table(title="before and now")
     table.add_column("case", no_wrap=True)
-    for name in ("before, ms", "now, ms", "times as fast", "ratio before", "ratio now"):
+    for name in ("before", "now", "times as fast", "ratio before", "ratio now"):
         table.add_column(name, justify="right")
     for change in changes:
         found = change.ratio
@@ -131,7 +156,7 @@ def comparison(changes: Iterable[Change]) -> Table:
         colour = "dim" if found is None or not change.sure else "green" if found >= 1 else "red"
         table.add_row(
             str(change.case),
-            *(milliseconds(result, OURS) for result in (change.before, change.now)),
+            *(shown(result, OURS) for result in (change.before, change.now)),
             f"[{colour}]{text}[/]",
             ratio(change.before),
             ratio(change.now),

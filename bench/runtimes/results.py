@@ -1,19 +1,20 @@
-"""What a run found, as values, and as JSON to save and to read again."""
+"""What a run measured, as values and as plain data."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from statistics import median, quantiles
+from statistics import geometric_mean, median, quantiles
 from typing import Any
 
-from bench.runtimes.cases import Case
+from bench.runtimes.cases import MODES, Case
 from bench.runtimes.machine import Peak
 from bench.runtimes.runner import MARKS, OURS
 from stepnet.errors import FileError, StepnetError
 
-FORMAT, VERSION = "stepnet-bench", 1
+FORMAT, VERSION = "stepnet-bench", 2
+REFUSED = "refused: "
+QUIET = 0.9  # less of the processors' time than this, and the numbers say little
+SPREAD = 0.3  # half of the rounds lie within this share of the median, or something disturbed them
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,15 @@ class Timing:
 
 @dataclass(frozen=True)
 class Result:
-    """One case: the timing of each peer, or why there is none, and the peak of the machine meanwhile."""
+    """One case: the timing of each peer, or why there is none, and the peak of the machine meanwhile.
+    `group`: the group of cases that it was run in, "" for none.
+    """
 
     case: Case
     timings: dict[str, Timing]
     failures: dict[str, str]
     peak: Peak
+    group: str = ""
 
     @property
     def ours(self) -> Timing | None:
@@ -69,15 +73,33 @@ class Result:
             return None
         return median(their / our for their, our in zip(theirs.rounds, self.ours.rounds, strict=True))
 
+    def shown(self, name: str) -> float | None:
+        """The time of a peer in the unit of the case's mode."""
+        mode, timing = MODES[self.case.mode], self.timings.get(name)
+        if timing is None:
+            return None
+        return timing.seconds * mode.scale / (self.case.time if mode.by_step else 1)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether something else disturbed ours or the best peer: their rounds are far apart, or other
+        processes had the processors (which is wanted where the case is busy).
+        """
+        names = [OURS, *([self.best] if self.best else [])]
+        apart = any(2 * self.timings[name].spread > SPREAD for name in names if name in self.timings)
+        return apart or (not self.case.busy and self.peak.quiet < QUIET)
+
     @property
     def compute_share(self) -> float | None:
         """Our multiply-adds a second, of the peak."""
-        return None if self.ours is None else self.case.flops / self.ours.seconds / self.peak.flops
+        if self.ours is None or self.case.starts:
+            return None
+        return self.case.flops / self.ours.seconds / self.peak.flops
 
     @property
     def stream_share(self) -> float | None:
         """Our recurrent weights read a second, once for each step of the longest sequence, of the peak."""
-        if self.ours is None:
+        if self.ours is None or self.case.starts:
             return None
         return self.case.weight_bytes * self.case.time / self.ours.seconds / self.peak.bandwidth
 
@@ -108,13 +130,11 @@ class Run:
         ]
 
 
-REFUSED = "refused: "
-
-
 def to_record(run: Run) -> dict[str, Any]:
     """The run as plain data. What follows from the rest is there too, for readers without stepnet."""
     cases = [
         {
+            "group": result.group,
             "case": result.case.record,
             "name": str(result.case),
             "flops": result.case.flops,
@@ -150,15 +170,8 @@ RUN_FIELDS: Mapping[str, type] = {
 def from_record(record: Any) -> Run:
     """The run that `to_record` made plain data of; raises `FileError` for anything else."""
     found = checked({"run": record}, "run", dict)
-    if found.get("format") != FORMAT:
-        raise FileError(f"this is no saved benchmark: its format is not {FORMAT!r}")
-    if found.get("version") != VERSION:
-        raise FileError(
-            f"the saved benchmark is of version {found.get('version')}; this stepnet reads {VERSION}"
-        )
     rest = {name: checked(found, name, kind) for name, kind in RUN_FIELDS.items()}
-    results = tuple(result_from(item) for item in checked(found, "cases", list))
-    return Run(results, **rest)
+    return Run(tuple(result_from(item) for item in checked(found, "cases", list)), **rest)
 
 
 def result_from(record: Any) -> Result:
@@ -173,7 +186,13 @@ def result_from(record: Any) -> Result:
         for name, timing in checked(record, "timings", dict).items()
     }
     try:
-        return Result(Case(**case), timings, checked(record, "failures", dict), Peak(**peak))
+        return Result(
+            Case(**case),
+            timings,
+            checked(record, "failures", dict),
+            Peak(**peak),
+            checked(record, "group", str),
+        )
     except (TypeError, StepnetError) as error:
         raise FileError(f"the saved benchmark has a damaged case: {error}") from error
 
@@ -186,21 +205,13 @@ def checked(record: Any, name: str, kind: type) -> Any:
     return found
 
 
-def save(run: Run, path: Path) -> None:
-    """Write the run as JSON; folders that lack are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(to_record(run), indent=1) + "\n", encoding="utf-8")
-
-
-def load(path: Path) -> Run:
-    """The run that a file holds; raises `FileError` for a file that is none."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise FileError(f"{path} is no JSON: {error}") from error
-    return from_record(record)
+def mean_ratio(results: Sequence[Result], name: str | None = None) -> float | None:
+    """The geometric mean of how many times as long as ours a peer takes; without a name, the best of each
+    case. None where it was timed in no case.
+    """
+    ratios = [result.ratio(result.best if name is None else name) for result in results]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return geometric_mean(known) if known else None
 
 
 @dataclass(frozen=True)
@@ -227,23 +238,24 @@ class Change:
         return max(before.rounds) < min(now.rounds) or max(now.rounds) < min(before.rounds)
 
 
-def changes(before: Run, now: Run) -> list[Change]:
-    """The cases that both runs have, in the order of the later."""
-    earlier = {result.case: result for result in before.results}
-    return [
-        Change(result.case, earlier[result.case], result) for result in now.results if result.case in earlier
-    ]
+def changes(before: Sequence[Result], now: Sequence[Result]) -> list[Change]:
+    """The cases that both have, in the order of the later."""
+    earlier = {(result.group, result.case): result for result in before}
+    earlier |= {(None, result.case): result for result in before}
+    pairs = [(earlier.get((one.group, one.case), earlier.get((None, one.case))), one) for one in now]
+    return [Change(new.case, old, new) for old, new in pairs if old is not None]
 
 
 def differences(before: Run, now: Run) -> list[str]:
     """What else is different: machine and versions, as `what: before -> now`."""
-    found: list[str] = []
-    pairs: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = [
-        ("", before.machine, now.machine),
-        *(("", before.versions.get(peer, {}), now.versions.get(peer, {})) for peer in now.versions),
+    pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]] = [
+        (before.machine, now.machine),
+        *((before.versions.get(peer, {}), now.versions.get(peer, {})) for peer in now.versions),
     ]
-    for prefix, old, new in pairs:
-        for name in old:
-            if name in new and old[name] != new[name]:
-                found.append(f"{prefix}{name}: {old[name]} -> {new[name]}")
+    found = [
+        f"{name}: {old[name]} -> {new[name]}"
+        for old, new in pairs
+        for name in old
+        if name in new and old[name] != new[name]
+    ]
     return list(dict.fromkeys(found))

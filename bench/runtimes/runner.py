@@ -1,6 +1,7 @@
 """The processes that runtimes are timed in, seen from outside: which there are, started and asked."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,14 +29,15 @@ runpy.run_module("peers", alter_sys=True)
 
 @dataclass(frozen=True)
 class Peer:
-    """One runtime in one form: its module in peers/, options for it, and the environment it is installed in
-    ("" for the one that stepnet is in).
+    """One runtime in one form: its module in peers/, options for it, the environment it is installed in (""
+    for the one that stepnet is in), and its number of threads where that is always the same.
     """
 
     name: str
     module: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     environment: str = ""
+    threads: int | None = None
 
     @property
     def python(self) -> Path:
@@ -45,20 +47,26 @@ class Peer:
         )
 
 
-OURS = "stepnet"
+OURS, ONE_THREAD = "stepnet", "one thread"
 # Marks to measure against, not something that people would use instead: never the best peer.
-MARKS = ("prototype",)
+MARKS = ("prototype", ONE_THREAD)
 
 PEERS = (
     Peer(OURS, "stepnet"),
+    Peer(ONE_THREAD, "stepnet", threads=1),
     Peer("prototype", "prototype"),
     Peer("torch", "torch", {"form": "padded"}),
     Peer("torch packed", "torch", {"form": "packed"}),
     Peer("torch loop", "torch", {"form": "loop"}),
     Peer("torch.compile", "torch", {"form": "compiled"}),
     Peer("onnxruntime", "onnxruntime"),
+    Peer("onnxruntime bound", "onnxruntime", {"bound": True}),
     Peer("openvino", "openvino", environment="openvino"),
+    Peer("onednn", "onednn"),
+    Peer("tensorflow", "tensorflow", {"xla": False}, "tensorflow"),
+    Peer("tensorflow xla", "tensorflow", {"xla": True}, "tensorflow"),
     Peer("jax", "jax", environment="jax"),
+    Peer("paddle", "paddle", environment="paddle"),
 )
 
 
@@ -97,7 +105,7 @@ class Worker:
     """The process of one peer, started and greeted. `missing` says why it cannot run at all, else None."""
 
     def __init__(self, peer: Peer, threads: int, options: Mapping[str, Any] | None = None) -> None:
-        self.peer, self.threads = peer, threads
+        self.peer, self.threads = peer, peer.threads or threads
         self.options = {**peer.options, **(options or {})}
         self.missing: str | None = None
         self.versions: dict[str, str] = {}
@@ -107,8 +115,8 @@ class Worker:
         self._reader = ThreadPoolExecutor(1)
         self.start()
 
-    def start(self) -> None:
-        """Start the process, or start it again."""
+    def start(self, variables: Mapping[str, str] | None = None) -> None:
+        """Start the process, or start it again, with further environment variables."""
         self.stop()
         if not self.peer.python.exists():
             self.missing = (
@@ -121,6 +129,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._complaints,
             encoding="utf-8",
+            env={**os.environ, **(variables or {})},
         )
         try:
             reply = self.ask(do="hello", threads=self.threads, options=self.options)
@@ -133,6 +142,17 @@ class Worker:
     def running(self) -> bool:
         """Whether there is a process to ask."""
         return self._process is not None
+
+    @property
+    def processor_seconds(self) -> float | None:
+        """The processors' time that its process had so far; None where the system does not say."""
+        if self._process is None:
+            return None
+        file = Path(f"/proc/{self._process.pid}/stat")
+        if not file.exists():
+            return None
+        fields = file.read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Its answer; raises `WorkerError` with its last words if it ends instead, or takes too long."""

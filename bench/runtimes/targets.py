@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from bench.runtimes.cases import Case
-from bench.runtimes.results import Result, Run
+from bench.runtimes.groups import TARGET_SIZES
+from bench.runtimes.results import Result
+from bench.runtimes.runner import ONE_THREAD
 from stepnet.errors import StepnetError
 
 
@@ -31,42 +33,84 @@ class Target:
         return self.found >= self.bound if self.least else self.found <= self.bound
 
 
-# Of the prototype's time; and how many times as fast as torch, by batch and hidden.
-SHARE_OF_PROTOTYPE = 1.15
-TIMES_TORCH = {(16, 256): 3.0, (64, 256): 2.1}
-TIMES_TORCH_VOWELS = 1.8
+@dataclass(frozen=True)
+class Promise:
+    """How many times as long as ours the fastest of some peers takes at least, in the cases that `holds`
+    chooses. `needs`: whether all of these peers must have been timed.
+    """
+
+    name: str
+    peers: tuple[str, ...]
+    least: float
+    holds: Callable[[Case], bool]
+    needs: bool = False
+
+
+def of_size(cell: str, *sizes: tuple[int, int]) -> Callable[[Case], bool]:
+    """Dense forward cases of a cell at some sizes, batch by hidden: one layer, inputs as wide, 100 steps."""
+
+    def holds(case: Case) -> bool:
+        size = case.batch, case.hidden
+        return size in sizes and case == Case(cell, size[0], 100, size[1], size[1])
+
+    return holds
+
+
+def streams(cell: str) -> Callable[[Case], bool]:
+    """Streams of one row, up to 256 units."""
+    return lambda case: (case.mode, case.cell, case.batch) == ("stream", cell, 1) and case.hidden <= 256
+
+
+SMALL = tuple((batch, hidden) for batch in (1, 2, 4) for hidden in (64, 128))
+PROMISES = (
+    Promise("the prototype", ("prototype",), 1 / 1.15, of_size("gru", *TARGET_SIZES)),
+    Promise("torch", ("torch",), 3.0, of_size("gru", (16, 256))),
+    Promise("torch", ("torch",), 2.1, of_size("gru", (64, 256))),
+    Promise(
+        "torch, packed or padded",
+        ("torch", "torch packed"),
+        1.8,
+        lambda case: (
+            case.lengths == "vowels" and (case.cell, case.hidden, case.mode) == ("gru", 256, "forward")
+        ),
+        needs=True,
+    ),
+    Promise("onnxruntime", ("onnxruntime",), 1.0, of_size("gru", *SMALL)),
+    Promise("onnxruntime", ("onnxruntime",), 0.85, of_size("lstm", *SMALL)),
+    Promise("onnxruntime", ("onnxruntime", "onnxruntime bound"), 2.0, streams("gru")),
+    Promise(
+        ONE_THREAD,
+        (ONE_THREAD,),
+        1 / 1.2,
+        lambda case: case.busy > 0 and case.batch == 1 and case.cell == "gru",
+    ),
+    Promise(
+        ONE_THREAD,
+        (ONE_THREAD,),
+        1.6,
+        lambda case: (
+            not case.busy and case.layers * case.directions == 2 and (case.batch, case.hidden) == (1, 512)
+        ),
+    ),
+)
 SECONDS = {"importing stepnet": 0.3, "cold compile of a GRU": 0.5}
 
 
-def targets(run: Run) -> list[Target]:
-    """Every promise, with what the run found of it."""
+def targets(results: Iterable[Result], seconds: Mapping[str, float]) -> list[Target]:
+    """Every promise, with what was found of it."""
     found: list[Target] = []
-    for result in run.results:
-        case = result.case
-        if "prototype" in result.timings:
-            share = result.ratio("prototype")
-            inverse = None if share is None else 1 / share
-            found.append(Target(f"{case}, time of the prototype's", inverse, SHARE_OF_PROTOTYPE, False, "x"))
-        if times := TIMES_TORCH.get((case.batch, case.hidden)) if promised(case) else None:
-            found.append(Target(f"{case}, torch's time of ours", result.ratio("torch"), times, True, "x"))
-        if case.data == "vowels":
-            name = f"{case}, torch's time of ours, packed or padded"
-            found.append(Target(name, better_of_torch(result), TIMES_TORCH_VOWELS, True, "x"))
-    for name, bound in SECONDS.items():
-        found.append(Target(name, run.facts.get(name), bound, False, "s"))
-    return found
-
-
-def promised(case: Case) -> bool:
-    """Whether it is a case of the sizes that something is promised for."""
-    return case == Case("gru", case.batch, 100, case.hidden, case.hidden)
-
-
-def better_of_torch(result: Result) -> float | None:
-    """How many times as long as ours the better of torch's two forms takes; None unless both were timed."""
-    ratios = [result.ratio(name) for name in ("torch", "torch packed")]
-    known = [ratio for ratio in ratios if ratio is not None]
-    return min(known) if len(known) == len(ratios) else None
+    for result in results:
+        for promise in PROMISES:
+            ratios = [result.ratio(name) for name in promise.peers]
+            known = [ratio for ratio in ratios if ratio is not None]
+            if not promise.holds(result.case) or not known:
+                continue
+            ratio = min(known) if len(known) == len(ratios) or not promise.needs else None
+            title = f"{result.case}: {promise.name}, times our time"
+            found.append(Target(title, ratio, promise.least, True, "x"))
+    return found + [
+        Target(name, seconds.get(name), bound, False, "s") for name, bound in SECONDS.items() if seconds
+    ]
 
 
 IMPORT = """

@@ -1,16 +1,62 @@
-"""The cells as equations, for runtimes that take equations: one text for stepnet's arrays and for torch's.
+"""The cells as equations, for runtimes that take equations: one text for stepnet's arrays, NumPy's, torch's
+and JAX's.
 
-Each is (a, memory, p, f) -> (output, memory): a [rows, gates hidden] are the products over inputs with their
-bias, x @ W + b; p the parameters; f.sigmoid and f.tanh the functions of the runtime.
+A step is (a, memory, p, f) -> (output, memory). `a` is what a cell's `ahead` makes of the inputs of any
+number of steps, before the recurrence runs; p the parameters; f the functions of the runtime (`Functions`).
+A memory is an array [rows, features], or a dict of arrays where the cell has several.
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
+HEADS = 4  # of an mLSTM
+EPSILON = 1e-5  # of a layer normalization
 
 
-def gru(a: Any, h: Any, p: Any, f: Any) -> tuple[Any, Any]:
+class Functions(NamedTuple):
+    """The functions of a runtime that the equations need. normalized: (values - mean) / sqrt(variance +
+    EPSILON) over the last axis.
+    """
+
+    sigmoid: Any
+    tanh: Any
+    exp: Any
+    log: Any
+    abs: Any
+    maximum: Any
+    einsum: Any
+    normalized: Any
+
+
+def functions_like_numpy(module: Any, sigmoid: Any) -> Functions:
+    """The functions of a module that has NumPy's names."""
+
+    def normalized(x: Any) -> Any:
+        away = x - x.mean(axis=-1, keepdims=True)
+        return away / module.sqrt((away * away).mean(axis=-1, keepdims=True) + EPSILON)
+
+    return Functions(
+        sigmoid,
+        module.tanh,
+        module.exp,
+        module.log,
+        module.abs,
+        module.maximum,
+        module.einsum,
+        normalized,
+    )
+
+
+def products(x: Any, p: Any, f: Functions) -> Any:
+    """The products over inputs with their bias."""
+    return x @ p["W"] + p["b"]
+
+
+def gru(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
     """A GRU that resets after the product, as in PyTorch and cuDNN; gates r, z, n."""
     H = h.shape[-1]
     u = h @ p["R"] + p["d"]
@@ -21,7 +67,18 @@ def gru(a: Any, h: Any, p: Any, f: Any) -> tuple[Any, Any]:
     return h, h
 
 
-def lstm(a: Any, memory: Any, p: Any, f: Any) -> tuple[Any, Any]:
+def gru_before(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
+    """A GRU that resets before the product (Cho and others, 2014); gates r, z, n."""
+    H = h.shape[-1]
+    u = h @ p["R"][:, : 2 * H]
+    r = f.sigmoid(a[:, :H] + u[:, :H])
+    z = f.sigmoid(a[:, H : 2 * H] + u[:, H:])
+    n = f.tanh(a[:, 2 * H :] + (r * h) @ p["R"][:, 2 * H :])
+    h = n + z * (h - n)
+    return h, h
+
+
+def lstm(a: Any, memory: Any, p: Any, f: Functions) -> tuple[Any, Any]:
     """An LSTM without peepholes; gates i, f, g, o."""
     h, c = memory["h"], memory["c"]
     H = h.shape[-1]
@@ -32,7 +89,25 @@ def lstm(a: Any, memory: Any, p: Any, f: Any) -> tuple[Any, Any]:
     return h, {"h": h, "c": c}
 
 
-def minimal(a: Any, h: Any, p: Any, f: Any) -> tuple[Any, Any]:
+def normalized_products(x: Any, p: Any, f: Functions) -> Any:
+    """The products over inputs, normalized over the features of each row, with their bias."""
+    return f.normalized(x @ p["W"]) * p["gW"] + p["b"]
+
+
+def layernorm_lstm(a: Any, memory: Any, p: Any, f: Functions) -> tuple[Any, Any]:
+    """An LSTM with layer normalization of both products and of c (Ba, Kiros and Hinton, 2016); gates i, f,
+    g, o.
+    """
+    h, c = memory["h"], memory["c"]
+    H = h.shape[-1]
+    u = a + f.normalized(h @ p["R"]) * p["gR"]
+    i, forget, o = f.sigmoid(u[:, :H]), f.sigmoid(u[:, H : 2 * H]), f.sigmoid(u[:, 3 * H :])
+    c = forget * c + i * f.tanh(u[:, 2 * H : 3 * H])
+    h = o * f.tanh(f.normalized(c) * p["gc"] + p["bc"])
+    return h, {"h": h, "c": c}
+
+
+def minimal(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
     """The minimal gated unit (Zhou and others, 2016): its second product waits for its first; gates f, n."""
     H = h.shape[-1]
     forget = f.sigmoid(a[:, :H] + h @ p["R"][:, :H])
@@ -41,7 +116,7 @@ def minimal(a: Any, h: Any, p: Any, f: Any) -> tuple[Any, Any]:
     return h, h
 
 
-def custom(a: Any, h: Any, p: Any, f: Any) -> tuple[Any, Any]:
+def custom(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
     """A cell that no library has: one gate, which sees each unit's own memory (v), keeps and resets."""
     H = h.shape[-1]
     u = h @ p["R"]
@@ -51,4 +126,84 @@ def custom(a: Any, h: Any, p: Any, f: Any) -> tuple[Any, Any]:
     return h, h
 
 
-EQUATIONS: dict[str, Step] = {"gru": gru, "lstm": lstm, "minimal": minimal, "custom": custom}
+def projections(x: Any, p: Any, f: Functions) -> Any:
+    """Queries, keys and values of each head, and the gates, which look at the inputs alone."""
+    q, k, v = (f.einsum("bi,ihd->bhd", x, p[name]) for name in "qkv")
+    gates = x @ p["W"] + p["b"]
+    heads = p["q"].shape[1]
+    o = f.sigmoid(f.einsum("bi,ihd->bhd", x, p["o"]))
+    return {"q": q, "k": k, "v": v, "i": gates[:, :heads], "f": f.log(f.sigmoid(gates[:, heads:])), "o": o}
+
+
+def mlstm(a: Any, memory: Any, p: Any, f: Functions) -> tuple[Any, Any]:
+    """The mLSTM (Beck and others, 2024, equations 19 to 27, stabilized): a matrix per head is the memory."""
+    m = f.maximum(a["f"] + memory["m"], a["i"])
+    forget, write = f.exp(a["f"] + memory["m"] - m), f.exp(a["i"] - m)
+    k = a["k"] * write[:, :, None]
+    C = forget[:, :, None, None] * memory["C"] + f.einsum("bhk,bhn->bhkn", k, a["v"])
+    n = forget[:, :, None] * memory["n"] + k
+    read = f.maximum(f.abs(f.einsum("bhk,bhk->bh", n, a["q"])), f.exp(-m))
+    h = a["o"] * f.einsum("bhk,bhkn->bhn", a["q"], C) / read[:, :, None]
+    return h, {"C": C, "n": n, "m": m}
+
+
+def diagonal(a: Any, h: Any, p: Any, f: Functions) -> tuple[Any, Any]:
+    """A diagonal state-space cell, real: each unit keeps a share of its own state (a) and adds its input."""
+    h = p["a"] * h + a
+    return h, h
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: its step, what is computed ahead of it, and the shapes of weights and memories by name, from
+    the inputs I and the units H. A cell of one memory named h takes and gives the array itself.
+    """
+
+    step: Step
+    weights: Callable[[int, int], Shapes]
+    memory: Callable[[int], Shapes] = lambda H: {"h": (H,)}
+    ahead: Callable[[Any, Any, Functions], Any] = products
+
+    def begin(self, H: int, zeros: Callable[[Shape], Any]) -> Any:
+        """The memory before the first step."""
+        made = {name: zeros(shape) for name, shape in self.memory(H).items()}
+        return made["h"] if len(made) == 1 else made
+
+
+def gated(gates: int, **more: int) -> Callable[[int, int], Shapes]:
+    """W, R and b of so many gates, and further vectors of so many times H."""
+    return lambda n, H: {
+        "W": (n, gates * H),
+        "R": (H, gates * H),
+        "b": (gates * H,),
+        **{name: (size * H,) for name, size in more.items()},
+    }
+
+
+def of_heads(inputs: int, hidden: int) -> Shapes:
+    """The weights of an mLSTM."""
+    each = (inputs, HEADS, hidden // HEADS)
+    return {"W": (inputs, 2 * HEADS), "b": (2 * HEADS,), "q": each, "k": each, "v": each, "o": each}
+
+
+def memory_of_heads(H: int) -> Shapes:
+    """The memories of an mLSTM: a matrix, a normalizer and a stabilizer for each head."""
+    d = H // HEADS
+    return {"C": (HEADS, d, d), "n": (HEADS, d), "m": (HEADS,)}
+
+
+def two(H: int) -> Shapes:
+    """The memories of an LSTM."""
+    return {"h": (H,), "c": (H,)}
+
+
+CELLS: dict[str, Cell] = {
+    "gru": Cell(gru, gated(3, d=3)),
+    "lstm": Cell(lstm, gated(4), two),
+    "custom": Cell(custom, gated(2, v=1)),
+    "minimal": Cell(minimal, gated(2)),
+    "gru_before": Cell(gru_before, gated(3)),
+    "layernorm_lstm": Cell(layernorm_lstm, gated(4, gW=4, gR=4, gc=1, bc=1), two, ahead=normalized_products),
+    "mlstm": Cell(mlstm, of_heads, memory_of_heads, projections),
+    "diagonal": Cell(diagonal, lambda n, H: {"W": (n, H), "b": (H,), "a": (H,)}),
+}

@@ -1,17 +1,11 @@
 """JAX: a cell's equations in a `lax.scan`, compiled, over padded inputs."""
 
 import os
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
-from .equations import EQUATIONS
-from .worker import Array, Prepared, Work, imported
-
-
-class Functions(NamedTuple):
-    """The functions that the equations need."""
-
-    sigmoid: Any
-    tanh: Any
+from .equations import CELLS, functions_like_numpy
+from .worker import Array, Prepared, Work, imported, streamed
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
@@ -22,19 +16,35 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
 
 
 def forward_of(jax: Any, work: Work) -> Any:
-    """The function from weights and padded inputs [time, batch, inputs] to the outputs."""
-    numpy, equations = jax.numpy, EQUATIONS[work.cell]
-    functions = Functions(jax.nn.sigmoid, numpy.tanh)
+    """The function from weights (see `Work.recurrences`) and padded inputs [time, batch, inputs] to the
+    outputs.
+    """
+    numpy, cell = jax.numpy, CELLS[work.cell]
+    functions = functions_like_numpy(numpy, jax.nn.sigmoid)
+    turned = work.turned()[..., None]
 
-    def forward(p: Any, inputs: Any) -> Any:
-        zeros = numpy.zeros((inputs.shape[1], work.hidden), inputs.dtype)
-        begin = {"h": zeros, "c": zeros} if work.cell == "lstm" else zeros
+    def recurrence(p: Any, inputs: Any) -> Any:
+        count, rows, features = inputs.shape
+        every = cell.ahead(inputs.reshape(count * rows, features), p, functions)
+
+        def by_step(value: Any) -> Any:
+            return value.reshape(count, rows, *value.shape[1:])
 
         def step(memory: Any, a: Any) -> tuple[Any, Any]:
-            output, memory = equations(a, memory, p, functions)
+            output, memory = cell.step(a, memory, p, functions)
             return memory, output
 
-        return jax.lax.scan(step, begin, inputs @ p["W"] + p["b"])[1]
+        begin = cell.begin(work.hidden, lambda shape: numpy.zeros((rows, *shape), inputs.dtype))
+        return jax.lax.scan(step, begin, jax.tree.map(by_step, every))[1]
+
+    def forward(layers: Any, inputs: Any) -> Any:
+        for both in layers:
+            made = [recurrence(both[0], inputs)]
+            if len(both) > 1:
+                there = recurrence(both[1], numpy.take_along_axis(inputs, turned, 0))
+                made.append(numpy.take_along_axis(there, turned, 0))
+            inputs = numpy.concatenate(made, -1) if len(made) > 1 else made[0]
+        return inputs
 
     return forward
 
@@ -43,12 +53,36 @@ def prepare(work: Work) -> Prepared:
     """A compiled function of the weights and the inputs."""
     jax = imported("jax", "")
     run = jax.jit(forward_of(jax, work))
-    p, inputs = (jax.device_put(one) for one in (work.weights, work.padded(time_major=True)))
+    p, inputs = (jax.device_put(one) for one in (work.recurrences, work.padded(time_major=True)))
 
     def outputs(result: Any) -> Array:
         return work.end_to_end(jax.device_get(result), time_major=True)
 
     return Prepared(lambda: run(p, inputs).block_until_ready(), outputs)
+
+
+def prepare_stream(work: Work) -> Prepared:
+    """A compiled step; the memory stays on the device."""
+    jax = imported("jax", "")
+    cell, p = CELLS[work.cell], jax.device_put(work.weights)
+    functions = functions_like_numpy(jax.numpy, jax.nn.sigmoid)
+
+    def once(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+        return cell.step(cell.ahead(x, p, functions), memory, p, functions)
+
+    run = jax.jit(once)
+
+    def begin() -> Callable[[Any], Any]:
+        memory = cell.begin(work.hidden, lambda shape: jax.numpy.zeros((work.batch, *shape), work.dtype))
+
+        def step(x: Any) -> Any:
+            nonlocal memory
+            output, memory = run(x, memory, p)
+            return output.block_until_ready()
+
+        return step
+
+    return streamed(work, begin, jax.device_put)
 
 
 def prepare_training(work: Work) -> Prepared:
@@ -61,11 +95,11 @@ def prepare_training(work: Work) -> Prepared:
         return outputs, backward(cotangents)
 
     run = jax.jit(gradients)
-    arrays = work.weights, work.padded(time_major=True), work.padded(time_major=True, name="cotangents")
+    arrays = work.recurrences, work.padded(time_major=True), work.padded(time_major=True, name="cotangents")
     given = [jax.device_put(one) for one in arrays]
 
     def answers(result: Any) -> dict[str, Array]:
         _, (of_weights, of_inputs) = jax.device_get(result)
-        return {"values": work.end_to_end(of_inputs, time_major=True), **of_weights}
+        return {"values": work.end_to_end(of_inputs, time_major=True), **work.named(of_weights)}
 
     return Prepared(lambda: jax.block_until_ready(run(*given)), answers)

@@ -1,13 +1,15 @@
-"""onnxruntime: a model of one GRU or LSTM operator, made with the onnx package, its weights stored in it."""
+"""onnxruntime: a model of GRU or LSTM operators, made with the onnx package, its weights stored in it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .worker import Array, Prepared, Refused, Work, imported
+from .worker import Array, Prepared, Refused, Work, imported, streamed
 
-# The operator's order of gates, as places in ours: zrn of rzn, iofg of ifgo.
-GATES = {"gru": ("GRU", (1, 0, 2)), "lstm": ("LSTM", (0, 3, 1, 2))}
+# The operator's order of gates, as places in ours: zrn of rzn, iofg of ifgo; and its states.
+GATES = {"gru": (1, 0, 2), "lstm": (0, 3, 1, 2)}
+STATES = {"gru": ("h",), "lstm": ("h", "c")}
 OPERATORS, FORMAT = 14, 8
 
 
@@ -18,50 +20,148 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
     return {"onnxruntime": runtime.__version__, "onnx": onnx.__version__}
 
 
-def prepare(work: Work) -> Prepared:
-    """A session over the model, time before batch; inputs and outputs are not copied."""
-    if work.cell not in GATES:
-        raise Refused(f"ONNX has no operator for a {work.cell} cell")
+def session(work: Work, stream: bool) -> Any:
+    """A session over the model."""
+    work.needs(GATES, "ONNX")
     if work.dtype != "float32":
         raise Refused("onnxruntime has no float64 recurrence")
     runtime = imported("onnxruntime", "")
     settings = runtime.SessionOptions()
     settings.intra_op_num_threads, settings.inter_op_num_threads = work.threads, 1
-    session = runtime.InferenceSession(model(work), settings, providers=["CPUExecutionProvider"])
+    return runtime.InferenceSession(model(work, stream), settings, providers=["CPUExecutionProvider"])
+
+
+def prepare(work: Work) -> Prepared:
+    """A session over the model, time before batch; inputs and outputs are not copied."""
+    if work.options.get("bound"):
+        raise Refused("its inputs are bound as they are without this form")
+    made, runtime = session(work, stream=False), imported("onnxruntime", "")
     inputs = {"X": runtime.OrtValue.ortvalue_from_numpy(work.padded(time_major=True))}
     if work.ragged:
-        lengths = work.arrays["lengths"].astype(np.int32)
-        inputs["lengths"] = runtime.OrtValue.ortvalue_from_numpy(lengths)
+        inputs["lengths"] = runtime.OrtValue.ortvalue_from_numpy(work.lengths.astype(np.int32))
 
     def outputs(result: list[Any]) -> Array:
-        return work.end_to_end(result[0].numpy()[:, 0], time_major=True)
+        return work.end_to_end(result[0].numpy(), time_major=True)
 
-    return Prepared(lambda: session.run_with_ort_values(["Y"], inputs), outputs)
+    return Prepared(lambda: made.run_with_ort_values(["Y"], inputs), outputs)
 
 
-def model(work: Work) -> bytes:
-    """The model: X [time, batch, inputs], lengths [batch] where ragged -> Y [time, 1, batch, hidden]."""
+def prepare_stream(work: Work) -> Prepared:
+    """A model of one step, with `run` or with memory that is bound once, as the options say."""
+    if not work.is_one:
+        raise Refused("a stream is of one layer")
+    made = session(work, stream=True)
+    begin = bound_steps if work.options.get("bound") else fed_steps
+    return streamed(work, lambda: begin(work, made), lambda x: np.ascontiguousarray(x[None]))
+
+
+def zeros(work: Work) -> dict[str, Array]:
+    """The memories before the first step."""
+    return {name: np.zeros((1, work.batch, work.hidden), np.float32) for name in STATES[work.cell]}
+
+
+def fed_steps(work: Work, made: Any) -> Callable[[Array], Array]:
+    """Steps by `run`: the state that it gives is what the next step is fed with."""
+    run, names = made.run, [f"new_{name}" for name in STATES[work.cell]]
+    fed: dict[str, Array] = zeros(work)
+
+    def gru(x: Array) -> Array:
+        fed["X"] = x
+        (fed["h"],) = run(names, fed)
+        return fed["h"]
+
+    def lstm(x: Array) -> Array:
+        fed["X"] = x
+        fed["h"], fed["c"] = run(names, fed)
+        return fed["h"]
+
+    return gru if work.cell == "gru" else lstm
+
+
+def bound_steps(work: Work, made: Any) -> Callable[[Array], Array]:
+    """Steps by `run_with_iobinding`: two bindings take turns, each one's new state the other's old one."""
+    share = imported("onnxruntime", "").OrtValue.ortvalue_from_numpy
+    place = np.zeros((1, work.batch, work.inputs), np.float32)
+    memory = [zeros(work), zeros(work)]
+
+    def bound(old: dict[str, Array], new: dict[str, Array]) -> Any:
+        binding = made.io_binding()
+        binding.bind_ortvalue_input("X", share(place))
+        for name in STATES[work.cell]:
+            binding.bind_ortvalue_input(name, share(old[name]))
+            binding.bind_ortvalue_output(f"new_{name}", share(new[name]))
+        return binding
+
+    run, bindings = made.run_with_iobinding, [bound(*memory), bound(*reversed(memory))]
+    results, turn = [memory[1]["h"], memory[0]["h"]], 1
+
+    def step(x: Array) -> Array:
+        nonlocal turn
+        turn = 1 - turn
+        place[...] = x
+        run(bindings[turn])
+        return results[turn]
+
+    return step
+
+
+def ordered(array: Array, order: tuple[int, ...]) -> Array:
+    """An array [..., gates hidden] with its gates in another order."""
+    return np.concatenate([np.split(array, len(order), axis=-1)[gate] for gate in order], axis=-1)
+
+
+def stored(work: Work, both: list[dict[str, Array]]) -> dict[str, Array]:
+    """The weights of one layer as the operator has them: W, R and B, [directions, ...]."""
+    order = GATES[work.cell]
+
+    def bias(p: dict[str, Array]) -> Array:
+        return np.concatenate([ordered(b, order) for b in (p["b"], p.get("d", np.zeros_like(p["b"])))])
+
+    return {
+        "W": np.stack([ordered(p["W"], order).T for p in both]),
+        "R": np.stack([ordered(p["R"], order).T for p in both]),
+        "B": np.stack([bias(p) for p in both]),
+    }
+
+
+def model(work: Work, stream: bool) -> bytes:
+    """The model: X [time, batch, inputs], lengths [batch] where ragged -> Y [time, batch, outputs]. For a
+    stream: X of one step, and the old state -> the new state, the output being part of it.
+    """
     onnx = imported("onnx", "")
     helper, number = onnx.helper, onnx.TensorProto
-    operator, order = GATES[work.cell]
+    directions, layers = work.case.get("directions", 1), work.recurrences
+    old = list(STATES[work.cell]) if stream else []
+    lengths = ["lengths"] if work.ragged and not stream else []
+    nodes: list[Any] = []
+    weights = [onnx.numpy_helper.from_array(np.array([0, 0, -1], np.int64), "flat")]
+    x = "X"
+    for place, both in enumerate(layers):
+        arrays = {f"{name}{place}": array for name, array in stored(work, both).items()}
+        weights += [onnx.numpy_helper.from_array(np.ascontiguousarray(a), name) for name, a in arrays.items()]
+        nodes.append(
+            helper.make_node(
+                work.cell.upper(),
+                [x, *arrays, lengths[0] if lengths else "", *old],
+                ["", *(f"new_{name}" for name in old)] if stream else [f"Y{place}"],
+                hidden_size=work.hidden,
+                direction="bidirectional" if directions > 1 else "forward",
+                **({"linear_before_reset": 1} if work.cell == "gru" else {}),
+            )
+        )
+        if not stream:  # [time, directions, batch, hidden] -> [time, batch, directions hidden]
+            x = "Y" if place + 1 == len(layers) else f"X{place + 1}"
+            nodes.append(helper.make_node("Transpose", [f"Y{place}"], [f"T{place}"], perm=[0, 2, 1, 3]))
+            nodes.append(helper.make_node("Reshape", [f"T{place}", "flat"], [x]))
 
-    def ordered(array: Array) -> Array:
-        return np.concatenate([np.split(array, len(order), axis=-1)[gate] for gate in order], axis=-1)
+    def value(name: str, *shape: int | str) -> Any:
+        return helper.make_tensor_value_info(name, number.FLOAT, list(shape))
 
-    p = work.weights
-    b, d = ordered(p["b"]), ordered(p.get("d", np.zeros_like(p["b"])))
-    stored = {"W": ordered(p["W"]).T[None], "R": ordered(p["R"]).T[None], "B": np.concatenate([b, d])[None]}
-    lengths = [helper.make_tensor_value_info("lengths", number.INT32, ["batch"])] if work.ragged else []
-    node = helper.make_node(
-        operator,
-        ["X", "W", "R", "B", *(value.name for value in lengths)],
-        ["Y"],
-        hidden_size=work.hidden,
-        **({"linear_before_reset": 1} if work.cell == "gru" else {}),
-    )
-    X = helper.make_tensor_value_info("X", number.FLOAT, ["time", "batch", work.inputs])
-    Y = helper.make_tensor_value_info("Y", number.FLOAT, ["time", 1, "batch", work.hidden])
-    weights = [onnx.numpy_helper.from_array(np.ascontiguousarray(a), name) for name, a in stored.items()]
-    graph = helper.make_graph([node], work.cell, [X, *lengths], [Y], weights)
+    given = [value("X", 1 if stream else "time", work.batch, work.inputs)]
+    given += [helper.make_tensor_value_info(name, number.INT32, ["batch"]) for name in lengths]
+    given += [value(name, 1, work.batch, work.hidden) for name in old]
+    made = [value(f"new_{name}", 1, work.batch, work.hidden) for name in old]
+    made = made or [value("Y", "time", work.batch, work.hidden * directions)]
+    graph = helper.make_graph(nodes, work.cell, given, made, weights)
     opset = helper.make_opsetid("", OPERATORS)
     return helper.make_model(graph, opset_imports=[opset], ir_version=FORMAT).SerializeToString()

@@ -1,13 +1,15 @@
-"""OpenVINO: a model of one GRUSequence or LSTMSequence."""
+"""OpenVINO: a model of GRUSequence or LSTMSequence operators."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .worker import Array, Prepared, Refused, Work, imported
+from .worker import Array, Prepared, Refused, Work, imported, streamed
 
-# The operator's order of gates, as places in ours: zrn of rzn, figo of ifgo.
+# The operator's order of gates, as places in ours: zrn of rzn, figo of ifgo; and its states.
 GATES = {"gru": (1, 0, 2), "lstm": (1, 0, 2, 3)}
+STATES = {"gru": 1, "lstm": 2}
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
@@ -15,10 +17,9 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
     return {"openvino": imported("openvino", "make bench-peers").__version__}
 
 
-def prepare(work: Work) -> Prepared:
-    """A compiled model, batch before time. Not told to use float32, it takes bfloat16 where there is such."""
-    if work.cell not in GATES:
-        raise Refused(f"OpenVINO has no operator for a {work.cell} cell")
+def request_of(work: Work, stream: bool) -> Any:
+    """A request of the compiled model. Not told to use float32, it takes bfloat16 where there is such."""
+    work.needs(GATES, "OpenVINO")
     if work.dtype != "float32":
         raise Refused("OpenVINO's recurrences are float32")
     openvino = imported("openvino", "make bench-peers")
@@ -27,46 +28,91 @@ def prepare(work: Work) -> Prepared:
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": work.threads,
     }
-    compiled = openvino.Core().compile_model(model(work), "CPU", settings)
-    request = compiled.create_infer_request()
-    X = work.padded(time_major=False)
+    return openvino.Core().compile_model(model(work, stream), "CPU", settings).create_infer_request()
+
+
+def prepare(work: Work) -> Prepared:
+    """A compiled model, batch before time."""
+    request, X = request_of(work, stream=False), work.padded(time_major=False)
 
     def run() -> Any:
         return request.infer({0: X}, share_inputs=True, share_outputs=True)
 
     def outputs(result: Any) -> Array:
-        return work.end_to_end(np.array(result[0])[:, 0], time_major=False)
+        return work.end_to_end(np.array(result[0]), time_major=False)
 
     return Prepared(run, outputs)
 
 
-def model(work: Work) -> Any:
-    """The model: X [batch, time, inputs] -> Y [batch, 1, time, hidden]. Shapes and lengths are constants."""
-    openvino = imported("openvino", "make bench-peers")
-    operators = imported("openvino.opset13", "make bench-peers")
-    order = GATES[work.cell]
+def prepare_stream(work: Work) -> Prepared:
+    """A compiled model of one step: the state that it gives is what the next step is fed with."""
+    if not work.is_one:
+        raise Refused("a stream is of one layer")
+    request, count = request_of(work, stream=True), STATES[work.cell]
 
-    def ordered(array: Array) -> Array:
-        return np.concatenate([np.split(array, len(order), axis=-1)[gate] for gate in order], axis=-1)
+    def begin() -> Callable[[Array], Array]:
+        states = [np.zeros((work.batch, 1, work.hidden), np.float32) for _ in range(count)]
 
-    p = work.weights
+        def step(x: Array) -> Array:
+            nonlocal states
+            given = dict(enumerate([x, *states]))
+            found = request.infer(given, share_inputs=True, share_outputs=False)
+            states = [found[place] for place in range(count)]
+            return states[0]
+
+        return step
+
+    return streamed(work, begin, lambda x: np.ascontiguousarray(x[:, None]))
+
+
+def ordered(array: Array, order: tuple[int, ...]) -> Array:
+    """An array [..., gates hidden] with its gates in another order."""
+    return np.concatenate([np.split(array, len(order), axis=-1)[gate] for gate in order], axis=-1)
+
+
+def weights_of(work: Work, p: dict[str, Array]) -> list[Array]:
+    """The weights of one direction as the operator has them."""
+    order, H = GATES[work.cell], work.hidden
     b, d = p["b"], p.get("d", np.zeros_like(p["b"]))
     if work.cell == "gru":  # the candidate's two biases stay apart, the gates' are added
-        H = work.hidden
-        bias = np.concatenate([ordered(np.concatenate([(b + d)[: 2 * H], b[2 * H :]])), d[2 * H :]])
+        gates = np.concatenate([(b + d)[: 2 * H], b[2 * H :]])
+        bias = np.concatenate([ordered(gates, order), d[2 * H :]])
     else:
-        bias = ordered(b + d)
-    lengths = work.arrays["lengths"]
-    X = operators.parameter([len(lengths), int(lengths.max()), work.inputs], np.float32, name="X")
-    start = operators.constant(np.zeros((len(lengths), 1, work.hidden), np.float32))
-    constants = [
-        operators.constant(np.ascontiguousarray(array))
-        for array in (lengths.astype(np.int32), ordered(p["W"]).T[None], ordered(p["R"]).T[None], bias[None])
-    ]
-    if work.cell == "gru":
-        node = operators.gru_sequence(
-            X, start, *constants, hidden_size=work.hidden, direction="forward", linear_before_reset=True
-        )
-    else:
-        node = operators.lstm_sequence(X, start, start, *constants, work.hidden, "forward")
-    return openvino.Model([node.output(0)], [X], work.cell)
+        bias = ordered(b + d, order)
+    return [ordered(p["W"], order).T, ordered(p["R"], order).T, bias]
+
+
+def model(work: Work, stream: bool) -> Any:
+    """The model: X [batch, time, inputs] -> Y [batch, time, outputs]. Shapes and lengths are constants. For a
+    stream: X of one step, and the old states -> the new ones.
+    """
+    openvino = imported("openvino", "make bench-peers")
+    operators = imported("openvino.opset13", "make bench-peers")
+    directions = work.case.get("directions", 1)
+    direction = "bidirectional" if directions > 1 else "forward"
+    lengths = np.ones(work.batch, np.int32) if stream else work.lengths.astype(np.int32)
+    shape = [work.batch, directions, work.hidden]
+    X = operators.parameter([work.batch, int(lengths.max()), work.inputs], np.float32, name="X")
+    count = STATES[work.cell]
+    states = (
+        [operators.parameter(shape, np.float32, name=f"state{place}") for place in range(count)]
+        if stream
+        else [operators.constant(np.zeros(shape, np.float32))] * count
+    )
+    x, made = X, []
+    for both in work.recurrences:
+        arrays = (np.stack(each) for each in zip(*(weights_of(work, p) for p in both), strict=True))
+        constants = [operators.constant(np.ascontiguousarray(array)) for array in (lengths, *arrays)]
+        if work.cell == "gru":
+            node = operators.gru_sequence(
+                x, *states, *constants, hidden_size=work.hidden, direction=direction, linear_before_reset=True
+            )
+        else:
+            node = operators.lstm_sequence(x, *states, *constants, work.hidden, direction)
+        made = [node.output(place + 1) for place in range(count)]
+        # [batch, directions, time, hidden] -> [batch, time, directions hidden]
+        turned = operators.transpose(node.output(0), operators.constant(np.array([0, 2, 1, 3], np.int64)))
+        x = operators.reshape(turned, operators.constant(np.array([0, 0, -1], np.int64)), special_zero=True)
+    if stream:
+        return openvino.Model(made, [X, *states], work.cell)
+    return openvino.Model([x.output(0)], [X], work.cell)

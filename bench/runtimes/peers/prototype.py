@@ -15,7 +15,7 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
 
 def prepare(work: Work) -> Prepared:
     """The prototype's GRU, time before batch."""
-    if work.cell != "gru" or work.ragged or work.dtype != "float32" or work.hidden % 16:
+    if work.cell != "gru" or not work.is_one or work.ragged or work.dtype != "float32" or work.hidden % 16:
         raise Refused("the prototype is a dense float32 GRU whose width 16 divides")
     module = import_module(
         f"{__package__}.llvm_gru_prototype"

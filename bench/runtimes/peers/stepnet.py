@@ -1,4 +1,4 @@
-"""stepnet itself: its named cells, and the custom one as equations, over a Ragged or a dense array.
+"""stepnet itself: its named cells, and others as equations, over a Ragged or a dense array.
 
 Training runs its layers for PyTorch.
 """
@@ -12,24 +12,33 @@ from stepnet import cells
 from stepnet.engines.threads import set_threads
 from stepnet.values.version import __version__
 
-from .equations import EQUATIONS, custom
+from .equations import CELLS, functions_like_numpy
+from .torch import functions as functions_of_torch
 from .torch import library, trained
-from .worker import Array, Prepared, Work, imported
+from .worker import Array, Prepared, Refused, Work, imported, streamed
+
+FUNCTIONS = functions_like_numpy(np, sn.sigmoid)
+NAMED = {
+    "gru": cells.gru,
+    "gru_before": cells.gru_reset_before,
+    "lstm": cells.lstm,
+    "minimal": cells.minimal_gated_unit,
+}
 
 
-class Functions:
-    """The functions that the equations need, for arrays and traced values."""
+def step_of(name: str) -> Any:
+    """A cell as a step: stepnet's own, or the equations."""
+    if name in NAMED:
+        return NAMED[name]
+    cell = CELLS[name]
 
-    sigmoid = staticmethod(sn.sigmoid)
-    tanh = staticmethod(np.tanh)
+    def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+        return cell.step(cell.ahead(x, p, FUNCTIONS), memory, p, FUNCTIONS)
+
+    return step
 
 
-def custom_step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
-    """The custom cell as a step."""
-    return custom(x @ p["W"] + p["b"], h, p, Functions)
-
-
-STEPS = {"gru": cells.gru, "lstm": cells.lstm, "minimal": cells.minimal_gated_unit, "custom": custom_step}
+STEPS = {name: step_of(name) for name in CELLS}
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
@@ -38,21 +47,50 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
     return {"stepnet": __version__}
 
 
+def recurrence(work: Work, weights: dict[str, Array], reverse: bool = False) -> sn.RNN:
+    """The recurrence of one layer and direction."""
+    shapes = {name: shape[0] if len(shape) == 1 else shape for name, shape in memory_of(work).items()}
+    memory: Any = shapes["h"] if len(shapes) == 1 else shapes
+    return sn.RNN(STEPS[work.cell], weights, memory=memory, reverse=reverse)
+
+
+def memory_of(work: Work) -> dict[str, tuple[int, ...]]:
+    """The shapes of the memories."""
+    return CELLS[work.cell].memory(work.hidden)
+
+
+def net(work: Work) -> Any:
+    """The recurrence, or the layers."""
+    layers = [
+        sn.Bidirectional(recurrence(work, both[0]), recurrence(work, both[1], reverse=True))
+        if len(both) > 1
+        else recurrence(work, both[0])
+        for both in work.recurrences
+    ]
+    return layers[0] if len(layers) == 1 else sn.Stack(layers)
+
+
 def prepare(work: Work) -> Prepared:
-    """The recurrence, traced and compiled."""
-    H = work.hidden
-    memory = {"h": H, "c": H} if work.cell == "lstm" else H
-    rnn = sn.RNN(STEPS[work.cell], work.weights, memory=memory)
-    offsets = np.concatenate([[0], np.cumsum(work.arrays["lengths"])])
+    """The net, traced and compiled."""
+    made = net(work)
+    offsets = np.concatenate([[0], np.cumsum(work.lengths)])
     ragged = sn.Ragged(work.arrays["values"], (offsets,))
     inputs = ragged if work.ragged else work.padded(time_major=False)
     engine = work.options.get("engine", "auto")
 
     def outputs(result: tuple[Any, Any]) -> Array:
         found = result[0]
-        return found.values if work.ragged else work.end_to_end(found, time_major=False)
+        if work.ragged:
+            return found.values.reshape(len(found.values), -1)
+        return work.end_to_end(found, time_major=False)
 
-    return Prepared(lambda: rnn(inputs, engine=engine), outputs)
+    return Prepared(lambda: made(inputs, engine=engine), outputs)
+
+
+def prepare_stream(work: Work) -> Prepared:
+    """A stream of the recurrence."""
+    made, engine = net(work), work.options.get("engine", "auto")
+    return streamed(work, lambda: made.stream(rows=work.batch, engine=engine).step, lambda x: x)
 
 
 def prepare_training(work: Work) -> Prepared:
@@ -62,21 +100,25 @@ def prepare_training(work: Work) -> Prepared:
     layers = imported("stepnet.torch", "")
     if work.cell in ("gru", "lstm"):
         return trained(torch, work, *library(layers, torch, work), packed=work.ragged)
+    if not work.is_one:
+        raise Refused("a cell in PyTorch is one layer in one direction")
+    dtype = getattr(torch, work.dtype)
+    memory = CELLS[work.cell].begin(work.hidden, lambda shape: torch.zeros(1, *shape, dtype=dtype))
     cell = cell_module(torch, work)
-    example = torch.zeros(1, work.inputs), torch.zeros(1, work.hidden)
-    layer = layers.Recurrence(cell, tuple(one.to(getattr(torch, work.dtype)) for one in example))
+    layer = layers.Recurrence(cell, (torch.zeros(1, work.inputs, dtype=dtype), memory))
     return trained(torch, work, lambda x: layer(x)[0], dict(cell.named_parameters()), packed=work.ragged)
 
 
 def cell_module(torch: Any, work: Work) -> Any:
-    """The equations of a cell with one memory as a module of PyTorch's, its parameters in its own names."""
+    """The equations of a cell as a module of PyTorch's, its parameters in its own names."""
+    cell, functions = CELLS[work.cell], functions_of_torch(torch)
 
-    class Cell(torch.nn.Module):
-        def forward(self, x: Any, h: Any) -> Any:
+    class Module(torch.nn.Module):
+        def forward(self, x: Any, memory: Any) -> Any:
             p = dict(self.named_parameters())
-            return EQUATIONS[work.cell](x @ p["W"] + p["b"], h, p, torch)
+            return cell.step(cell.ahead(x, p, functions), memory, p, functions)
 
-    cell = Cell()
+    module = Module()
     for name, array in work.weights.items():
-        cell.register_parameter(name, torch.nn.Parameter(torch.from_numpy(array.copy())))
-    return cell
+        module.register_parameter(name, torch.nn.Parameter(torch.from_numpy(array.copy())))
+    return module

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from .equations import EQUATIONS
-from .worker import Array, Missing, Prepared, Refused, Work, imported
+from .equations import CELLS, EPSILON, Functions
+from .worker import Array, Missing, Prepared, Refused, Work, imported, streamed
 
-# The arrays of a case by the names of nn.GRU's and nn.LSTM's parameters.
-NAMES = {"weight_ih_l0": "W", "weight_hh_l0": "R", "bias_ih_l0": "b", "bias_hh_l0": "d"}
+# The arrays of a case by the names of nn.GRU's and nn.LSTM's parameters, but for layer and direction.
+NAMES = {"weight_ih": "W", "weight_hh": "R", "bias_ih": "b", "bias_hh": "d"}
+Forward = Callable[[Any], Any]
+Parameters = dict[str, Any]
 
 
 def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
@@ -30,12 +32,30 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
     return {"torch": torch.__version__}
 
 
+def functions(torch: Any) -> Functions:
+    """PyTorch's functions for the equations."""
+
+    def normalized(x: Any) -> Any:
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], eps=EPSILON)
+
+    return Functions(
+        torch.sigmoid,
+        torch.tanh,
+        torch.exp,
+        torch.log,
+        torch.abs,
+        torch.maximum,
+        torch.einsum,
+        normalized,
+    )
+
+
 def prepare(work: Work) -> Prepared:
     """The case in the form that the options name: padded, packed, loop, or compiled."""
     torch = imported("torch", "")
-    packed, form = is_packed(work), work.options["form"]
+    packed = is_packed(work)
     inputs = steps_of(torch, work, "values", packed)
-    forward, _ = loop(torch, work) if form in ("loop", "compiled") else library(torch.nn, torch, work)
+    forward, _ = made(torch, work)
 
     def without_gradients() -> Any:
         with torch.inference_mode():
@@ -50,9 +70,49 @@ def prepare(work: Work) -> Prepared:
 def prepare_training(work: Work) -> Prepared:
     """The same with gradients of the inputs and of all parameters."""
     torch = imported("torch", "")
-    is_loop = work.options["form"] in ("loop", "compiled")
-    made = loop(torch, work) if is_loop else library(torch.nn, torch, work)
-    return trained(torch, work, *made, is_packed(work))
+    packed = is_packed(work)
+    return trained(torch, work, *made(torch, work), packed)
+
+
+def prepare_stream(work: Work) -> Prepared:
+    """GRUCell or LSTMCell under inference mode, from one step's memory to the next."""
+    torch = imported("torch", "")
+    if work.options["form"] != "padded":
+        raise Refused("a step of a stream has nothing to pack, to loop over or to compile")
+    work.needs(("gru", "lstm"), "torch.nn")
+    _, parameters = library(torch.nn, torch, work)
+    cell = {"gru": torch.nn.GRUCell, "lstm": torch.nn.LSTMCell}[work.cell](work.inputs, work.hidden)
+    cell.load_state_dict({name.removesuffix("_l0"): value for name, value in parameters.items()})
+
+    def begin() -> Callable[[Any], Any]:
+        state: Any = None
+
+        def step(x: Any) -> Any:
+            nonlocal state
+            state = cell(x, state)
+            return state[0] if work.cell == "lstm" else state
+
+        return step
+
+    prepared = streamed(work, begin, torch.from_numpy)
+
+    def within(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            with torch.inference_mode():
+                return function(*arguments)
+
+        return run
+
+    return Prepared(within(prepared.run), within(prepared.outputs))
+
+
+def made(torch: Any, work: Work) -> tuple[Forward, Parameters]:
+    """The function from inputs to outputs, and the parameters, in the form that the options name."""
+    if work.options["form"] in ("loop", "compiled"):
+        return loop(torch, work)
+    if work.ragged and work.case.get("directions", 1) > 1 and work.options["form"] == "padded":
+        raise Refused("the backward direction would begin in the padding; packed sequences are exact")
+    return library(torch.nn, torch, work)
 
 
 def is_packed(work: Work) -> bool:
@@ -61,10 +121,6 @@ def is_packed(work: Work) -> bool:
     if packed and not work.ragged:
         raise Refused("nothing to pack: the batch is dense")
     return packed
-
-
-Forward = Callable[[Any], Any]
-Parameters = dict[str, Any]
 
 
 def trained(torch: Any, work: Work, forward: Forward, parameters: Parameters, packed: bool) -> Prepared:
@@ -87,14 +143,25 @@ def trained(torch: Any, work: Work, forward: Forward, parameters: Parameters, pa
         if packed:
             of_inputs = inputs._replace(data=of_inputs)
         found = {"values": end_to_end(torch, work, of_inputs)}
-        for (name, parameter), gradient in zip(parameters.items(), others, strict=True):
-            name = NAMES.get(name, name)
+        for parameter, gradient in zip(parameters, others, strict=True):
+            name = named(parameter, work)
             if name in work.weights:
-                transposed = tuple(parameter.shape) != work.weights[name].shape
-                found[name] = gradient.numpy().T if transposed else gradient.numpy()
+                found[name] = gradient.numpy()
+                if name not in parameters and gradient.ndim > 1:  # nn's matrices are [gates hidden, inputs]
+                    found[name] = found[name].T
         return found
 
     return Prepared(run, gradients)
+
+
+def named(parameter: str, work: Work) -> str:
+    """The case's name of a parameter: "1.1.W" of weight_ih_l1_reverse; the same for a cell's own."""
+    stem, found, place = parameter.rpartition("_l")
+    if not found or stem not in NAMES:
+        return parameter
+    layer, _, reverse = place.partition("_")
+    name = NAMES[stem]
+    return name if work.is_one else f"{layer}.{1 if reverse else 0}.{name}"
 
 
 def numbers(value: Any) -> Any:
@@ -107,8 +174,9 @@ def steps_of(torch: Any, work: Work, name: str, packed: bool) -> Any:
     padded = torch.from_numpy(work.padded(time_major=True, name=name))
     if not packed:
         return padded
-    lengths = torch.from_numpy(work.arrays["lengths"])
-    return torch.nn.utils.rnn.pack_padded_sequence(padded, lengths, enforce_sorted=False)
+    return torch.nn.utils.rnn.pack_padded_sequence(
+        padded, torch.from_numpy(work.lengths), enforce_sorted=False
+    )
 
 
 def end_to_end(torch: Any, work: Work, result: Any) -> Array:
@@ -120,44 +188,67 @@ def end_to_end(torch: Any, work: Work, result: Any) -> Array:
 
 def library(layers: Any, torch: Any, work: Work) -> tuple[Forward, Parameters]:
     """A layer of torch.nn, or of a module that has the same ones, and its parameters by name."""
-    if work.cell not in ("gru", "lstm"):
-        raise Refused(f"torch.nn has no {work.cell} cell")
+    work.needs(("gru", "lstm"), "torch.nn")
     layer = getattr(layers, work.cell.upper())(
-        work.inputs, work.hidden, dtype=getattr(torch, work.dtype)
+        work.inputs,
+        work.hidden,
+        num_layers=work.case.get("layers", 1),
+        bidirectional=work.case.get("directions", 1) > 1,
+        dtype=getattr(torch, work.dtype),
     ).eval()
-    p = work.weights
-    arrays = {"weight_ih_l0": p["W"].T, "weight_hh_l0": p["R"].T, "bias_ih_l0": p["b"]}
-    arrays["bias_hh_l0"] = p.get("d", np.zeros_like(p["b"]))
+    arrays: dict[str, Array] = {}
+    for place, directions in enumerate(work.recurrences):
+        for p, suffix in zip(directions, ("", "_reverse"), strict=False):
+            own = {"W": p["W"].T, "R": p["R"].T, "b": p["b"], "d": p.get("d", np.zeros_like(p["b"]))}
+            arrays |= {f"{name}_l{place}{suffix}": own[key] for name, key in NAMES.items()}
     layer.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
-    return lambda inputs: layer(inputs)[0], dict(layer.named_parameters())
+
+    def forward(inputs: Any) -> Any:
+        return layer(inputs)[0]
+
+    return forward, dict(layer.named_parameters())
 
 
 def loop(torch: Any, work: Work) -> tuple[Forward, Parameters]:
-    """A Python loop over padded steps, and its parameters by name; the products over inputs are one, ahead of
-    it, as people write it. Compiled, if the options say so.
+    """A Python loop over padded steps, and its parameters by the case's names; what is computed from the
+    inputs alone is one operation for all steps, ahead of it, as people write it. Compiled, if the options
+    say so.
     """
-    p = {name: torch.from_numpy(array) for name, array in work.weights.items()}
-    equations = EQUATIONS[work.cell]
-
-    def step(a: Any, memory: Any) -> tuple[Any, Any]:
-        return equations(a, memory, p, torch)
-
-    def ahead(x: Any) -> Any:
-        return x @ p["W"] + p["b"]
-
+    cell, f = CELLS[work.cell], functions(torch)
+    layers = [
+        [{name: torch.from_numpy(array) for name, array in p.items()} for p in both]
+        for both in work.recurrences
+    ]
+    step, ahead = cell.step, cell.ahead
     if work.options["form"] == "compiled":
         # What earlier cases compiled is forgotten: past a number of variants torch, saying nothing, compiles
         # no more.
         torch._dynamo.reset()
         step, ahead = torch.compile(step, dynamic=False), torch.compile(ahead, dynamic=False)
 
-    def forward(inputs: Any) -> Any:
-        zeros = torch.zeros(inputs.shape[1], work.hidden, dtype=inputs.dtype)
-        memory: Any = {"h": zeros, "c": zeros} if work.cell == "lstm" else zeros
+    def recurrence(inputs: Any, p: Any) -> Any:
+        count, rows, features = inputs.shape
+        computed: Any = ahead(inputs.reshape(count * rows, features), p, f)
+        is_dict = hasattr(computed, "keys")
+        every: dict[str, Any] = computed if is_dict else {"": computed}
+        parts = {name: value.reshape(count, rows, *value.shape[1:]) for name, value in every.items()}
+        memory = cell.begin(work.hidden, lambda shape: torch.zeros(rows, *shape, dtype=inputs.dtype))
         outputs: list[Any] = []
-        for a in ahead(inputs):
-            output, memory = step(a, memory)
+        for pieces in zip(*parts.values(), strict=True):
+            a: Any = dict(zip(parts, pieces, strict=True)) if is_dict else pieces[0]
+            output, memory = step(a, memory, p, f)
             outputs.append(output)
         return torch.stack(outputs)
 
-    return forward, p
+    turned = torch.from_numpy(work.turned()[..., None])
+
+    def forward(inputs: Any) -> Any:
+        for both in layers:
+            made = [recurrence(inputs, both[0])]
+            if len(both) > 1:
+                there = recurrence(torch.take_along_dim(inputs, turned, 0), both[1])
+                made.append(torch.take_along_dim(there, turned, 0))
+            inputs = torch.cat(made, -1) if len(made) > 1 else made[0]
+        return inputs
+
+    return forward, work.named(layers)

@@ -5,16 +5,19 @@
                                                  -> {"seconds": of preparing} or {"refused": why}
     {"do": "run", "count": 5}                    -> {"seconds": [of each run]}
 
-The outputs of one run are left in the file named, [steps, hidden] with the sequences end to end. For
+The outputs of one run are left in the file named, [steps, outputs] with the sequences end to end. For
 training that are the gradients of the inputs, [steps, inputs], and of all weights, by name. Anything else is
 a defect: the process ends, with the traceback on stderr. It ends quietly at the end of its input.
+
+A module of this folder is a runtime: it has `start(threads, options) -> versions`, and a function for each
+mode that it has: `prepare(work) -> Prepared` for forward, `prepare_training`, `prepare_stream`.
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -27,8 +30,8 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case made ready: `run` is timed; `outputs` makes [steps, hidden] of what it returned, or for training
-    the gradients by name.
+    """A case made ready: `run` is timed; `outputs` makes [steps, outputs] of what it returned, or for
+    training the gradients by name.
     """
 
     run: Callable[[], Any]
@@ -48,27 +51,95 @@ class Work:
         return self.case[name]
 
     @property
+    def ragged(self) -> bool:
+        """Whether sequences differ in length."""
+        return self.case["lengths"] != "dense"
+
+    @property
+    def lengths(self) -> Array:
+        """The steps of each sequence."""
+        return self.arrays["lengths"]
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one recurrence: one layer in one direction."""
+        return self.case.get("layers", 1) == self.case.get("directions", 1) == 1
+
+    @property
     def weights(self) -> dict[str, Array]:
-        """The parameters alone."""
+        """The parameters alone, by the names of the case."""
         others = ("values", "lengths", "cotangents")
         return {name: array for name, array in self.arrays.items() if name not in others}
+
+    @property
+    def recurrences(self) -> list[list[dict[str, Array]]]:
+        """The parameters of each layer and in it of each direction, by the names of the cell."""
+        if self.is_one:
+            return [[self.weights]]
+        found = [[dict[str, Array]() for _ in range(self.directions)] for _ in range(self.layers)]
+        for key, array in self.weights.items():
+            layer, direction, name = key.split(".")
+            found[int(layer)][int(direction)][name] = array
+        return found
+
+    def named(self, found: list[list[dict[str, Array]]]) -> dict[str, Array]:
+        """What belongs to each parameter by the names of the case; the reverse of `recurrences`."""
+        if self.is_one:
+            return found[0][0]
+        return {
+            f"{layer}.{direction}.{name}": array
+            for layer, directions in enumerate(found)
+            for direction, arrays in enumerate(directions)
+            for name, array in arrays.items()
+        }
+
+    def needs(self, cells: Iterable[str], who: str) -> None:
+        """Raises `Refused` for a cell that a runtime does not have."""
+        if self.cell not in cells:
+            raise Refused(f"{who} has no {self.cell} cell")
 
     def padded(self, time_major: bool, name: str = "values") -> Array:
         """An array that has a row for each step with zeros after each sequence: [time, batch, features] or
         [batch, time, features].
         """
-        lengths, values = self.arrays["lengths"], self.arrays[name]
+        lengths, values = self.lengths, self.arrays[name]
         padded = np.zeros((len(lengths), int(lengths.max()), values.shape[1]), values.dtype)
         padded[self._inside()] = values
         return np.ascontiguousarray(padded.swapaxes(0, 1)) if time_major else padded
 
     def end_to_end(self, padded: Array, time_major: bool) -> Array:
-        """[steps, hidden] of outputs that are padded."""
-        return (padded.swapaxes(0, 1) if time_major else padded)[self._inside()]
+        """[steps, features] of numbers that are padded."""
+        inside = (padded.swapaxes(0, 1) if time_major else padded)[self._inside()]
+        return inside.reshape(len(inside), -1)
+
+    def turned(self) -> Array:
+        """Which step is read in which when sequences are read from their own last step, [time, batch];
+        padding stays where it is.
+        """
+        at, lengths = np.arange(int(self.lengths.max()))[:, None], self.lengths[None]
+        return np.where(at < lengths, lengths - 1 - at, at)
 
     def _inside(self) -> Array:
-        lengths = self.arrays["lengths"]
-        return np.arange(int(lengths.max())) < lengths[:, None]
+        return np.arange(int(self.lengths.max())) < self.lengths[:, None]
+
+
+def streamed(work: Work, start: Callable[[], Callable[[Any], Any]], form: Callable[[Array], Any]) -> Prepared:
+    """Steps of a stream, one after the other. `start` begins a stream: it gives a function from one step's
+    inputs [batch, inputs], in the form that the runtime likes best, to its outputs [batch, hidden].
+    """
+    given = [form(x) for x in work.padded(time_major=True)]
+    step = start()
+
+    def run() -> None:
+        for x in given:
+            step(x)
+
+    def outputs(_: None) -> Array:
+        anew = start()
+        made = [np.array(anew(x), work.dtype).reshape(work.batch, -1) for x in given]
+        return work.end_to_end(np.stack(made), time_major=True)
+
+    return Prepared(run, outputs)
 
 
 class Refused(Exception):  # noqa: N818 - no error: an answer
@@ -80,9 +151,7 @@ class Missing(Exception):  # noqa: N818 - no error: an answer
 
 
 def serve(peer: ModuleType, requests: TextIO, replies: TextIO) -> None:
-    """Answer requests until they end. The module has `start(threads, options) -> versions`,
-    `prepare(work) -> Prepared`, and `prepare_training(work) -> Prepared` if it computes gradients.
-    """
+    """Answer requests until they end."""
     threads, options = 1, dict[str, Any]()
     prepared: Prepared | None = None
     for line in requests:
@@ -128,13 +197,23 @@ def made_ready(peer: ModuleType, work: Work, outputs: str) -> tuple[Prepared | N
     return prepared, {"seconds": seconds}
 
 
+# The function of a runtime's module for each mode of a case, and why a case is refused where it has none.
+FUNCTIONS = {
+    "forward": ("prepare", "it runs no whole sequences"),
+    "start": ("prepare", "it runs no whole sequences"),
+    "cold start": ("prepare", "it runs no whole sequences"),
+    "training": ("prepare_training", "it computes no gradients"),
+    "stream": ("prepare_stream", "it does not carry on from step to step"),
+}
+
+
 def prepared_by(peer: ModuleType, work: Work) -> Prepared:
     """The case made ready by a runtime."""
-    if not work.case.get("training"):
-        return peer.prepare(work)
-    if not hasattr(peer, "prepare_training"):
-        raise Refused("it computes no gradients")
-    return peer.prepare_training(work)
+    name, reason = FUNCTIONS[work.case.get("mode", "forward")]
+    prepare = getattr(peer, name, None)
+    if prepare is None:
+        raise Refused(reason)
+    return prepare(work)
 
 
 def timed(run: Callable[[], Any], count: int) -> list[float]:

@@ -1,0 +1,191 @@
+"""The documentation's tables, made from the saved results of all processors: `make bench-docs`.
+
+bench/saved/*.json --> docs/comparison.md, and the summary in docs/benchmarks.md between two marks
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from string import ascii_lowercase
+
+from bench.runtimes import saved
+from bench.runtimes.cases import MODES
+from bench.runtimes.groups import GROUPS
+from bench.runtimes.report import significant
+from bench.runtimes.results import REFUSED, Result, mean_ratio
+from bench.runtimes.runner import MARKS, OURS, PEERS
+from bench.runtimes.saved import Saved
+from bench.runtimes.targets import targets
+from stepnet.errors import FileError
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE, SUMMARY = DOCS / "comparison.md", DOCS / "benchmarks.md"
+BEGIN, END = "<!-- made by make bench-docs -->", "<!-- end of what make bench-docs made -->"
+INTRODUCTION = """# Beside other libraries
+
+Made from `bench/saved/` by `make bench-docs`. [Benchmarks](benchmarks.md#against-other-libraries) says what
+is compared, and `bench/README.md` how.
+
+Times are medians over rounds in which all take turns. `ratio` is the time of the best peer divided by that
+of stepnet, the median over rounds: above 1 stepnet is faster, and * marks where it is behind. `prototype`
+and `one thread` (stepnet on one thread) are marks to compare with, and never the best peer. ~ marks a case
+in which rounds are far apart or another process ran: its figures say little. A letter in place of a time is
+a reason below the table.
+"""
+
+
+def main() -> None:
+    """Write the page and the summary."""
+    processors = [saved.load(path) for path in sorted(saved.FOLDER.glob("*.json"))]
+    PAGE.write_text(page(processors), encoding="utf-8")
+    text = SUMMARY.read_text(encoding="utf-8")
+    SUMMARY.write_text(with_summary(text, summary(processors)), encoding="utf-8")
+
+
+def with_summary(text: str, made: str) -> str:
+    """A page with what stands between the two marks replaced; raises `FileError` where a mark is missing."""
+    before, begun, rest = text.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not begun or not ended:
+        raise FileError(f"docs/benchmarks.md should have the marks {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{made.strip()}\n\n{END}{after}"
+
+
+def page(processors: Sequence[Saved]) -> str:
+    """The page of all processors."""
+    return "\n".join([INTRODUCTION, *(section(processor) for processor in processors)]).rstrip() + "\n"
+
+
+def title(processor: Saved) -> str:
+    """What the results were measured on."""
+    machine = processor.runs[-1].machine
+    family = f", family {machine['family']}" if machine.get("family") else ""
+    return f"{machine['processor']}{family}, {machine['threads']} threads"
+
+
+def section(processor: Saved) -> str:
+    """All tables of one processor."""
+    machine, dates = processor.runs[-1].machine, sorted(run.date[:10] for run in processor.runs)
+    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    versions = ", ".join(f"{name} {version}" for name, version in processor.versions.items())
+    lines = [
+        f"## {title(processor)}",
+        "",
+        f"{machine['vectors']}, {machine['system']}, {when}. {versions}.",
+        "",
+    ]
+    lines += promised(processor)
+    names = [name for name in (*GROUPS, "") if any(result.group == name for result in processor.results)]
+    for name in names:
+        results = sorted(
+            (result for result in processor.results if result.group == name), key=lambda r: place(r, name)
+        )
+        lines += points(processor, name, results)
+    return "\n".join(lines)
+
+
+def place(result: Result, group: str) -> tuple[int, str]:
+    """Where a case stands in the table of its group."""
+    cases = GROUPS[group].cases if group in GROUPS else ()
+    return (cases.index(result.case) if result.case in cases else len(cases), str(result.case))
+
+
+def promised(processor: Saved) -> list[str]:
+    """The table of promises."""
+    promises = targets(processor.results, processor.facts)
+    if not promises:
+        return []
+    lines = ["### Promises", "", "| what | found | wanted | |", "|---|---|---|---|"]
+    words = {True: "kept", False: "**missed**", None: "not measured"}
+    for target in promises:
+        value = "-" if target.found is None else f"{target.found:.2f} {target.unit}"
+        bound = f"{'at least' if target.least else 'at most'} {target.bound:.2f} {target.unit}"
+        lines.append(f"| {target.name} | {value} | {bound} | {words[target.kept]} |")
+    return [*lines, ""]
+
+
+def points(processor: Saved, name: str, results: Sequence[Result]) -> list[str]:
+    """The table of one group: a row for each case, then the reasons for what was not timed."""
+    peers = peers_of(processor, results)
+    letters: dict[str, str] = {}
+    missing = {peer: why for run in processor.runs for peer, why in run.missing.items()}
+    rows: list[str] = []
+    for result in results:
+        cells: list[str] = []
+        for peer in (OURS, *peers):
+            time = result.shown(peer)
+            if time is not None:
+                cells.append(significant(time))
+                continue
+            why = result.failures.get(peer, missing.get(peer, "it was not asked in this run"))
+            reason = f"{peer}: {why.removeprefix(REFUSED)}"
+            cells.append(f"({letters.setdefault(reason, letter(len(letters)))})")
+        unit = "" if MODES[result.case.mode].unit == "milliseconds" else f", {MODES[result.case.mode].unit}"
+        rows.append(f"| {result.case}{unit} | {' | '.join(cells)} | {ratio(result)} |")
+    heading = GROUPS[name].title if name in GROUPS else "Other cases"
+    columns = ["case, milliseconds", OURS, *peers, "ratio"]
+    return [
+        f"### {heading}",
+        "",
+        f"| {' | '.join(columns)} |",
+        "|---" * len(columns) + "|",
+        *rows,
+        "",
+        *(f"- ({mark}) {reason}" for reason, mark in letters.items()),
+        *([""] if letters else []),
+    ]
+
+
+def letter(number: int) -> str:
+    """a to z, then aa and so on.
+
+    >>> letter(0), letter(25), letter(26)
+    ('a', 'z', 'aa')
+    """
+    more, last = divmod(number, len(ascii_lowercase))
+    return (letter(more - 1) if more else "") + ascii_lowercase[last]
+
+
+def peers_of(processor: Saved, results: Iterable[Result]) -> list[str]:
+    """The peers that some case was asked of, in the order of the table of peers."""
+    named = {name for result in results for name in (*result.timings, *result.failures)}
+    groups = {result.group for result in results}
+    asked = {name for group in groups & set(GROUPS) for name in GROUPS[group].peers}
+    named |= asked & {name for run in processor.runs for name in run.missing}
+    return [peer.name for peer in PEERS if peer.name in named and peer.name != OURS]
+
+
+def ratio(result: Result) -> str:
+    """The ratio to the best peer and its name, with the marks that it deserves."""
+    found = result.ratio(result.best)
+    if found is None:
+        return "-"
+    marks = ("*" if found < 1 else "") + ("~" if result.disturbed else "")
+    return f"{found:.2f}{marks} ({result.best})"
+
+
+def summary(processors: Sequence[Saved]) -> str:
+    """For each processor a table with a row for each group: geometric means of the ratios."""
+    lines: list[str] = []
+    for processor in processors:
+        peers = [name for name in peers_of(processor, processor.results) if name not in MARKS]
+        lines += [
+            f"{title(processor)}:",
+            "",
+            f"| cases | number | behind | best peer | {' | '.join(peers)} |",
+            "|---" * (4 + len(peers)) + "|",
+        ]
+        for group in GROUPS.values():
+            results = [result for result in processor.results if result.group == group.name]
+            best = [found for result in results if (found := result.ratio(result.best)) is not None]
+            if not best:
+                continue
+            means = [mean_ratio(results, name) for name in (None, *peers)]
+            cells = ["-" if mean is None else f"{mean:.2f}" for mean in means]
+            behind = str(sum(found < 1 for found in best))
+            lines.append(f"| {group.title} | {len(best)} | {behind} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
