@@ -12,8 +12,8 @@ from rich.console import Console
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines.llvm.running import chain
-from stepnet.engines.progress import Progress, watching
 from stepnet.engines.progress_bar import bar
+from stepnet.engines.watching import Progress, watching
 from stepnet.errors import InputError
 
 Array = np.ndarray

@@ -1,8 +1,9 @@
 """A compiler for recurrent networks: one step as equations in, machine code for whole sequences out."""
 
 from stepnet import layout
-from stepnet.engines.progress import Progress, progress
+from stepnet.engines.progress import progress
 from stepnet.engines.threads import set_threads
+from stepnet.engines.watching import Progress
 from stepnet.errors import StepnetError
 from stepnet.graph.graph import Graph
 from stepnet.graph.quantize import quantize

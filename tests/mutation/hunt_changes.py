@@ -59,16 +59,25 @@ TESTS: dict[str, Sequence[str]] = {
     "engines/llvm/running/sums.py": ("tests/engines/test_sums.py",),
     "engines/llvm/running/refill.py": ("tests/test_runs.py",),
     **{
-        f"engines/llvm/{name}.py": GENERATED
+        f"engines/llvm/*/{name}.py": GENERATED
         for name in (
-            *("build", "code", "emit", "engine", "generate", "loops", "lowering", "object_code"),
-            *("pointwise", "program", "records", "refusals", "stage", "target", "tile", "tiles", "units"),
+            *("build", "cells", "code", "driven", "emit", "generate", "loops", "lowering", "pointwise"),
+            *("program", "records", "refusals", "stage", "target", "tile", "tiles", "tiling", "units"),
             *("words",),
         )
     },
     **{
-        f"engines/llvm/{name}.py": ("tests/engines/test_step_places.py", *GENERATED)
+        f"engines/llvm/*/{name}.py": ("tests/engines/test_step_places.py", *GENERATED)
         for name in ("constants", "copies", "timetable", "transfers")
+    },
+    "engines/llvm/engine.py": GENERATED,
+    **{
+        f"engines/llvm/{name}.py": ("tests/test_inner_sequences.py", "tests/test_attention.py")
+        for name in ("emit/lanes", "emit/words", "lower/segments", "lower/taken_in")
+    },
+    **{
+        f"engines/llvm/machine/{name}.py": ("tests/engines/test_object_code.py",)
+        for name in ("object_code", "unlocked")
     },
     "engines/llvm/emit/early.py": ("tests/test_written.py", "tests/test_control.py"),
     **{
@@ -81,15 +90,15 @@ TESTS: dict[str, Sequence[str]] = {
         *GENERATED,
     ),
     **{
-        f"engines/llvm/{name}.py": ("tests/engines/test_maths.py", "tests/engines/test_llvm_unusual.py")
-        for name in ("elementary", "hyperbolic", "maths", "powers", "quarters", "trigonometry")
+        f"engines/llvm/*/{name}.py": ("tests/engines/test_maths.py", "tests/engines/test_llvm_unusual.py")
+        for name in ("elementary", "hyperbolic", "maths", "powers", "quarters", "series", "trigonometry")
     },
     **{
-        f"engines/llvm/{name}.py": ("tests/test_totals.py", "tests/engines/test_parts.py", *GENERATED)
+        f"engines/llvm/*/{name}.py": ("tests/test_totals.py", "tests/engines/test_parts.py", *GENERATED)
         for name in ("finish", "form", "needs")
     },
     **{
-        f"engines/llvm/{name}.py": ("tests/engines/test_workers.py", "tests/test_frozen.py", *GENERATED)
+        f"engines/llvm/*/{name}.py": ("tests/engines/test_workers.py", "tests/test_frozen.py", *GENERATED)
         for name in (
             *("call_code", "compiled", "handover", "handover_code", "system", "system_code", "waiting"),
             *("workers", "workspace"),
@@ -100,7 +109,7 @@ TESTS: dict[str, Sequence[str]] = {
         *GENERATED,
     ),
     **{
-        f"engines/llvm/{name}.py": (
+        f"engines/llvm/*/{name}.py": (
             *("tests/engines/test_contract.py", "tests/engines/test_pack.py"),
             *("tests/test_with_params.py", "tests/test_totals.py"),
         )
@@ -111,15 +120,15 @@ TESTS: dict[str, Sequence[str]] = {
         for name in (
             *("disk/data", "disk/entry", "disk/folder", "disk/overview", "disk/settings", "disk/sources"),
             *("disk/store", "plan/stored"),
-            *(f"engines/llvm/{name}" for name in ("image", "late", "stored_code", "stored_plan")),
+            *(f"engines/llvm/*/{name}" for name in ("image", "late", "stored_code", "stored_plan")),
         )
     },
     **{
-        f"engines/llvm/{name}.py": ("tests/engines/test_encoded_weights.py", *GENERATED)
+        f"engines/llvm/*/{name}.py": ("tests/engines/test_encoded_weights.py", *GENERATED)
         for name in ("arithmetic", "encode")
     },
     **{
-        f"engines/llvm/{name}.py": (
+        f"engines/llvm/*/{name}.py": (
             "tests/engines/test_chain.py",
             "tests/engines/test_workers.py",
             *GENERATED,
@@ -127,8 +136,12 @@ TESTS: dict[str, Sequence[str]] = {
         for name in ("again", "chain", "laid", "native")
     },
     **{
-        f"plan/{name}.py": ("tests/test_side_by_side.py", "tests/engines/test_chain.py")
-        for name in ("side_by_side", "waves")
+        f"{name}.py": ("tests/test_partition.py", "tests/engines/test_chain.py")
+        for name in ("engines/llvm/lower/load", "plan/load", "plan/partition", "plan/waves")
+    },
+    **{
+        f"plan/{name}.py": ("tests/test_inner_sequences.py", "tests/test_nested.py")
+        for name in ("inner", "passes/columns")
     },
     "plan/joined.py": ("tests/graph/test_pair.py", "tests/onednn/test_joined.py"),
     "engines/llvm/running/sums_code.py": ("tests/engines/test_sums.py",),

@@ -1,65 +1,11 @@
-"""How far long calls are: shown as a bar, or handed to a function.
+"""Long calls that say how far they are: shown as a bar, or handed to a function."""
 
-Machine code returns to Python every 50 milliseconds, so that signals are handled. Only then is it asked who
-watches: a call that nobody watches, or that is shorter, pays nothing for it.
-"""
-
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 
+from stepnet.engines.watching import WATCH, Watch
 from stepnet.errors import InputError
 from stepnet.values.arguments import kind
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a call is.
-
-    Attributes:
-        steps: How many steps are done, of all sequences. In a model of several recurrences each has its own.
-        all_steps: How many there are.
-        sequences: How many sequences are done to the end, by all recurrences.
-        all_sequences: How many there are.
-        seconds: Since the call began.
-
-    >>> now = Progress(steps=300, all_steps=1200, sequences=2, all_sequences=8, seconds=1.5)
-    >>> now.rate, now.left, now.is_done
-    (200.0, 4.5, False)
-    """
-
-    steps: int
-    all_steps: int
-    sequences: int
-    all_sequences: int
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Steps per second; 0 before the first."""
-        return self.steps / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def left(self) -> float:
-        """Seconds that are left at this rate; infinity before the first step is done."""
-        if self.is_done:
-            return 0.0
-        return (self.all_steps - self.steps) / self.rate if self.rate else float("inf")
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all steps are done."""
-        return self.steps >= self.all_steps
-
-
-Watch = Callable[[Progress], object]
-_WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
-
-
-def watching() -> Watch | None:
-    """Who watches the calls of this thread, or task of asyncio; None for nobody."""
-    return _WATCH.get()
 
 
 @contextmanager
@@ -88,17 +34,17 @@ def progress(callback: Watch | None = None) -> Generator[None]:
             f"the callback of progress is a function of one argument, or None for a bar, not {kind(callback)}"
         )
     if callback is not None:
-        token = _WATCH.set(callback)
+        token = WATCH.set(callback)
         try:
             yield
         finally:
-            _WATCH.reset(token)
+            WATCH.reset(token)
         return
     from stepnet.engines.progress_bar import bar  # rich takes long to import
 
     with bar() as shown:
-        token = _WATCH.set(shown)
+        token = WATCH.set(shown)
         try:
             yield
         finally:
-            _WATCH.reset(token)
+            WATCH.reset(token)

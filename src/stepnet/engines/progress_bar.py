@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Shown
 
-from stepnet.engines.progress import Progress, Watch
+from stepnet.engines.watching import Progress, Watch
 
 COLUMNS = (
     BarColumn(),

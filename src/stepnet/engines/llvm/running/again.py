@@ -7,7 +7,7 @@ from stepnet.engines.base import Array
 from stepnet.engines.llvm.machine.memory import view
 from stepnet.engines.llvm.running.workspace import Workspace
 from stepnet.engines.llvm.threads.workers import CREW, Orders, Task
-from stepnet.engines.progress import Progress, watching
+from stepnet.engines.watching import Progress, watching
 from stepnet.errors import InputError
 
 # Steps that follow one another within so many seconds are worth waking a thread for; but to wake one costs

@@ -26,8 +26,8 @@ from stepnet.engines.llvm.running.form import Arrays, Form
 from stepnet.engines.llvm.running.laid import Laid, Sets
 from stepnet.engines.llvm.running.native import CALL, DECIDED, POINTERS, Native
 from stepnet.engines.processor import machine_for
-from stepnet.engines.progress import Progress, watching
 from stepnet.engines.threads import threads
+from stepnet.engines.watching import Progress, watching
 from stepnet.plan.load import Size
 from stepnet.plan.partition import AtOnce, Way, at_once
 from stepnet.plan.waves import Waves
