@@ -62,7 +62,7 @@ def test_a_call_says_how_far_it_is_and_gives_the_same_bits():
         found = rnn(x, lengths=LENGTHS)
     for one, right in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, right)
-    assert_rises(seen, int(LENGTHS.sum()), np.count_nonzero(LENGTHS))
+    assert_rises(seen, int(LENGTHS.sum()), int(np.count_nonzero(LENGTHS)))
     assert any(0 < one.sequences < 5 for one in seen)
 
 
@@ -105,8 +105,8 @@ def test_layers_that_do_not_run_in_one_go_are_shown_one_by_one():
         found = model(x, lengths=LENGTHS)
     np.testing.assert_array_equal(found[0], expected[0])
     (first, second) = [place for place, one in enumerate(seen) if one.is_done]
-    assert_rises(seen[: first + 1], int(LENGTHS.sum()), np.count_nonzero(LENGTHS))
-    assert_rises(seen[first + 1 : second + 1], int(LENGTHS.sum()), np.count_nonzero(LENGTHS))
+    assert_rises(seen[: first + 1], int(LENGTHS.sum()), int(np.count_nonzero(LENGTHS)))
+    assert_rises(seen[first + 1 : second + 1], int(LENGTHS.sum()), int(np.count_nonzero(LENGTHS)))
 
 
 @pytest.mark.usefixtures("threads")

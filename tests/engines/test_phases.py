@@ -80,6 +80,7 @@ def assert_whole(rnn: sn.RNN) -> None:
     for plan in rnn.schedule.plans:
         program = lowered(plan, host_target()).program
         for phase in (*program.before, *program.loop, *program.after):
+            assert isinstance(phase, list)  # no step here has inner sequences
             assert not torn(phase)
 
 
