@@ -1,13 +1,14 @@
 """Prepared tasks of machine code, run as often as is wanted: by one thread or several."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from stepnet.engines.base import Array
 from stepnet.engines.llvm.machine.memory import view
+from stepnet.engines.llvm.running.reach import Reach
 from stepnet.engines.llvm.running.workspace import Workspace
 from stepnet.engines.llvm.threads.workers import CREW, Orders, Task
-from stepnet.engines.watching import Progress, watching
+from stepnet.engines.watching import watching
 from stepnet.errors import InputError
 
 # Steps that follow one another within so many seconds are worth waking a thread for; but to wake one costs
@@ -38,8 +39,8 @@ class Again:
         self.statuses = [view(space.status) for space in spaces]
         self.only = tasks[0] if len(tasks) == 1 else None
         self.held: list[object] = []  # what the machine code reads
-        self.far: Callable[[bool], Progress] | None = None  # how far the call is, of which this is a part
-        self.begun, self.told = 0.0, False
+        self.reach: Reach | None = None  # how far the call is, of which this is the wave at `place`
+        self.place, self.told = 0, False
         self.tasks = tasks
         if len(tasks) > 1:
             self.orders = self.orders_for(tasks, progress, most)
@@ -54,7 +55,8 @@ class Again:
             space.begin()
         for status in self.statuses:
             status[0] = 0
-        self.begun = time.perf_counter()
+        if self.reach is not None and self.place == 0:
+            self.reach.begun = time.perf_counter()
         if self.only is not None:
             function, task = self.only
             while function.call(task):
@@ -72,9 +74,9 @@ class Again:
     def between(self) -> None:
         """Says how far the call is, to who watches."""
         watch = watching()
-        if watch is not None and self.far is not None:
+        if watch is not None and self.reach is not None:
             self.told = True
-            watch(self.far(False))
+            watch(self.reach.progress(self.place, False))
 
 
 class Together(Again):

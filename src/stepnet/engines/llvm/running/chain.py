@@ -12,10 +12,8 @@ The kernels of a wave do not depend on each other, as both directions of a layer
 each on threads of its own, where that is estimated to take less time (`plan/partition.py`).
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from stepnet.engines.base import Array, Call, Results
@@ -25,9 +23,10 @@ from stepnet.engines.llvm.running.again import Again
 from stepnet.engines.llvm.running.form import Arrays, Form
 from stepnet.engines.llvm.running.laid import Laid, Sets
 from stepnet.engines.llvm.running.native import CALL, DECIDED, POINTERS, Native
+from stepnet.engines.llvm.running.reach import Reach
 from stepnet.engines.processor import machine_for
 from stepnet.engines.threads import threads
-from stepnet.engines.watching import Progress, watching
+from stepnet.engines.watching import watching
 from stepnet.plan.load import Size
 from stepnet.plan.partition import AtOnce, Way, at_once
 from stepnet.plan.waves import Waves
@@ -67,8 +66,9 @@ class Prepared:
             )
         ]
         self.runs = [self.run_of(wave, kind) for wave in shape.waves]
+        self.reach = Reach(shape.waves, self.spaces)
         for place, run in enumerate(self.runs):
-            run.far = partial(self.far, place)
+            run.reach, run.place = self.reach, place
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
 
     def run_of(self, wave: tuple[int, ...], kind: type[Again]) -> Again:
@@ -91,25 +91,7 @@ class Prepared:
         for run in told:
             run.told = False
         if told and (watch := watching()) is not None:
-            watch(self.far(len(self.runs) - 1, True))
-
-    def far(self, at: int, is_done: bool) -> Progress:
-        """How far the call is while its wave `at` runs, or when that is done."""
-        kernels = [[space.done() for space in spaces] for spaces in self.spaces]
-        steps = all_steps = 0
-        for number, wave in enumerate(self.shape.waves):
-            for space in (space for place in wave for space in kernels[place]):
-                all_steps += space.all_steps
-                # The words of a wave that is yet to run are those of an earlier call.
-                whole = number < at or (number == at and is_done)
-                steps += space.all_steps if whole else space.steps if number == at else 0
-        ends = [kernels[place] for place in self.shape.waves[-1]]
-        all_sequences = sum(space.all_sequences for space in ends[0])
-        sequences = min(sum(space.sequences for space in spaces) for spaces in ends)
-        if at < len(self.runs) - 1 or is_done:
-            sequences = all_sequences if is_done else 0
-        seconds = time.perf_counter() - self.runs[0].begun
-        return Progress(steps, all_steps, sequences, all_sequences, seconds)
+            watch(self.reach.progress(len(self.runs) - 1, True))
 
     def write(self, calls: Sequence[Call], arrays: Sequence[Arrays], sets: Sequence[Sets]) -> None:
         """Writes all words of calls."""

@@ -1,0 +1,36 @@
+"""How far the calls of a chain are, read from what the machine code has written while it pauses."""
+
+import time
+from collections.abc import Sequence
+
+from stepnet.engines.llvm.running.workspace import Workspace
+from stepnet.engines.watching import Progress
+from stepnet.plan.waves import Waves
+
+
+class Reach:
+    """How far the waves of prepared calls are.
+
+    waves: the places of the kernels that run at the same time. spaces: of each kernel. begun: when the first
+    wave began, in seconds.
+    """
+
+    def __init__(self, waves: Waves, spaces: Sequence[Sequence[Workspace]]) -> None:
+        self.waves, self.spaces, self.begun = waves, spaces, 0.0
+
+    def progress(self, at: int, is_done: bool) -> Progress:
+        """How far the call is while its wave `at` runs, or when that is done."""
+        kernels = [[space.done() for space in spaces] for spaces in self.spaces]
+        steps = all_steps = 0
+        for number, wave in enumerate(self.waves):
+            for space in (space for place in wave for space in kernels[place]):
+                all_steps += space.all_steps
+                # The words of a wave that is yet to run are those of an earlier call.
+                whole = number < at or (number == at and is_done)
+                steps += space.all_steps if whole else space.steps if number == at else 0
+        ends = [kernels[place] for place in self.waves[-1]]
+        all_sequences = sum(space.all_sequences for space in ends[0])
+        sequences = min(sum(space.sequences for space in spaces) for spaces in ends)
+        if at < len(self.waves) - 1 or is_done:
+            sequences = all_sequences if is_done else 0
+        return Progress(steps, all_steps, sequences, all_sequences, time.perf_counter() - self.begun)
