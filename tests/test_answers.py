@@ -20,6 +20,8 @@ from test_cli import stepnet
 from torch import nn
 
 import stepnet as sn
+from stepnet.build import build
+from stepnet.build import load as load_library
 from stepnet.cli.commands import app
 from stepnet.files import formats, interchange
 from stepnet.files import parquet as over_parquet
@@ -108,6 +110,11 @@ def two_columns(path: Path) -> None:
     parquet.write_table(pa.table({"a": steps, "b": steps}), path)
 
 
+def library(path: Path) -> None:
+    gru = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(IN, H))
+    path.write_bytes(build(gru, path.parent / "built", name="gru", inputs=IN).shared.read_bytes())
+
+
 class Activated(nn.Module):
     """Two layers of one class, each of which may have another activation."""
 
@@ -141,6 +148,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "large.pt": ones(torch.float16, 40000.0),
     "zeros.npz": numbers(zeros=np.zeros(1 << 25, "f4")),
     "columns.parquet": two_columns,
+    "libgru.so": library,
 }
 CONVERT = f"convert SOURCE -o {OUT}"
 HEAD = "--drop head.weight --drop head.bias"
@@ -251,6 +259,7 @@ ASKED = (
         "2 list columns",
         "--column b",
     ),
+    Asked("libgru.so", RUN, "trust", "that you trust it", "--trust-library"),
     Asked("zeros.npz", "show SOURCE", "most", "it would fill more than", "--most 1000000000"),
 )
 
@@ -302,7 +311,10 @@ def test_every_option_that_a_question_names_has_a_case():
 
 @pytest.mark.parametrize("row", OPTIONS)
 def test_the_argument_that_a_question_names_is_one(row: str):
-    takes = (sn.convert, interchange.convert_file, interchange.Choice, formats.read, over_parquet.Sequences)
+    takes = (
+        *(sn.convert, interchange.convert_file, interchange.Choice, formats.read, over_parquet.Sequences),
+        load_library,
+    )
     name = OPTIONS[row].argument.partition("=")[0]
     assert any(name in inspect.signature(one).parameters for one in takes)
 

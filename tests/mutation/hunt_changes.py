@@ -71,6 +71,7 @@ TESTS: dict[str, Sequence[str]] = {
         for name in ("constants", "copies", "timetable", "transfers")
     },
     "engines/llvm/engine.py": GENERATED,
+    "engines/llvm/running/reach.py": ("tests/test_call_progress.py",),
     **{
         f"engines/llvm/{name}.py": ("tests/test_inner_sequences.py", "tests/test_attention.py")
         for name in ("emit/lanes", "emit/words", "lower/segments", "lower/taken_in")
