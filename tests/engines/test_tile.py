@@ -64,6 +64,7 @@ def chosen(gates: int, rows: int) -> list[tuple[int, int]]:
         (4, 6, [(6, 1)]),
         (4, 8, [(4, 1), (4, 1)]),  # 6 and 2 take longer
         (4, 16, [(6, 1), (6, 1), (4, 1)]),
+        (1, 1, [(1, 8)]),  # 16 streams of parameters would drive one another out of the cache
         (1, 8, [(8, 3)]),
         (1, 12, [(8, 3), (4, 4)]),
     ],
@@ -73,6 +74,12 @@ def test_tiles_are_those_that_take_the_fewest_cycles(
 ) -> None:
     found = chosen(gates, rows)
     assert sorted(found, reverse=True) == expected
+
+
+@pytest.mark.parametrize(("gates", "blocks"), [(1, 16), (2, 8), (4, 4)])
+def test_a_row_is_computed_in_two_tiles_so_that_threads_can_share_it(gates: int, blocks: int) -> None:
+    one = tiles(AVX512, gates, blocks)[-1]
+    assert (one.rows, one.units) == (1, blocks // 2)
 
 
 @TARGETS

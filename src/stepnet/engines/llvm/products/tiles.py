@@ -22,8 +22,12 @@ ROW_CYCLES, TILE_CYCLES = 0.2, 0.5
 """The cycles, for each k, of the elementwise work of a row, and of beginning and ending a tile: of what they
 take once, shares for some 100 k. So no row is computed for nothing, and of equal choices the one of fewer
 tiles is taken."""
-FEWEST_SUMS = MULTIPLY_ADDS * LATENCY * 3 // 2
-"""So many sums side by side keep the processor busy, with some more for what it does besides."""
+LEAST_SUMS = MULTIPLY_ADDS * LATENCY
+FEWEST_SUMS = LEAST_SUMS * 3 // 2
+"""So many sums side by side keep the processor busy, and so many leave some room for what it does besides."""
+STREAMS = 8
+"""The most unit blocks side by side. Their parameters often lie a multiple of 4096 bytes apart, and then share
+one set of the nearest cache, which has 8 to 12 places."""
 SIZES = (6, 4, 2)
 """The numbers of rows between the most that fit the registers and one, where they are fewer than the most."""
 
@@ -60,7 +64,11 @@ def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int 
 
     def units_for(rows: int, most: int) -> int:
         units = 1
-        while units < blocks and units * rows * gates < FEWEST_SUMS and 2 * units * rows * gates <= most:
+        while units < min(blocks, STREAMS) and 2 * units * rows * gates <= most:
+            # Two tiles that wait a little for their sums can be shared between threads, and one cannot.
+            enough = LEAST_SUMS if 2 * units >= blocks else FEWEST_SUMS
+            if units * rows * gates >= enough:
+                break
             units *= 2
         return min(units, blocks)
 
