@@ -26,8 +26,8 @@ LEAST_SUMS = MULTIPLY_ADDS * LATENCY
 FEWEST_SUMS = LEAST_SUMS * 3 // 2
 """So many sums side by side keep the processor busy, and so many leave some room for what it does besides."""
 STREAMS = 8
-"""The most unit blocks side by side. Their parameters often lie a multiple of 4096 bytes apart, and then share
-one set of the nearest cache, which has 8 to 12 places."""
+"""The most unit blocks side by side. Their parameters often lie a multiple of 4096 bytes apart, and then
+share one set of the nearest cache, which has 8 to 12 places."""
 SIZES = (6, 4, 2)
 """The numbers of rows between the most that fit the registers and one, where they are fewer than the most."""
 
