@@ -1,9 +1,15 @@
 """A stage as loops: which nodes are computed together on registers."""
 
+from dataclasses import replace
+
+import numpy as np
+
 from stepnet.engines.llvm.lower.loops import (
     CopyLoop,
     FoldLoop,
+    InnerLoop,
     LaneLoop,
+    Load,
     Loop,
     Operand,
     Phase,
@@ -17,35 +23,40 @@ from stepnet.engines.llvm.lower.rowwise import concatenation, gather, reduction,
 from stepnet.engines.llvm.lower.segments import lane_by_lane
 from stepnet.engines.llvm.lower.stage import Stage
 from stepnet.engines.llvm.machine.records import Field
+from stepnet.engines.llvm.products.constants import Constant
 from stepnet.errors import NetError
+from stepnet.net.types import CONST
+from stepnet.plan.groups import results_of
+from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.plan import is_of_recurrence, phases, view_places
 
 
 def phased(stage: Stage) -> list[Phase]:
     """The loops by phase; results that are views, constants or sources are copied in one more phase."""
-    phases: list[tuple[list[Loop], list[Loop]]] = []
+    by_phase: list[tuple[list[Loop], list[Loop | InnerLoop]]] = []
     for numbers in stage.phases:
-        loops = lower(stage, numbers)
-        phases.append((stage.settling, loops))
+        own = lower(stage, numbers)
+        by_phase.append((stage.settling, own))
         stage.settling = []
-    lowered = [*lane_by_lane(stage.segments, phases), result_copies(stage)]
+    lowered = [*lane_by_lane(stage.segments, by_phase), result_copies(stage)]
     return [phase for phase in lowered if phase]
 
 
 def loops(stage: Stage) -> list[list[Loop]]:
     """The loops by phase of a stage without inner sequences."""
-    phases = phased(stage)
-    of_rows = [phase for phase in phases if not isinstance(phase, LaneLoop)]
-    assert len(of_rows) == len(phases)
+    every = phased(stage)
+    of_rows = [phase for phase in every if not isinstance(phase, LaneLoop | InnerLoop)]
+    assert len(of_rows) == len(every)
     return of_rows
 
 
-def lower(stage: Stage, numbers: tuple[int, ...]) -> list[Loop]:
+def lower(stage: Stage, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
     """The loops of one phase."""
-    loops: list[Loop] = []
+    loops: list[Loop | InnerLoop] = []
     units: dict[tuple[int, str], list[int]] = {}
     for number in numbers:
         node = stage.net.nodes[number]
-        if number in stage.taken_in:
+        if number in stage.taken_in or is_of_recurrence(stage.net, number):
             continue
         key = node.types[0].size, stage.segments.axis(node.types[0])
         if stage.segments.is_over_words(number):
@@ -56,6 +67,8 @@ def lower(stage: Stage, numbers: tuple[int, ...]) -> list[Loop]:
             loops.append(reduction(stage, number))
         elif node.kind == "scan":
             loops.append(scan(stage, number))
+        elif node.operation == "recur":
+            loops.append(inner_loop(stage, number))
         elif node.operation == "gather":
             loops.append(gather(stage, number))
         elif node.operation == "concatenate":
@@ -127,3 +140,81 @@ def words_reduction(stage: Stage, number: int) -> WordsReduceLoop:
     axis = stage.segments.axis(stage.net.type_of(node.inputs[0]))
     how: str = node.attributes["how"]
     return WordsReduceLoop(how, axis, node.type.size, nodes, source, stage.targets(number))
+
+
+# ---- inner recurrences
+
+
+def inner_loop(stage: Stage, number: int) -> InnerLoop:
+    """An inner recurrence. Its memories and statics lie in records of its own, one row for each lane."""
+    node = stage.net.nodes[number]
+    recur, records = node.recur, stage.records
+    body, operands = recur.body, recur.operands_by_kind(node.inputs)
+    outputs, finals = recur.results_by_kind(results_of(stage.net, number))
+    axis = stage.segments.axis(stage.net.type_of(operands.sequences[0]))
+    sources = {
+        own: word_field(stage, operand, axis)
+        for own, operand in zip(recur.sequences, operands.sequences, strict=True)
+    }
+    wanted, parameters = dict[int, list[Field]](), dict[int, Constant]()
+    begin, end = list[CopyLoop](), list[CopyLoop]()
+    for own, operand, after, final in zip(
+        recur.memories, operands.memories, recur.following, finals, strict=True
+    ):
+        now = sources[own] = records.field("inner now", body.type_of(own))
+        following = replace(now, record="inner next")
+        wanted.setdefault(after, []).append(following)
+        begin += copies(stage.operand(operand, body.type_of(own), -1), (now,))
+        end += copies(Load(following, 0, now.dtype), stage.targets(final))
+    for own, operand in zip(recur.others, operands.others, strict=True):
+        if body.type_of(own).extent == CONST:
+            parameters[own] = stage.constant(operand)
+        else:
+            sources[own] = records.field("inner lane", body.type_of(own))
+            begin += copies(stage.operand(operand, body.type_of(own), -1), (sources[own],))
+    for own, picked in zip(recur.outputs, outputs, strict=True):
+        targets = (replace(target, record=f"at {axis}") for target in stage.targets(picked))
+        wanted.setdefault(own, []).extend(targets)
+    index = None
+    for own, inner in enumerate(body.nodes):
+        if inner.operation == "index":
+            index = sources[own] = records.field("inner lane", inner.type)
+    computed = [n for n, inner in enumerate(body.nodes) if inner.operation != "input"]
+    own_phases = phases(body, [n for n in computed if body.nodes[n].types[0].extent != CONST])
+    own_stage = replace(
+        stage,
+        net=body,
+        inside=False,
+        scratch="inner lane",
+        sources=sources,
+        wanted=wanted,
+        phases=own_phases,
+        parameters=parameters,
+    )
+    made = tuple(map(tuple, loops(own_stage)))
+    return InnerLoop(body, axis, recur.reverse, tuple(begin), made, tuple(end), index)
+
+
+def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
+    """Copies of a whole value to fields."""
+    return [CopyLoop(target.size, source, target, 0) for target in targets if target.size]
+
+
+def word_field(stage: Stage, number: int, axis: str) -> Field:
+    """The field of an inner sequence as the step of an inner recurrence sees it: one word of each row."""
+    root, _ = view_chain(stage.net, number)
+    places, type_ = view_places(stage.net, number).ravel(), stage.net.type_of(number)
+    if root in stage.sources or root in stage.fields:
+        source = stage.field_of(root)
+        start = int(places[0]) if len(places) else 0
+        if np.array_equal(places, start + np.arange(len(places))):
+            whole = len(places) == stage.net.type_of(root).size
+            return of_step(source if whole else source.part(start, type_.size), axis)
+    copied = stage.new_field(type_, kept=True)
+    stage.settling.append(CopyLoop(type_.size, stage.operand(number, type_, -1), copied, 0))
+    return of_step(copied, axis)
+
+
+def of_step(field: Field, axis: str) -> Field:
+    """A field of words as that of the word that each row is at."""
+    return field if field.is_outside else replace(field, record=f"at {axis}")

@@ -13,7 +13,7 @@ from stepnet.engines.llvm.machine.records import LINE, Axis, Field, Outside, Rec
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.words import ARRAYS, WORDS
 from stepnet.engines.llvm.products.constants import Constants
-from stepnet.net.ir import Net, ancestors
+from stepnet.net.ir import Net, all_nodes, ancestors
 from stepnet.net.types import CONST, ROWS, STEPS, is_beside
 from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.passes.when import When, when
@@ -25,11 +25,10 @@ IN_PLACE = ("float32", "float64")
 
 def vector_width(plan: Plan, target: Target) -> int:
     """The number of elements of a vector: of the widest floating dtype of the products, or of all values."""
-    nets = (plan.net, plan.body)
-    types = [type_ for net in nets for node in net.nodes if node.kind == "matmul" for type_ in node.types]
-    types = [type_ for type_ in types if type_.is_float]
+    nodes = list(all_nodes(plan.net))
+    types = [type_ for node in nodes if node.kind == "matmul" for type_ in node.types if type_.is_float]
     if not types:
-        types = [type_ for net in nets for node in net.nodes for type_ in node.types if type_.is_float]
+        types = [type_ for node in nodes for type_ in node.types if type_.is_float]
     widest = max((type_.computed.itemsize for type_ in types), default=4)
     return target.vector_bytes // widest
 
@@ -89,7 +88,7 @@ class Lowering:
         ended = self.lower_ended()
         rows = [word for work in (sequence, ended) if work is not None for word, _ in work.inputs]
         rows += [source.word for source, _ in (*self.static_fields, *expanded)]
-        of_words = [name for name in self.records.used if name.startswith(("words ", "kept "))]
+        of_words = [name for name in self.records.used if name.startswith(("words ", "kept ", "inner "))]
         names = ("now", "lane", "block", "sequence", *of_words)
         strides = {name: self.records.stride(name) for name in names}
         program = Program(
@@ -98,7 +97,7 @@ class Lowering:
             before=before,
             loop=loop,
             after=after,
-            strides=strides | {"next": strides["now"], "nowhere": self.nowhere},
+            strides=strides | exchanged(strides) | {"nowhere": self.nowhere(strides)},
             width=self.width,
             unroll=self.plan.unroll,
             inputs=tuple(inputs),
@@ -125,11 +124,11 @@ class Lowering:
         self.outside.append(Outside(table, word, type_))
         return self.outside[-1].field
 
-    @property
-    def nowhere(self) -> int:
+    def nowhere(self, strides: dict[str, int]) -> int:
         """The bytes of memory for rows that are nowhere."""
-        arrays = (*self.outside, *self.words_outside)
-        return max((array.field.bytes for array in arrays), default=LINE)
+        arrays = [array.field.bytes for array in (*self.outside, *self.words_outside)]
+        kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
+        return max((*arrays, *kept), default=LINE)
 
     def place_results(self) -> None:
         """The array of every result of each step, and its field where it is written in place."""
@@ -367,3 +366,9 @@ def is_zeros(net: Net, number: int) -> bool:
     node = net.nodes[number]
     constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
     return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
+
+
+def exchanged(strides: dict[str, int]) -> dict[str, int]:
+    """The strides of the records that are exchanged with others at every step."""
+    pairs = {"now": "next", "inner now": "inner next"}
+    return {following: strides[now] for now, following in pairs.items() if now in strides}

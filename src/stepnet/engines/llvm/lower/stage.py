@@ -5,6 +5,7 @@ on counted places. Read block by block, most lists are a run of neighbours or on
 is neither is read through a table.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -38,12 +39,13 @@ STORED = ("pointwise", "matmul", "extent")
 
 @dataclass
 class Stage:
-    """The lowering of one stage, of the step-net (`inside`) or of the net around it.
+    """The lowering of one stage: of the step-net (`inside`), of the net around it, or of an inner recurrence.
 
     sources: fields that hold values already. wanted: the fields that results go to. scratch: the record in
-    which the stage keeps values for itself. Found from these: the phase of each node, the fields of each node
-    that somebody reads outside its own loop, the reduction that takes a node in, the words that are read
-    after other lanes were at work, and the copies that have to be done before the current phase.
+    which the stage keeps values for itself. parameters: of an inner recurrence, the constants of the step-net
+    that its own are. The stage finds the phase of each node, the fields of each node that somebody reads
+    outside its own loop, the reduction that takes a node in, the words that are read after other lanes were
+    at work, and the copies that have to be done before the current phase.
     """
 
     net: Net
@@ -56,6 +58,7 @@ class Stage:
     sources: dict[int, Field]
     wanted: dict[int, list[Field]]
     phases: tuple[tuple[int, ...], ...]
+    parameters: Mapping[int, Constant] = field(default_factory=dict[int, Constant])
     phase_of: dict[int, int] = field(init=False)
     taken_in: dict[int, int] = field(init=False)
     kept: set[int] = field(init=False, default_factory=set[int])
@@ -95,7 +98,7 @@ class Stage:
                 root = value_read(self.net, operand)
                 if root in self.phase_of and not self.in_loop(operand, root, number):
                     needed.add(root)
-                    if self.segments.apart(self.phase_of[root], self.phase_of[number]):
+                    if self.is_read_late(root, number):
                         self.kept.add(root)
         for number in self.wanted:
             root, _ = view_chain(self.net, number)
@@ -112,6 +115,12 @@ class Stage:
                 within = [whole.part(start, self.net.type_of(piece).size) for whole in wanted]
                 fields[piece] = [*fields.get(piece, []), *within]
         return fields
+
+    def is_read_late(self, root: int, user: int) -> bool:
+        """Whether other lanes are at work between what computes a node and what reads it."""
+        if self.segments.is_recurrence(root) or self.segments.is_recurrence(user):
+            return True
+        return self.segments.apart(self.phase_of[root], self.phase_of[user])
 
     def pieces_inside(self, number: int) -> list[tuple[int, int]]:
         """The operands of a concatenation that are stored where it lies, and the place of each: whole vectors
@@ -173,6 +182,8 @@ class Stage:
 
     def constant(self, number: int) -> Constant:
         """A constant node of this stage's net."""
+        if number in self.parameters:
+            return self.parameters[number]
         return Constant(self.inside, number, self.net.type_of(number))
 
     def field_of(self, root: int) -> Field:
