@@ -324,6 +324,15 @@ def entered(x: Any, h: Any, p: Any) -> Any:
     return c, c
 
 
+def nested(x: Any, h: Any, p: Any) -> Any:
+    def of_word(word: Any, c: Any, p: Any, statics: Any) -> Any:
+        c = np.tanh(word + c + sn.reduce(statics, "sum"))
+        return c, c
+
+    _, c = sn.RNN(of_word, memory=3)(x, initial=h, statics=x)
+    return c, c
+
+
 def given_back(x: Any, h: Any, p: Any) -> Any:
     h = np.tanh(sn.reduce(x + sn.expand(h, x), "sum"))
     return (x + sn.expand(h, x), h), h
@@ -338,7 +347,8 @@ def whole(x: Any, h: Any, p: Any) -> Any:
     ("step", "text"),
     [
         (whole, "a recurrence over rows/steps, all sequences at once, with the inner sequences of each step"),
-        (entered, "a recurrence over rows/steps, step by step: an inner recurrence needs its memory"),
+        (entered, "a recurrence over rows/steps, all sequences at once, with the inner recurrence of each step"),
+        (nested, "a recurrence over rows/steps, step by step: an inner recurrence has inner sequences of its own"),
         (given_back, "a recurrence over rows/steps, step by step: an inner sequence is its output"),
     ],
 )
