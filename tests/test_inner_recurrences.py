@@ -2,7 +2,7 @@
 interpreter in float64, alone and together, and with any number of threads.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,6 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.engines.threads import threads
-from stepnet.errors import InputError
-from stepnet.net.precision import Precision
 
 Array = np.ndarray
 WIDTHS = (1, 3, 16, 17, 32)
@@ -100,7 +98,11 @@ class Nesting:
             h = np.tanh(made @ p["A"] + x["flat"] @ p["F"] + h @ p["R"] + count)
             return {"h": h, "last": last["c"], "total": last["total"]}, h
 
-        shapes = {"S": (self.outer, self.inner), "A": (self.inner + 5, self.outer), "F": (self.flat, self.outer)}
+        shapes = {
+            "S": (self.outer, self.inner),
+            "A": (self.inner + 5, self.outer),
+            "F": (self.flat, self.outer),
+        }
         shapes |= {"R": (self.outer, self.outer), "Q": (self.outer, 5)}
         params = {name: self.matrix(f"outer {name}", *shape).astype(dtype) for name, shape in shapes.items()}
         return sn.RNN(step, params, memory=self.outer, reverse=self.outer_reverse)

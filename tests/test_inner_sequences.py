@@ -347,8 +347,14 @@ def whole(x: Any, h: Any, p: Any) -> Any:
     ("step", "text"),
     [
         (whole, "a recurrence over rows/steps, all sequences at once, with the inner sequences of each step"),
-        (entered, "a recurrence over rows/steps, all sequences at once, with the inner recurrence of each step"),
-        (nested, "a recurrence over rows/steps, step by step: an inner recurrence has inner sequences of its own"),
+        (
+            entered,
+            "a recurrence over rows/steps, all sequences at once, with the inner recurrence of each step",
+        ),
+        (
+            nested,
+            "a recurrence over rows/steps, step by step: an inner recurrence has inner sequences of its own",
+        ),
         (given_back, "a recurrence over rows/steps, step by step: an inner sequence is its output"),
     ],
 )

@@ -1,6 +1,6 @@
 """The machine code of an inner recurrence: all rows of a step together, word after word.
 
-    rank       rows in the order of their numbers of words, most first: rows with words left are the first ones
+    rank       rows in the order of their numbers of words, most first: those with words left come first
     begin      first memories and statics, copied to records of the inner recurrence
     words      for each word: the phases of its step, for the rows that have it; then the last memories of
                those that end
