@@ -16,6 +16,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.engines.threads import threads
+from stepnet.errors import InputError
 
 Array = np.ndarray
 WIDTHS = (1, 3, 16, 17, 32)
@@ -202,3 +203,46 @@ def test_nestings_are_what_the_interpreter_gives(
         for chosen in (slice(0, 1), slice(rows // 2, rows)):
             alone, end = call(rnn, given.of(dtype, chosen))
             assert_same_bits([alone, end], [{n: o[chosen] for n, o in outputs.items()}, final[chosen]])
+
+
+# ---- one thing at a time -----------------------------------------------------------------------------------
+
+
+def test_a_table_is_read_at_inner_steps_and_integers_outside_are_refused():
+    def word(symbol: Any, c: Any, p: Any) -> Any:
+        c = np.tanh(p["table"][symbol] + c @ p["R"])
+        return c, c
+
+    random = np.random.default_rng(4)
+    params = {"table": random.normal(size=(3, 5)), "R": random.normal(size=(5, 5))}
+    words = sn.RNN(word, params, memory=5)
+
+    def step(symbols: Any, h: Any, p: Any) -> Any:
+        _, h = words(symbols, initial=h)
+        return h, h
+
+    symbols = sn.Ragged(np.array([0, 2, 1, 2]), (np.array([0, 2]), np.array([0, 3, 4])))
+    rnn = sn.RNN(step, memory=5)
+    _, final = rnn(symbols, engine="llvm")
+    assert is_whole(rnn)
+    c = np.zeros((1, 5))
+    for symbol in (0, 2, 1, 2):
+        c, _ = word(np.array([symbol]), c, params)
+    assert_close(final, c, 4, 5)
+    with pytest.raises(InputError, match="outside the rows of the parameter"):
+        rnn(symbols.with_values(np.array([0, 2, 1, 3])), engine="llvm")
+
+
+def test_inner_sequences_of_inner_sequences_run_part_by_part():
+    words = sn.RNN(lambda x, c, p: (c, np.tanh(x + c)), memory=3)
+    sentences = sn.RNN(lambda x, h, p: (h, words(x, initial=h)[1]), memory=3)
+    rnn = sn.RNN(lambda x, h, p: (h, sentences(x, initial=h)[1]), memory=3)
+    offsets = (np.array([0, 2, 3]), np.array([0, 1, 3, 4]), np.array([0, 2, 2, 5, 6]))
+    books = sn.Ragged(np.random.default_rng(8).normal(size=(6, 3)), offsets)
+    _, final = rnn(books, engine="llvm")
+    assert "step by step: its inner sequences are nested" in rnn.explain()
+    c = np.zeros((2, 3))
+    for row, own in ((0, range(5)), (1, range(5, 6))):
+        for word in own:
+            c[row] = np.tanh(books.values[word] + c[row])
+    assert_close(final, c, 6, 3)

@@ -9,8 +9,8 @@
 Steps that give inner sequences back, as those of gradients do, are run part by part.
 """
 
-from stepnet.net.ir import Net, Node, Recur
-from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
+from stepnet.net.ir import Node, Recur
+from stepnet.net.types import ROWS, STEPS, Extent, extent_text
 
 
 def why_in_parts(node: Node, extent: Extent) -> str | None:
@@ -19,9 +19,6 @@ def why_in_parts(node: Node, extent: Extent) -> str | None:
     body = recur.body
     if extent != STEPS:
         return f"it runs over {extent_text(extent)}"
-    within = [inner.recur.body for inner in body.nodes if inner.operation == "recur"]
-    if any(not is_flat(inner) for inner in within):
-        return "an inner recurrence has inner sequences of its own"
     if any(len(type_.extent) > 2 for inner in body.nodes for type_ in inner.types):
         return "its inner sequences are nested"
     kinds = {"memory": recur.following, "output": recur.outputs}
@@ -31,9 +28,3 @@ def why_in_parts(node: Node, extent: Extent) -> str | None:
     if any(inner.operation == "expand" and "how" in inner.attributes for inner in body.nodes):
         return "a value goes to one end of an inner sequence alone"
     return None
-
-
-def is_flat(body: Net) -> bool:
-    """Whether a step has one value for each row, and no sequences of any kind."""
-    types = (type_ for node in body.nodes for type_ in node.types)
-    return all(type_.extent in (CONST, ROWS) for type_ in types)
