@@ -222,7 +222,7 @@ def test_a_table_is_read_at_inner_steps_and_integers_outside_are_refused():
         return h, h
 
     symbols = sn.Ragged(np.array([0, 2, 1, 2]), (np.array([0, 2]), np.array([0, 3, 4])))
-    rnn = sn.RNN(step, memory=5)
+    rnn = sn.RNN(step, memory=sn.Spec(5, "float64"))
     _, final = rnn(symbols, engine="llvm")
     assert is_whole(rnn)
     c = np.zeros((1, 5))
