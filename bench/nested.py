@@ -168,8 +168,12 @@ def measured(case: Case, rounds: int, counted: int, profile: bool) -> Found:
 def check(case: Case) -> None:
     """Asserts that the nested one is lifted, and gives what the outer one gives over the flat one's last."""
     outputs, final = case.nested(case.groups)
-    kinds = [part.kind for part in case.nested.schedule.parts]
+    parts = case.nested.schedule.parts
+    kinds = [part.kind for part in parts]
+    steps = [part.node.recur.body for part in parts if part.kind == "recurrence" and part.node is not None]
+    stays = any(node.operation == "recur" for step in steps for node in step.nodes)
     assert "loop" not in kinds, f"{case.name}: an inner recurrence is not lifted: {kinds}"
+    assert not stays, f"{case.name}: an inner recurrence is not lifted out of a step"
     last = sn.Ragged(case.flat(case.inner)[1], case.groups.offsets[:1])
     right, ends = case.outer(last)
     length = int(case.groups.lengths.max()) + int(case.inner.lengths.max())

@@ -31,6 +31,7 @@ from bench import (
     compiling,
     convert,
     elementary,
+    entered,
     generate,
     keras_layers,
     kernel,
@@ -297,6 +298,21 @@ def test_a_nested_one_that_is_not_lifted_stops_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(nested, "CASES", (lambda: looped,))
     with pytest.raises(AssertionError, match="is not lifted"):
         ran(nested, *QUICK)
+
+
+def test_an_inner_one_that_the_memory_enters_is_timed_beside_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(entered, "CASES", (entered.Case(3, 2, 1, 4, 8),))
+    (found,) = json.loads(ran(entered, *QUICK, "--json"))
+    assert (found["name"], found["hidden"]) == ("3 x 2 x 1 to 4", 8)
+    ours, *others = entered.RUNS
+    assert found["ratios"] == {run: found["seconds"][run][0] / found["seconds"][ours][0] for run in others}
+
+
+def test_ways_of_an_entered_one_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(entered, "CASES", (entered.Case(3, 2, 1, 4, 8),))
+    monkeypatch.setattr(entered, "of_torch", lambda *_: lambda: np.ones((3, 8), "float32"))
+    with pytest.raises(AssertionError, match=r"PyTorch is .* away"):
+        ran(entered, *QUICK)
 
 
 # ---- long sequences

@@ -127,8 +127,8 @@ STEPS: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[str]]] = {
         mean_and_max_by_hand,
         ["across", "plain", "recurrence", "across", "across", "recurrence"],
     ),
-    "continued": (continued, continued_by_hand, ["loop"]),
-    "gated by the memory and the count": (gated, gated_by_hand, ["loop"]),
+    "continued": (continued, continued_by_hand, ["recurrence"]),
+    "gated by the memory and the count": (gated, gated_by_hand, ["recurrence"]),
     "two layers": (two_layers, two_layers_by_hand, []),
 }
 
@@ -194,9 +194,7 @@ def test_a_nesting_is_explained_part_by_part():
         "2 a recurrence over rows/steps, all sequences at once",
     ]
     assert explained_parts(continued) == [
-        "0 a recurrence over rows/steps, step by step: an inner recurrence needs its memory",
-        "0.0 a recurrence over rows/steps, all sequences at once",
-        "0.1 operations at rows, all at once",
+        "0 a recurrence over rows/steps, all sequences at once, with the inner recurrence of each step",
     ]
 
 

@@ -61,9 +61,9 @@ TESTS: dict[str, Sequence[str]] = {
     **{
         f"engines/llvm/*/{name}.py": GENERATED
         for name in (
-            *("build", "cells", "code", "driven", "emit", "generate", "loops", "lowering", "pointwise"),
-            *("program", "records", "refusals", "stage", "target", "tile", "tiles", "tiling", "units"),
-            *("words",),
+            *("build", "cells", "code", "driven", "emit", "generate", "loops", "lowered", "lowering"),
+            *("pointwise", "product", "program", "records", "refusals", "rowwise", "stage", "target"),
+            *("tile", "tiles", "tiling", "units", "words"),
         )
     },
     **{
@@ -76,6 +76,7 @@ TESTS: dict[str, Sequence[str]] = {
         f"engines/llvm/{name}.py": ("tests/test_inner_sequences.py", "tests/test_attention.py")
         for name in ("emit/lanes", "emit/words", "lower/segments", "lower/taken_in")
     },
+    "engines/llvm/emit/inner.py": ("tests/test_inner_recurrences.py",),
     **{
         f"engines/llvm/machine/{name}.py": ("tests/engines/test_object_code.py",)
         for name in ("object_code", "unlocked")

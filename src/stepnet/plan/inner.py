@@ -3,10 +3,10 @@
     recur(x, h, keys):                                    one plan
         scores = keys @ expand(h)       ->                    for each row: all of its keys
         context = reduce(scores * keys)                       for each row: the context, and h'
-        h' = f(x, h, context)
+        c = recur(keys, h)                                    for each key: all rows that have so many
+        h' = f(x, c, context)
 
-A step whose inner sequences enter an inner recurrence is run part by part, and so are steps that give inner
-sequences back, as those of gradients do.
+Steps that give inner sequences back, as those of gradients do, are run part by part.
 """
 
 from stepnet.net.ir import Node, Recur
@@ -19,8 +19,6 @@ def why_in_parts(node: Node, extent: Extent) -> str | None:
     body = recur.body
     if extent != STEPS:
         return f"it runs over {extent_text(extent)}"
-    if any(inner.operation == "recur" for inner in body.nodes):
-        return "an inner recurrence needs its memory"
     if any(len(type_.extent) > 2 for inner in body.nodes for type_ in inner.types):
         return "its inner sequences are nested"
     kinds = {"memory": recur.following, "output": recur.outputs}

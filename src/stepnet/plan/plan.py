@@ -220,6 +220,12 @@ def picks(net: Net, number: int, recur: int) -> bool:
     return net.nodes[number].operation == "result" and net.nodes[number].inputs[0] == recur
 
 
+def is_of_recurrence(net: Net, number: int) -> bool:
+    """Whether a node is a result of a recurrence."""
+    node = net.nodes[number]
+    return node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur"
+
+
 def is_of_steps(net: Net, number: int) -> bool:
     """Whether a node computes one value of a row from the values of all its steps."""
     node = net.nodes[number]
@@ -286,10 +292,11 @@ def torn_nodes(net: Net, phase: dict[int, int]) -> set[int]:
 
 def joins(net: Net, operand: int, user: Node) -> bool:
     """Whether a pointwise node may run in the phase of the value that it reads. A reduction over a sequence
-    ends its phase, and so does a value that is repeated along one.
+    ends its phase, and so do a value that is repeated along one and an inner recurrence.
     """
     root, _ = view_chain(net, operand)
-    return net.nodes[root].operation not in ("expand", "reduce") and reads_along(net, operand, user)
+    ends = net.nodes[root].operation in ("expand", "reduce") or is_of_recurrence(net, root)
+    return not ends and reads_along(net, operand, user)
 
 
 def reads_along(net: Net, operand: int, user: Node) -> bool:

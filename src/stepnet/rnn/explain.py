@@ -6,7 +6,7 @@ names, a view is named by what it reads (`W[:, :64]`), and all other values are 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from textwrap import wrap
 
 from stepnet.engines import (
@@ -21,14 +21,15 @@ from stepnet.engines import (
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.placed import choice as placed_on
 from stepnet.errors import RefusedError
-from stepnet.net.ir import Net, Node
+from stepnet.net.ir import Net
 from stepnet.net.types import CONST, STEPS, Extent, Type
 from stepnet.plan.load import Size
-from stepnet.plan.plan import Plan, picks
+from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.plan.waves import waves_of
-from stepnet.rnn.expressions import amount, constant, expression, types_text, view
+from stepnet.rnn.expressions import amount, expression, types_text
 from stepnet.rnn.nesting import described, parts_of
+from stepnet.rnn.value_names import Names, is_reading, is_work, named, of_inner_step
 from stepnet.values.arguments import whole
 
 Asked = str | Sequence[str]
@@ -155,70 +156,6 @@ def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
     return {name: type_.element for name, type_ in ends}
 
 
-# ---- what values are called -------------------------------------------------------------------------------
-
-
-@dataclass
-class Names:
-    """The names of the values of one net. `known` are names of values that are no views."""
-
-    net: Net
-    known: dict[int, str] = field(default_factory=dict[int, str])
-
-    def of(self, number: int) -> str:
-        """The name of a value."""
-        node = self.net.nodes[number]
-        if number in self.known:
-            return self.known[number]
-        if node.operation == "constant":
-            return constant(node.attributes["value"].value)
-        if not is_reading(node):
-            return node.name or node.operation
-        return view(self.of(node.inputs[0]), self.net.type_of(node.inputs[0]).shape, node)
-
-    def number(self, numbers: Iterable[int], count: int) -> int:
-        """Numbers the nodes that each give one new value, from `count`; returns the next number."""
-        for number in numbers:
-            if (is_work(self.net.nodes[number]) and len(self.net.nodes[number].types) == 1) or (
-                self.net.nodes[number].operation == "result"
-            ):
-                self.known[number] = f"%{count}"
-                count += 1
-        return count
-
-
-def is_reading(node: Node) -> bool:
-    """Whether a node only reads one value in another way: a view, or a value that is seen at every step."""
-    return node.operation == "expand" or (node.kind == "view" and len(node.inputs) == 1)
-
-
-def is_work(node: Node) -> bool:
-    """Whether a node computes something: it is no way to read a value and no input."""
-    return not is_reading(node) and node.operation not in ("input", "constant", "index", "result")
-
-
-def named(plan: Plan) -> tuple[Names, Names]:
-    """The names of values around the loop and in it, numbered in the order in which stages run."""
-    outer, inner = Names(plan.net), Names(plan.body)
-    count = 1
-    for phases in ((plan.once,), plan.sequence, plan.before):
-        count = outer.number((n for phase in phases for n in phase), count)
-    memories = plan.recurrence.recur.memories
-    for inside, outside in zip(plan.body.inputs, plan.recurrence.inputs, strict=True):
-        # A memory is called as it begins where that is an input of the call, and else as in the step.
-        begins = plan.net.nodes[outside].operation == "input"
-        if begins or inside not in memories:
-            inner.known[inside] = outer.of(outside)
-    count = inner.number((n for phase in plan.loop for n in phase), count)
-    for number, node in enumerate(plan.net.nodes):
-        if picks(plan.net, number, plan.recur):
-            place: int = node.attributes["of"]
-            outer.known[number] = inner.of(plan.body.results[place])
-    for phases in (plan.after, (plan.reduced,), plan.ended, (plan.total,)):
-        count = outer.number((n for phase in phases for n in phase), count)
-    return outer, inner
-
-
 # ---- what is done, and what it costs ----------------------------------------------------------------------
 
 
@@ -233,7 +170,10 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
     """The stages of a plan that have any work."""
     for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer
-        lines = [tuple(line(names, n) for n in phase if is_work(net.nodes[n])) for phase in phases]
+        lines = [
+            tuple(text for n in phase if is_work(net.nodes[n]) for text in lines_of(names, n))
+            for phase in phases
+        ]
         numbers = [
             n
             for phase in phases
@@ -251,14 +191,32 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
 def inner_extent(net: Net, number: int) -> Extent:
     """How often a node of a step is computed: for each row, or for each step of its inner sequences."""
     node = net.nodes[number]
-    return net.type_of(node.inputs[0]).extent if node.operation == "reduce" else node.types[0].extent
+    reads = node.operation in ("reduce", "recur")
+    return net.type_of(node.inputs[0]).extent if reads else node.types[0].extent
+
+
+def lines_of(names: Names, number: int) -> list[Line]:
+    """The line of one node, with those of its step where it is an inner recurrence."""
+    node = names.net.nodes[number]
+    if node.operation != "recur":
+        return [line(names, number)]
+    recur, inside = node.recur, of_inner_step(names, number)
+    computed = [n for n, inner in enumerate(recur.body.nodes) if is_work(inner)]
+    lines = [line(inside, n) for n in computed]
+    memories = zip(recur.memories, recur.following, strict=True)
+    lines += [
+        Line((f"next {inside.of(memory)}",), inside.of(following), types_text(recur.body.nodes[memory].types))
+        for memory, following in memories
+    ]
+    nested = (Line((f"    {own.gives[0]}", *own.gives[1:]), own.text, own.type) for own in lines)
+    return [line(names, number), *nested]
 
 
 def line(names: Names, number: int) -> Line:
     """The line of one node."""
     node = names.net.nodes[number]
     gives = [names.of(number)]
-    if len(node.types) > 1:
+    if len(node.types) > 1 or node.operation == "recur":
         gives = ["_"] * len(node.types)
         for other, picked in enumerate(names.net.nodes):
             if picked.operation == "result" and picked.inputs[0] == number:
@@ -276,6 +234,9 @@ def flops(net: Net, number: int) -> int:
         return sum(
             2 * sizes[at % len(sizes)] * net.type_of(right).shape[1] for at, right in enumerate(rights)
         )
+    if node.operation == "recur":
+        body = node.recur.body
+        return sum(flops(body, n) for n, inner in enumerate(body.nodes) if is_work(inner))
     if node.operation == "contract":
         left = net.type_of(node.inputs[0])
         return 2 * node.type.size * (left.size // max(1, left.shape[-1]))

@@ -45,6 +45,11 @@ def expression(node: Node, operands: Sequence[str]) -> str:
                 f"{left} @ [{' | '.join(operands[lefts + place :: lefts])}]"
                 for place, left in enumerate(operands[:lefts])
             ) + encoded(node)
+        case "recur":
+            recur = node.recur
+            sequences, begins, _ = recur.operands_by_kind(operands)
+            order = "from the last step of" if recur.reverse else "over"
+            return f"recurrence {order} {', '.join(sequences)}, begun with {', '.join(begins)}"
         case "concatenate":
             return f"[{' | '.join(operands)}]"
         case "gather":

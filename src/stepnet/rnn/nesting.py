@@ -24,6 +24,14 @@ def reads_inner(part: Part) -> bool:
     return part.node is not None and has_inner(part.node.recur.body)
 
 
+def inside(part: Part) -> str:
+    """What the steps of a recurrence have to do with inner sequences."""
+    assert part.node is not None
+    operations = [node.operation for node in part.node.recur.body.nodes]
+    names = {0: "sequences", 1: "recurrence"}
+    return names.get(operations.count("recur"), "recurrences")
+
+
 def described(part: Part, schedule: Schedule) -> str:
     """What a part is, in one line."""
     at = extent_text(part.extent)
@@ -33,7 +41,7 @@ def described(part: Part, schedule: Schedule) -> str:
     if part.kind == "recurrence" and part.node is None:
         return f"operations at {at} and sums of them, all sequences at once"
     if part.kind == "recurrence" and reads_inner(part):
-        return f"a recurrence over {at}, all sequences at once, with the inner sequences of each step"
+        return f"a recurrence over {at}, all sequences at once, with the inner {inside(part)} of each step"
     if part.kind == "recurrence":
         return f"a recurrence over {at}, all sequences at once"
     if part.kind == "loop" and part.node is not None:

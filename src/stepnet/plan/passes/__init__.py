@@ -11,6 +11,7 @@ from stepnet.plan.passes.chain import chain
 from stepnet.plan.passes.columns import columns
 from stepnet.plan.passes.fold import fold
 from stepnet.plan.passes.hoist import hoist
+from stepnet.plan.passes.inside import inside
 from stepnet.plan.passes.join import join
 from stepnet.plan.passes.legalise import legalise
 from stepnet.plan.passes.merge import merge
@@ -31,6 +32,7 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
     columns,
     legalise,
     narrow,
+    inside,
     hoist,
     sink,
     fold,

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 
 from stepnet.net.cut import is_dear, smallest_cut
 from stepnet.net.ir import Builder, Net, Node, Recur
-from stepnet.net.types import CONST, STEPS
+from stepnet.net.type_rules import recur_extent
+from stepnet.net.types import CONST
 from stepnet.plan.passes.outward import Outward
 from stepnet.plan.passes.rewrite import rewritten, view_chain
 from stepnet.plan.passes.when import When, when_inside
@@ -50,7 +51,8 @@ class Hoist:
         outside = dict(zip(body.inputs, operands, strict=True))
         fixed = {number for number, time in enumerate(known) if time <= When.PER_SEQUENCE}
         stays = staying(recur, known)
-        return cls(recur, stays, Outward(builder, body, STEPS, fixed, outside))
+        deep = recur_extent([builder.type_of(operands[0])], node.attributes)
+        return cls(recur, stays, Outward(builder, body, deep, fixed, outside))
 
     @property
     def body(self) -> Net:
@@ -63,7 +65,7 @@ class Hoist:
         needed = self.needed()
         place: dict[int, int] = {}
         own = self.recur.sequences
-        sequences = [n for n in needed if n in own or self.outward.extent(n) == STEPS] or own[:1]
+        sequences = [n for n in needed if n in own or self.outward.extent(n) == self.outward.deep] or own[:1]
         others = [n for n in needed if n not in sequences]
         for number in (*sequences, *self.recur.memories, *others):
             type_ = self.body.type_of(number)
@@ -122,7 +124,7 @@ def of_inner_sequences(body: Net) -> set[int]:
     inner = set[int]()
     for number, node in enumerate(body.nodes):
         deep = len(node.types[0].extent) > 1 and node.operation != "input"
-        if deep or node.operation == "reduce" or not inner.isdisjoint(node.inputs):
+        if deep or node.operation in ("reduce", "recur") or not inner.isdisjoint(node.inputs):
             inner.add(number)
     return inner
 

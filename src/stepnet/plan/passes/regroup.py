@@ -6,19 +6,22 @@ Constants are added once, values of a sequence once for each sequence, and value
 the loop, however the sum was written.
 """
 
+from dataclasses import replace
+
 from stepnet.net.ir import Builder, Net, Recur
 from stepnet.plan.passes.rewrite import rewritten
 from stepnet.plan.passes.when import when_inside
 
 
 def regroup(net: Net) -> Net:
-    """The net with the sums in each body regrouped."""
+    """The net with the sums in each body regrouped, inner bodies first."""
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
         node = outer.nodes[number]
         if node.operation != "recur":
             return None
-        return builder.copy(node, operands, body=regrouped(node.recur))
+        recur = replace(node.recur, body=rewritten(node.recur.body, rule))
+        return builder.copy(node, operands, body=regrouped(recur))
 
     return rewritten(net, rule)
 

@@ -11,7 +11,8 @@ the input.
 from dataclasses import replace
 
 from stepnet.net.ir import Builder, Net, ancestors
-from stepnet.net.types import CONST, STEPS
+from stepnet.net.type_rules import recur_extent
+from stepnet.net.types import CONST
 from stepnet.plan.passes.lift import is_inner
 from stepnet.plan.passes.outward import Outward
 
@@ -54,7 +55,8 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
     )
     results = replace(recur, body=new_body).add_results(builder, operands)
     outside = dict(zip((*body.inputs, *frontier), (*operands, *results.outputs), strict=True))
-    outward = Outward(builder, body, STEPS, set(), outside)
+    deep = recur_extent([builder.type_of(operands[0])], node.attributes)
+    outward = Outward(builder, body, deep, set(), outside)
     return [outward.number(output) for output in outputs] + results.memories
 
 

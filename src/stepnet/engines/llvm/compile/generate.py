@@ -9,8 +9,9 @@ from stepnet.engines.llvm.emit.call_code import CallCode
 from stepnet.engines.llvm.emit.driver import write_call
 from stepnet.engines.llvm.emit.emit import emit
 from stepnet.engines.llvm.emit.stage import Rows, StageCode
+from stepnet.engines.llvm.lower.lowered import Lowered, RowWork
 from stepnet.engines.llvm.lower.needs import Needs
-from stepnet.engines.llvm.lower.program import Lowered, RowWork, lowered
+from stepnet.engines.llvm.lower.program import lowered
 from stepnet.engines.llvm.machine.records import Field
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.words import WORDS

@@ -25,7 +25,7 @@ class CallCode:
         self.await_others()
         self.word = {name: self.word_at(place) for place, name in enumerate(WORDS)}
         pointers = ("progress", "barrier", "status", "constants", "now", "next", "lane", "block", "sequence")
-        pointers += ("nowhere", "words", "kept_words")
+        pointers += ("nowhere", "words", "kept_words", "inner_now", "inner_next", "inner_lane")
         self.pointer = {name: code.inttoptr(self.word[name], POINTER) for name in pointers}
         self.table = {name: code.inttoptr(self.word[name], POINTER) for name in TABLES}
         self.arrays: dict[int, ir.Value] = {}

@@ -29,11 +29,12 @@ from llvmlite import ir
 from stepnet.engines.llvm.emit.call_code import CallCode
 from stepnet.engines.llvm.emit.early import end_early
 from stepnet.engines.llvm.emit.emit import emit
+from stepnet.engines.llvm.emit.inner import emit_inner
 from stepnet.engines.llvm.emit.lanes import emit_lanes
 from stepnet.engines.llvm.emit.stage import Rows, StageCode
 from stepnet.engines.llvm.emit.timetable import write_timetable
 from stepnet.engines.llvm.emit.transfers import begin_all, end, gather, scatter
-from stepnet.engines.llvm.lower.loops import LaneLoop, Phase
+from stepnet.engines.llvm.lower.loops import InnerLoop, LaneLoop, Phase
 from stepnet.engines.llvm.machine.system import clock
 from stepnet.engines.llvm.writing.code import I64, POINTER
 from stepnet.net.ir import Net
@@ -151,6 +152,9 @@ def write_phases(
         if isinstance(phase, LaneLoop):
             assert base is not None
             emit_lanes(call, stage, base, phase)
+        elif isinstance(phase, InnerLoop):
+            assert base is not None
+            emit_inner(call, stage, base, phase)
         else:
             for loop in phase:
                 emit(stage, loop)

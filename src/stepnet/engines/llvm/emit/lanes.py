@@ -40,10 +40,7 @@ def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop)
 def words_of(call: CallCode, row: Rows, base: ir.Value, lane: ir.Value, name: str) -> Rows:
     """The words of a row along an axis, as the rows of a stage."""
     code, program = call.code, call.program
-    axis = next(axis for axis in program.axes if axis.name == name)
-    index = call.read(axis.table, code.add(base, lane))
-    first = code.read_number(call.arrays[axis.word], index)
-    count = code.sub(code.read_number(call.arrays[axis.word], code.add(index, code.number(1))), first)
+    first, count = range_of(call, base, lane, name)
     nowhere = call.pointer["nowhere"]
     outside = {record: OneRow(row.at(code, record, code.number(0))) for record in row.outside} | {
         array.field.record: InOrder(
@@ -56,14 +53,28 @@ def words_of(call: CallCode, row: Rows, base: ir.Value, lane: ir.Value, name: st
     }
     pointers, strides = dict(row.pointers), dict.fromkeys(row.pointers, 0)
     for kind, owner in (("words", call.word["thread"]), ("kept", lane)):
-        records = [record for record in program.strides if record.startswith(f"{kind} ")]
-        whole = sum(program.strides[record] for record in records)
-        start = code.mul(owner, code.mul(call.word["room"], code.number(whole)))
-        for place, record in enumerate(records):
-            if record != f"{kind} {name}":
-                continue
-            ahead = sum(program.strides[other] for other in records[:place])
-            offset = code.add(start, code.mul(call.word["room"], code.number(ahead)))
-            pointers[record] = code.at(call.pointer["words" if kind == "words" else "kept_words"], offset)
+        record = f"{kind} {name}"
+        if record in program.strides:
+            pointers[record] = record_of(call, kind, name, owner)
             strides[record] = program.strides[record]
     return Rows(pointers, strides, count, outside)
+
+
+def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
+    """The first word of a row along an axis, and how many there are."""
+    code = call.code
+    axis = next(axis for axis in call.program.axes if axis.name == name)
+    index = call.read(axis.table, code.add(base, lane))
+    first = code.read_number(call.arrays[axis.word], index)
+    return first, code.sub(code.read_number(call.arrays[axis.word], code.add(index, code.number(1))), first)
+
+
+def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value:
+    """The pointer to the record of the first word along an axis: a thread's own, or a lane's."""
+    code, strides = call.code, call.program.strides
+    records = [record for record in strides if record.startswith(f"{kind} ")]
+    ahead = sum(strides[other] for other in records[: records.index(f"{kind} {name}")])
+    whole = sum(strides[record] for record in records)
+    start = code.mul(owner, code.mul(call.word["room"], code.number(whole)))
+    offset = code.add(start, code.mul(call.word["room"], code.number(ahead)))
+    return code.at(call.pointer["words" if kind == "words" else "kept_words"], offset)

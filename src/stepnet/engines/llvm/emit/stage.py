@@ -5,6 +5,7 @@ operands.
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from llvmlite import ir
@@ -61,6 +62,14 @@ class InOrder:
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
 
 
+class Outside(Protocol):
+    """Rows that lie anywhere."""
+
+    def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
+        """The pointer to a row of a stage of so many."""
+        ...
+
+
 @dataclass(frozen=True)
 class Rows:
     """The rows of a stage: for each record the pointer to its first row, and the stride; and the rows of
@@ -70,7 +79,7 @@ class Rows:
     pointers: dict[str, ir.Value]
     strides: dict[str, int]
     count: ir.Value
-    outside: Mapping[str, RowsOutside | OneRow | InOrder] = field(default_factory=dict[str, RowsOutside])
+    outside: Mapping[str, Outside] = field(default_factory=dict[str, Outside])
 
     def at(self, code: Code, record: str, row: ir.Value) -> ir.Value:
         """The pointer to a row of a record."""

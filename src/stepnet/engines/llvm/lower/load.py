@@ -4,7 +4,16 @@ from collections.abc import Sequence
 from math import prod
 
 from stepnet.engines.llvm.lower.driven import Program
-from stepnet.engines.llvm.lower.loops import GatherLoop, LaneLoop, Loop, Phase, ReduceLoop, ScanLoop, UnitLoop
+from stepnet.engines.llvm.lower.loops import (
+    GatherLoop,
+    InnerLoop,
+    LaneLoop,
+    Loop,
+    Phase,
+    ReduceLoop,
+    ScanLoop,
+    UnitLoop,
+)
 from stepnet.engines.llvm.lower.tiling import Tiling
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.arithmetic import arithmetic, bytes_of
@@ -23,16 +32,23 @@ def stage(net: Net, parts: Sequence[Sequence[Phase]], width: int, target: Target
 
     Work on the inner sequences of a row counts as if each had one word: how many there are is not known.
     """
-    loops = [loop for phases in parts for phase in phases for loop in loops_of(phase)]
-    units = [loop for loop in loops if isinstance(loop, UnitLoop)]
-    products = [products_of(loop, width, target) for loop in units if loop.products]
-    flops = sum(loop.size * net.nodes[n].row.flops for loop in units for n, _ in loop.nodes)
-    return Stage(tuple(products), flops + sum(map(copied, loops)), sum(map(len, parts)))
+    phases = [phase for own in parts for phase in own]
+    loops = [(body, loop) for phase in phases for body, loop in loops_of(phase, net)]
+    units = [(body, loop) for body, loop in loops if isinstance(loop, UnitLoop)]
+    products = [products_of(loop, width, target) for _, loop in units if loop.products]
+    flops = sum(loop.size * body.nodes[n].row.flops for body, loop in units for n, _ in loop.nodes)
+    barriers = sum(len(phase.phases) if isinstance(phase, InnerLoop) else 1 for phase in phases)
+    return Stage(tuple(products), flops + sum(copied(loop) for _, loop in loops), barriers)
 
 
-def loops_of(phase: Phase) -> Sequence[Loop]:
-    """The loops of a phase."""
-    return [loop for _, loop in phase.work] if isinstance(phase, LaneLoop) else phase
+def loops_of(phase: Phase, net: Net) -> Sequence[tuple[Net, Loop]]:
+    """The loops of a phase of a net, each with the net whose nodes it computes."""
+    if isinstance(phase, InnerLoop):
+        within = [(phase.body, loop) for loops in phase.phases for loop in loops]
+        return [(net, loop) for loop in (*phase.begin, *phase.end)] + within
+    return [
+        (net, loop) for loop in ([own for _, own in phase.work] if isinstance(phase, LaneLoop) else phase)
+    ]
 
 
 def copied(loop: Loop) -> int:

@@ -8,11 +8,13 @@ copies         features moved to another place
 encodings      left sides of products, for weights in fewer bits
 words          values of a row from those of its words, the steps of an inner sequence
 folds          over all features of each word
+inner loops    the steps of an inner recurrence, all rows together
 """
 
 from dataclasses import dataclass
 
 from stepnet.engines.llvm.machine.records import Field
+from stepnet.net.ir import Net
 
 
 @dataclass(frozen=True)
@@ -207,5 +209,22 @@ class LaneLoop:
         return bool(self.work)
 
 
-Phase = list[Loop] | LaneLoop
-"""Work between two barriers: loops over all rows, or work lane by lane."""
+@dataclass(frozen=True)
+class InnerLoop:
+    """An inner recurrence over the words of all rows along an axis: the phases of its step, `body`.
+
+    begin: copies of first memories and statics, from the row to the record that the recurrence has for it.
+    end: copies of last memories, from there to the row. index: the field of the number of words done.
+    """
+
+    body: Net
+    axis: str
+    reverse: bool
+    begin: tuple[CopyLoop, ...]
+    phases: tuple[tuple[Loop, ...], ...]
+    end: tuple[CopyLoop, ...]
+    index: Field | None
+
+
+Phase = list[Loop] | LaneLoop | InnerLoop
+"""Work between two barriers: loops over all rows, work lane by lane, or an inner recurrence."""

@@ -5,58 +5,19 @@ from dataclasses import dataclass, field, replace
 from stepnet.engines.llvm.lower.driven import Program
 from stepnet.engines.llvm.lower.load import load
 from stepnet.engines.llvm.lower.loops import Loop, Phase
-from stepnet.engines.llvm.lower.lowering import Stage
+from stepnet.engines.llvm.lower.lowered import Lowered, Result, RowWork
+from stepnet.engines.llvm.lower.lowering import loops, phased
 from stepnet.engines.llvm.lower.needs import Needs
+from stepnet.engines.llvm.lower.stage import Stage
 from stepnet.engines.llvm.machine.records import LINE, Axis, Field, Outside, Records, Source, Words
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.words import ARRAYS, WORDS
 from stepnet.engines.llvm.products.constants import Constants
-from stepnet.net.ir import Net, ancestors
+from stepnet.net.ir import Net, all_nodes, ancestors
 from stepnet.net.types import CONST, ROWS, STEPS, is_beside
-from stepnet.plan.load import Load
 from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.passes.when import When, when
 from stepnet.plan.plan import Plan, picks
-
-
-@dataclass(frozen=True)
-class RowWork:
-    """Work that is done once per sequence: arrays to copy in (by word), loops, and fields to copy out."""
-
-    inputs: tuple[tuple[int, Field], ...]
-    loops: list[list[Loop]]
-    outputs: tuple[tuple[int, Field], ...] = ()
-
-
-@dataclass(frozen=True)
-class Result:
-    """A result of each step: its kind of array, the word of that and the number in the net.
-
-    field: where it is written in place; None for one that is copied.
-    """
-
-    kind: str
-    word: int
-    number: int
-    field: Field | None
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """A lowered plan: the driver's program, the constants, and the work once per sequence.
-
-    That work is done before a sequence's steps and at its end (None for none). Then the arrays by word, the
-    words of those that must be present, and what the steps compute and read.
-    """
-
-    program: Program
-    constants: Constants
-    sequence: RowWork | None
-    ended: RowWork | None
-    words: dict[str, list[int]]
-    wanted: frozenset[int]
-    load: Load
-
 
 IN_PLACE = ("float32", "float64")
 """The dtypes of arrays whose rows are read and written in place, where they are whole vectors."""
@@ -64,11 +25,10 @@ IN_PLACE = ("float32", "float64")
 
 def vector_width(plan: Plan, target: Target) -> int:
     """The number of elements of a vector: of the widest floating dtype of the products, or of all values."""
-    nets = (plan.net, plan.body)
-    types = [type_ for net in nets for node in net.nodes if node.kind == "matmul" for type_ in node.types]
-    types = [type_ for type_ in types if type_.is_float]
+    nodes = list(all_nodes(plan.net))
+    types = [type_ for node in nodes if node.kind == "matmul" for type_ in node.types if type_.is_float]
     if not types:
-        types = [type_ for net in nets for node in net.nodes for type_ in node.types if type_.is_float]
+        types = [type_ for node in nodes for type_ in node.types if type_.is_float]
     widest = max((type_.computed.itemsize for type_ in types), default=4)
     return target.vector_bytes // widest
 
@@ -128,7 +88,7 @@ class Lowering:
         ended = self.lower_ended()
         rows = [word for work in (sequence, ended) if work is not None for word, _ in work.inputs]
         rows += [source.word for source, _ in (*self.static_fields, *expanded)]
-        of_words = [name for name in self.records.used if name.startswith(("words ", "kept "))]
+        of_words = [name for name in self.records.used if name.startswith(("words ", "kept ", "inner "))]
         names = ("now", "lane", "block", "sequence", *of_words)
         strides = {name: self.records.stride(name) for name in names}
         program = Program(
@@ -137,7 +97,7 @@ class Lowering:
             before=before,
             loop=loop,
             after=after,
-            strides=strides | {"next": strides["now"], "nowhere": self.nowhere},
+            strides=strides | exchanged(strides) | {"nowhere": self.nowhere(strides)},
             width=self.width,
             unroll=self.plan.unroll,
             inputs=tuple(inputs),
@@ -164,11 +124,11 @@ class Lowering:
         self.outside.append(Outside(table, word, type_))
         return self.outside[-1].field
 
-    @property
-    def nowhere(self) -> int:
+    def nowhere(self, strides: dict[str, int]) -> int:
         """The bytes of memory for rows that are nowhere."""
-        arrays = (*self.outside, *self.words_outside)
-        return max((array.field.bytes for array in arrays), default=LINE)
+        arrays = [array.field.bytes for array in (*self.outside, *self.words_outside)]
+        kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
+        return max((*arrays, *kept), default=LINE)
 
     def place_results(self) -> None:
         """The array of every result of each step, and its field where it is written in place."""
@@ -251,9 +211,9 @@ class Lowering:
             n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed
         }
         wanted = {n: [own_field] for n, own_field in self.sequence_fields.items()}
-        loops = self.stage(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted).loops()
+        early = loops(self.stage(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted))
         return RowWork(
-            tuple((self.row_words[n], own_field) for n, own_field in self.row_inputs.items()), loops
+            tuple((self.row_words[n], own_field) for n, own_field in self.row_inputs.items()), early
         )
 
     def read_in_the_end(self) -> set[int]:
@@ -314,7 +274,7 @@ class Lowering:
                 wanted[number] = [self.sources[number]]
         self.loop_sources += [self.sources[operand] for operand in self.operands.sequences]
         known = {number: source for number, source in self.sources.items() if number not in wanted}
-        return self.stage(self.net, self.plan.before, "block", known, wanted).loops()
+        return loops(self.stage(self.net, self.plan.before, "block", known, wanted))
 
     def lower_loop(self) -> tuple[list[Phase], Field | None]:
         """The body: from this step's slices, memories and statics to outputs and the next memories."""
@@ -344,7 +304,7 @@ class Lowering:
         for number, node in enumerate(body.nodes):
             if node.operation == "index":
                 index = sources[number] = self.records.field("block", node.type)
-        return self.stage(body, self.plan.loop, "lane", sources, wanted).phased(), index
+        return phased(self.stage(body, self.plan.loop, "lane", sources, wanted)), index
 
     def output_fields(self, number: int) -> list[Field]:
         """The fields of an output of the loop: those in place, and one of the block where it is read and none
@@ -377,8 +337,8 @@ class Lowering:
                 wanted[number] = [self.records.field("block", self.net.type_of(number))]
             source = sources[number] if number in sources else wanted[number][0]
             copies[result.kind].append((result.word, source))
-        loops = self.stage(self.net, self.plan.after, "block", sources, wanted).loops()
-        return loops, copies["outputs"], copies["kept"]
+        late = loops(self.stage(self.net, self.plan.after, "block", sources, wanted))
+        return late, copies["outputs"], copies["kept"]
 
     def lower_ended(self) -> RowWork | None:
         """The work for each sequence at its end."""
@@ -397,8 +357,8 @@ class Lowering:
             field_ = self.records.field("sequence", self.net.type_of(slot.number))
             wanted.setdefault(slot.number, []).append(field_)
             outputs.append((self.word("ended"), field_))
-        loops = self.stage(self.net, self.plan.ended, "sequence", sources, wanted).loops()
-        return RowWork(tuple(inputs), loops, tuple(outputs))
+        late = loops(self.stage(self.net, self.plan.ended, "sequence", sources, wanted))
+        return RowWork(tuple(inputs), late, tuple(outputs))
 
 
 def is_zeros(net: Net, number: int) -> bool:
@@ -406,3 +366,9 @@ def is_zeros(net: Net, number: int) -> bool:
     node = net.nodes[number]
     constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
     return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
+
+
+def exchanged(strides: dict[str, int]) -> dict[str, int]:
+    """The strides of the records that are exchanged with others at every step."""
+    pairs = {"now": "next", "inner now": "inner next"}
+    return {following: strides[now] for now, following in pairs.items() if now in strides}

@@ -24,8 +24,8 @@ def plan_refusal(plan: Plan) -> str | None:
 def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
     """The first operation of a net's nodes that has no machine code."""
     for node in nodes:
-        if node.operation == "recur" and inside:
-            return "a recurrence inside a recurrence is not compiled yet"
+        if node.operation == "recur" and inside and (reason := refusal(node.recur.body.nodes)):
+            return reason
         compiled = node.kind in KINDS or node.operation in STRUCTURE or node.operation in POINTWISE
         compiled = compiled or (inside and node.operation in WORDS)
         if not compiled:

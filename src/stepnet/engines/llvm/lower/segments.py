@@ -15,6 +15,7 @@ from functools import cached_property
 from stepnet.engines.llvm.lower.loops import (
     CopyLoop,
     EncodeLoop,
+    InnerLoop,
     LaneLoop,
     Loop,
     Phase,
@@ -23,6 +24,7 @@ from stepnet.engines.llvm.lower.loops import (
 )
 from stepnet.net.ir import Net
 from stepnet.net.types import Type
+from stepnet.plan.plan import is_of_recurrence
 
 FOLDED = ("sum", "max", "min")
 """Reductions over the features of words that take in the pointwise work ahead of them."""
@@ -55,7 +57,13 @@ class Segments:
     def of_words(self, number: int) -> bool:
         """Whether a node is computed from words."""
         node = self.net.nodes[number]
+        if self.is_recurrence(number):
+            return False
         return bool(self.axis(node.types[0])) or self.is_over_words(number)
+
+    def is_recurrence(self, number: int) -> bool:
+        """Whether a node is an inner recurrence, or a result of one."""
+        return self.net.nodes[number].operation == "recur" or is_of_recurrence(self.net, number)
 
     @cached_property
     def numbers(self) -> tuple[list[int], set[int]]:
@@ -63,7 +71,8 @@ class Segments:
         nodes = self.net.nodes
         words = [any(map(self.of_words, phase)) for phase in self.phases]
         products = [
-            any(nodes[n].kind == "matmul" and not self.of_words(n) for n in phase) for phase in self.phases
+            any((nodes[n].kind == "matmul" and not self.of_words(n)) or self.is_recurrence(n) for n in phase)
+            for phase in self.phases
         ]
         numbers, begins = list[int](), set[int]()
         latest, is_open = 0, False
@@ -91,18 +100,27 @@ class Segments:
         return self.of(one) != self.of(other)
 
 
-def lane_by_lane(segments: Segments, phases: Iterable[tuple[list[Loop], list[Loop]]]) -> list[Phase]:
+def lane_by_lane(
+    segments: Segments, phases: Iterable[tuple[list[Loop], list[Loop | InnerLoop]]]
+) -> list[Phase]:
     """The work of phases, of which each has copies ahead of its loops. What goes lane by lane is one piece
     for all phases of a segment.
     """
     lowered, work = list[Phase](), list[tuple[str, Loop]]()
-    for place, steps in enumerate(phases):
+    for place, (copies, loops) in enumerate(phases):
+        inner = [loop for loop in loops if isinstance(loop, InnerLoop)]
+        steps = copies, [loop for loop in loops if not isinstance(loop, InnerLoop)]
         own = [(axis_of(loop), loop) for step in steps for loop in step]
         if segments.of(place) and not segments.begins(place):
+            assert not inner
             work += own
             continue
+        if inner:  # they read the copies
+            work += [(axis, loop) for axis, loop in own if axis and loop in copies]
+            own = [(axis, loop) for axis, loop in own if not (axis and loop in copies)]
         lowered.append(LaneLoop(tuple(work)))
         lowered += [[loop for loop in step if not axis_of(loop)] for step in steps]
+        lowered += inner
         work = [(axis, loop) for axis, loop in own if axis]
     return [*(phase for phase in lowered if phase), *([LaneLoop(tuple(work))] if work else [])]
 

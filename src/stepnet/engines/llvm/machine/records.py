@@ -20,6 +20,12 @@ The words of a row, which are the steps of an inner sequence of it, have records
     each 42              per word: the array of an input, one word after the other
     words steps          per word of one row: scratch values of a step, along the axis of this name
     kept steps           per word of each lane: those that are read again when other lanes were at work
+    at steps             the same, as an inner recurrence sees it: the word that each row is at
+
+An inner recurrence has records of its own, a row for each lane, those with the most words first:
+
+    inner now, inner next    its memories before and after a word, exchanged at every word
+    inner lane               its statics, and scratch values of its step
 """
 
 from dataclasses import dataclass, field
@@ -52,8 +58,8 @@ class Field:
 
     @property
     def is_outside(self) -> bool:
-        """Whether it lies in an array of the call."""
-        return self.record.startswith(("where ", "put ", "each "))
+        """Whether its rows lie anywhere: in an array of the call, or among the words of each lane."""
+        return self.record.startswith(("where ", "put ", "each ", "at "))
 
     @property
     def is_readable(self) -> bool:

@@ -30,6 +30,9 @@ WORDS = (
     "nowhere",
     "words",
     "kept_words",
+    "inner_now",
+    "inner_next",
+    "inner_lane",
     "room",
     "lanes",
     "block_steps",
@@ -37,6 +40,9 @@ WORDS = (
     "left",
     "current",
     "count",
+    "inner_rows",
+    "inner_first",
+    "inner_count",
     "where",
     "owner",
     "fresh",
@@ -50,7 +56,7 @@ WORDS = (
 )
 """The 64-bit words that a call is described by, in order; the pointers of the user's arrays follow."""
 ROW_TABLES = ("where", "owner", "fresh", "done", "put")
-LANE_TABLES = ("cursor", "left", "current", "count")
+LANE_TABLES = ("cursor", "left", "current", "count", "inner_rows", "inner_first", "inner_count")
 STEP_TABLES = ("step_base", "step_rows", "step_fresh")
 TABLES = (
     *LANE_TABLES,

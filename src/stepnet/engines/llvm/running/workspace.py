@@ -73,6 +73,8 @@ class Workspace:
             "words": together * room * words,
             "kept_words": slots * room * kept_words,
         }
+        for name in ("now", "next", "lane"):
+            parts[f"inner_{name}"] = slots * strides.get(f"inner {name}", 0)
         parts |= dict.fromkeys(LANE_TABLES, 8 * slots)
         parts |= dict.fromkeys(ROW_TABLES, 8 * rows)
         parts |= dict.fromkeys(STEP_TABLES, 8 * block_steps)

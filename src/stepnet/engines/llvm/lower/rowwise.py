@@ -1,0 +1,75 @@
+"""The loops that compute values row by row: reductions, scans, gathers, and copies of features."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+
+from stepnet.engines.llvm.lower.loops import CopyLoop, GatherLoop, ReduceLoop, ScanLoop
+from stepnet.engines.llvm.lower.stage import Stage
+from stepnet.engines.llvm.products.constants import Places
+from stepnet.net.types import Type
+
+
+def reduction(stage: Stage, number: int) -> ReduceLoop:
+    """A reduction over the first or last of two axes."""
+    node = stage.net.nodes[number]
+    source, start = stage.run_of(node.inputs[0])
+    shape = stage.net.type_of(node.inputs[0]).shape
+    leading = node.attributes["axes"] == (-2,)
+    return ReduceLoop(node.operation, source, start, (shape[0], shape[1]), leading, stage.targets(number))
+
+
+def scan(stage: Stage, number: int) -> ScanLoop:
+    """A scan along any axis."""
+    node = stage.net.nodes[number]
+    source, start = stage.run_of(node.inputs[0])
+    axis: int = node.attributes["axis"] % len(node.type.shape)
+    before, after = node.type.shape[:axis], node.type.shape[axis + 1 :]
+    shape = (math.prod(before), node.type.shape[axis], math.prod(after))
+    return ScanLoop(node.operation, source, start, shape, stage.targets(number))
+
+
+def gather(stage: Stage, number: int) -> GatherLoop:
+    """Rows of a parameter at integers."""
+    node = stage.net.nodes[number]
+    table, index = node.inputs
+    shape = stage.net.type_of(table).shape
+    row_size = int(np.prod(shape[1:], dtype=np.int64))
+    offset = stage.constants.add(Places(stage.constant(table), None, 1))
+    operand = stage.operand(index, stage.net.type_of(index), number)
+    return GatherLoop(
+        offset, shape[0], row_size, operand, stage.net.type_of(index).size, stage.targets(number)
+    )
+
+
+def concatenation(stage: Stage, number: int) -> list[CopyLoop]:
+    """A copy per run of neighbours, for the operands that are not there already."""
+    node, inside = stage.net.nodes[number], stage.pieces_inside(number)
+    axis: int = node.attributes["axis"] % len(node.type.shape)
+    places = np.arange(node.type.size).reshape(node.type.shape)
+    loops: list[CopyLoop] = []
+    begin = 0
+    for operand in node.inputs:
+        size = stage.net.type_of(operand).shape[axis]
+        index = [slice(None)] * len(node.type.shape)
+        index[axis] = slice(begin, begin + size)
+        if (operand, begin) not in inside:
+            loops += part_copies(stage, operand, places[tuple(index)], number)
+        begin += size
+    return loops
+
+
+def part_copies(stage: Stage, operand: int, places: np.ndarray, user: int) -> list[CopyLoop]:
+    """Copies of one part of a concatenation: one per run of neighbours in the result."""
+    type_ = stage.net.type_of(operand)
+    if not type_.size:
+        return []
+    flat = places.ravel()
+    cuts = [0, *(np.flatnonzero(np.diff(flat) != 1) + 1), type_.size]
+    loops: list[CopyLoop] = []
+    for start, stop in pairwise(cuts):
+        run = Type(type_.extent, (int(stop - start),), type_.dtype)
+        source = stage.operand(operand, run, user, np.arange(start, stop))
+        loops += [CopyLoop(run.size, source, target, int(flat[start])) for target in stage.targets(user)]
+    return loops

@@ -1,0 +1,232 @@
+"""What a stage is lowered with: where its values lie, and how loops read them.
+
+Views are no work: a view is a list of places in the value it is a view of, found by running its NumPy meaning
+on counted places. Read block by block, most lists are a run of neighbours or one number repeated; only what
+is neither is read through a table.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from stepnet.engines.llvm.lower.loops import (
+    Broadcast,
+    CopyLoop,
+    Immediate,
+    Load,
+    Loop,
+    Operand,
+    Register,
+    Table,
+    Uniform,
+)
+from stepnet.engines.llvm.lower.segments import Segments
+from stepnet.engines.llvm.lower.taken_in import taken_in
+from stepnet.engines.llvm.machine.records import Field, Records
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.products.constants import Constant, Constants, Places
+from stepnet.net.ir import Net
+from stepnet.net.types import CONST, Type
+from stepnet.plan.passes.rewrite import value_read, view_chain
+from stepnet.plan.plan import joins, view_places
+from stepnet.values.dtypes import DTYPES
+
+STORED = ("pointwise", "matmul", "extent")
+"""Kinds of nodes that unit loops compute, and store in whole vectors."""
+
+
+@dataclass
+class Stage:
+    """The lowering of one stage: of the step-net (`inside`), of the net around it, or of an inner recurrence.
+
+    sources: fields that hold values already. wanted: the fields that results go to. scratch: the record in
+    which the stage keeps values for itself. parameters: of an inner recurrence, the constants of the step-net
+    that its own are. The stage finds the phase of each node, the fields of each node that somebody reads
+    outside its own loop, the reduction that takes a node in, the words that are read after other lanes were
+    at work, and the copies that have to be done before the current phase.
+    """
+
+    net: Net
+    inside: bool
+    records: Records
+    constants: Constants
+    target: Target
+    width: int
+    scratch: str
+    sources: dict[int, Field]
+    wanted: dict[int, list[Field]]
+    phases: tuple[tuple[int, ...], ...]
+    parameters: Mapping[int, Constant] = field(default_factory=dict[int, Constant])
+    phase_of: dict[int, int] = field(init=False)
+    taken_in: dict[int, int] = field(init=False)
+    kept: set[int] = field(init=False, default_factory=set[int])
+    fields: dict[int, list[Field]] = field(init=False)
+    settling: list[Loop] = field(init=False, default_factory=list[Loop])
+    encoded: dict[tuple[int, str], tuple[Field, Field | None]] = field(
+        init=False, default_factory=dict[tuple[int, str], tuple[Field, Field | None]]
+    )
+
+    def __post_init__(self) -> None:
+        self.phase_of = {number: place for place, numbers in enumerate(self.phases) for number in numbers}
+        self.taken_in = taken_in(self.segments, self.wanted)
+        self.phase_of |= {number: self.phase_of[into] for number, into in self.taken_in.items()}
+        self.fields = self.placed()
+
+    @cached_property
+    def segments(self) -> Segments:
+        """Which phases run lane by lane."""
+        return Segments(self.net, self.inside, self.phases)
+
+    def new_field(self, type_: Type, kept: bool = False) -> Field:
+        """A field for a value that the stage keeps for itself.
+
+        kept: whether words are read after other lanes were at work.
+        """
+        axis = self.segments.axis(type_)
+        return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, type_)
+
+    # ---- what leaves registers
+
+    def placed(self) -> dict[int, list[Field]]:
+        """The fields of each node that somebody reads outside its own loop."""
+        needed: set[int] = set()
+        for number in self.phase_of:
+            node = self.net.nodes[number]
+            for operand in node.inputs:
+                root = value_read(self.net, operand)
+                if root in self.phase_of and not self.in_loop(operand, root, number):
+                    needed.add(root)
+                    if self.is_read_late(root, number):
+                        self.kept.add(root)
+        for number in self.wanted:
+            root, _ = view_chain(self.net, number)
+            if root in self.phase_of and root != number:
+                needed.add(root)
+        fields: dict[int, list[Field]] = {}
+        for number in reversed(self.phase_of):  # users first: their operands may lie within them
+            wanted = [*self.wanted.get(number, []), *fields.get(number, [])]
+            if number in needed and not any(target.is_readable for target in wanted):
+                wanted = [self.new_field(self.net.type_of(number), number in self.kept), *wanted]
+            if wanted:
+                fields[number] = wanted
+            for piece, start in self.pieces_inside(number):
+                within = [whole.part(start, self.net.type_of(piece).size) for whole in wanted]
+                fields[piece] = [*fields.get(piece, []), *within]
+        return fields
+
+    def is_read_late(self, root: int, user: int) -> bool:
+        """Whether other lanes are at work between what computes a node and what reads it."""
+        if self.segments.is_recurrence(root) or self.segments.is_recurrence(user):
+            return True
+        return self.segments.apart(self.phase_of[root], self.phase_of[user])
+
+    def pieces_inside(self, number: int) -> list[tuple[int, int]]:
+        """The operands of a concatenation that are stored where it lies, and the place of each: whole vectors
+        that loops of this stage compute.
+        """
+        node = self.net.nodes[number]
+        if node.operation != "concatenate" or len(node.type.shape) != 1:
+            return []
+        inside: list[tuple[int, int]] = []
+        start = 0
+        for operand in node.inputs:
+            size = self.net.type_of(operand).size
+            last = start + size == node.type.size
+            stored = operand in self.phase_of and self.net.nodes[operand].kind in STORED
+            stored = stored and (operand not in self.kept or number in self.kept)
+            if stored and size and start % self.width == 0 and (last or size % self.width == 0):
+                inside.append((operand, start))
+            start += size
+        return inside
+
+    def in_loop(self, operand: int, root: int, user: int) -> bool:
+        """Whether `user` reads `root` from registers, in the same loop."""
+        node, source = self.net.nodes[user], self.net.nodes[root]
+        if node.operation == "result":
+            return True
+        if root in self.taken_in or user in self.taken_in:
+            return root in self.taken_in
+        if node.kind != "pointwise" or source.kind not in STORED:
+            return False
+        return self.phase_of[root] == self.phase_of[user] and joins(self.net, operand, node)
+
+    def targets(self, number: int) -> tuple[Field, ...]:
+        """The fields in which the value of a node is stored."""
+        return tuple(self.fields.get(number, ()))
+
+    # ---- operands
+
+    def operand(self, number: int, user: Type, reader: int, part: np.ndarray | None = None) -> Operand:
+        """How a loop over the numbers of `user` reads a node, broadcast to it (or `part` of it)."""
+        type_ = self.net.type_of(number)
+        root, _ = view_chain(self.net, number)
+        places = view_places(self.net, number)
+        if part is not None:
+            places = places.ravel()[part]
+        places = np.broadcast_to(places, user.shape).ravel()
+        node = self.net.nodes[root]
+        if node.operation == "expand" and root not in self.sources:
+            root = node.inputs[0]
+            inner, _ = view_chain(self.net, root)
+            places = view_places(self.net, root).ravel()[places]
+            root, node = inner, self.net.nodes[inner]
+        if node.types[0].extent == CONST:
+            if node.operation == "constant" and node.type.size == 1 and not DTYPES[type_.dtype].is_stored:
+                return Immediate(node.attributes["value"].value.ravel()[0].item(), type_.dtype)
+            return Broadcast(self.constants.add(Places(self.constant(root), places, self.width)), type_.dtype)
+        if reader >= 0 and root in self.phase_of and self.in_loop(number, root, reader) and part is None:
+            return Register(root, type_.dtype)
+        return self.field_operand(self.field_of(root), places, type_.dtype)
+
+    def constant(self, number: int) -> Constant:
+        """A constant node of this stage's net."""
+        if number in self.parameters:
+            return self.parameters[number]
+        return Constant(self.inside, number, self.net.type_of(number))
+
+    def field_of(self, root: int) -> Field:
+        """The field of a value."""
+        fields = [self.sources[root]] if root in self.sources else self.fields[root]
+        return next(each for each in fields if each.is_readable)
+
+    def field_operand(self, source: Field, places: np.ndarray, dtype: str) -> Operand:
+        """The cheapest way to read these places of a field, block by block."""
+        if np.all(places == places[0]):
+            return Uniform(source, int(places[0]), dtype)
+        starts = places[:: self.width]
+        # A vector that begins inside a record may end beyond it, and one in an array of the call may not.
+        whole = not source.is_outside or starts.max() + self.width <= source.size
+        if whole and np.array_equal(places, places[0] + np.arange(len(places))):
+            return Load(source, int(places[0]), dtype)
+        element = np.arange(len(places)) % self.width
+        block = np.repeat(starts, self.width)[: len(places)]
+        if np.array_equal(places, block):
+            return Table(source, self.table(starts), "spread", dtype)
+        if whole and np.array_equal(places, block + element):
+            return Table(source, self.table(starts), "block", dtype)
+        padded = np.concatenate([places, np.repeat(places[-1], -len(places) % self.width)])
+        return Table(source, self.table(padded), "element", dtype)
+
+    def table(self, places: np.ndarray) -> int:
+        """The constants' offset of a table of places."""
+        return self.constants.add_array(places.astype(np.int64))
+
+    def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
+        """The field in which an operand's numbers lie in one run, copied there if need be, and the first.
+
+        by_number: whether they are read number by number, and not in vectors that may end behind them.
+        """
+        root, _ = view_chain(self.net, number)
+        places = view_places(self.net, number).ravel()
+        start = int(places[0]) if len(places) else 0
+        if root in self.sources or root in self.fields:
+            source = self.field_of(root)
+            along = np.array_equal(places, start + np.arange(len(places)))
+            if along and (by_number or not source.is_outside):
+                return source, start
+        type_ = self.net.type_of(number)
+        settled = self.new_field(type_)
+        self.settling.append(CopyLoop(type_.size, self.operand(number, type_, -1), settled, 0))
+        return settled, 0

@@ -1,0 +1,66 @@
+"""Work moved out of the inner recurrences of a step, into the step around them.
+
+    recur(words, h):                             recur(words, h):
+        recur(words, h):                  ->         a = words @ W               all words of a row
+            c' = f(x @ W + c @ R)                    recur(a, h): c' = f(a + c @ R)
+
+An inner recurrence whose memory the outer one enters stays in the step. Its own step has no more than what
+needs its memory: a product of all words of a row reads the weights once for several words, one of a single
+word reads them again at each. Arrays that are part of the inner step become parameters of it, so all that
+machine code packs are parameters of the outer step.
+"""
+
+from dataclasses import replace
+
+from stepnet.net.ir import Builder, Net
+from stepnet.plan.passes.hoist import hoist
+from stepnet.plan.passes.rewrite import rewritten
+from stepnet.plan.passes.sink import sink
+from stepnet.values.dtypes import DTYPES
+
+
+def inside(net: Net) -> Net:
+    """The net in which the recurrences inside steps do what needs their memory alone."""
+    return rewritten(net, moved)
+
+
+def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A recurrence around others with less work in those; None for any other node."""
+    node = net.nodes[number]
+    if node.operation != "recur" or all(inner.operation != "recur" for inner in node.recur.body.nodes):
+        return None
+    body = sink(hoist(node.recur.body))
+    return builder.copy(node, operands, body=rewritten(body, with_arrays_outside, inside=False))
+
+
+def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
+    """A recurrence whose arrays are operands; None where it has none."""
+    node = net.nodes[number]
+    if node.operation != "recur":
+        return None
+    recur = node.recur
+    body, arrays = recur.body, arrays_in(recur.body)
+    if not arrays:
+        return None
+    made, place = Builder(), dict[int, int]()
+    for own in (*body.inputs, *arrays):
+        place[own] = made.input(body.type_of(own), body.nodes[own].name or f"array{own}")
+    for own, inner in enumerate(body.nodes):
+        if own not in place:
+            place[own] = made.copy(inner, [place[operand] for operand in inner.inputs])
+    outside = [builder.copy(body.nodes[own], ()) for own in arrays]
+    changed = replace(recur, body=made.net(place[result] for result in body.results))
+    return changed.add(builder, [*operands, *outside])
+
+
+def arrays_in(body: Net) -> list[int]:
+    """The constants of a body that are more than a number, or read as a matrix or table."""
+    users = body.users()
+
+    def is_array(number: int) -> bool:
+        type_ = body.type_of(number)
+        read = {body.nodes[user].kind for user in users[number]}
+        return type_.size != 1 or DTYPES[type_.dtype].is_stored or bool(read & {"matmul", "gather"})
+
+    constants = (number for number, node in enumerate(body.nodes) if node.operation == "constant")
+    return [number for number in constants if is_array(number)]

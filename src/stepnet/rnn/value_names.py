@@ -1,0 +1,86 @@
+"""What values are called in an explanation: numbered in the order in which they are computed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from stepnet.net.ir import Net, Node
+from stepnet.plan.plan import Plan, picks
+from stepnet.rnn.expressions import constant, view
+
+
+@dataclass
+class Names:
+    """The names of the values of one net. `known` are names of values that are no views."""
+
+    net: Net
+    known: dict[int, str] = field(default_factory=dict[int, str])
+
+    def of(self, number: int) -> str:
+        """The name of a value."""
+        node = self.net.nodes[number]
+        if number in self.known:
+            return self.known[number]
+        if node.operation == "constant":
+            return constant(node.attributes["value"].value)
+        if not is_reading(node):
+            return node.name or node.operation
+        return view(self.of(node.inputs[0]), self.net.type_of(node.inputs[0]).shape, node)
+
+    def number(self, numbers: Iterable[int], count: int) -> int:
+        """Numbers the nodes that each give one new value, from `count`; returns the next number."""
+        for number in numbers:
+            node = self.net.nodes[number]
+            is_one = len(node.types) == 1 and node.operation != "recur"
+            if (is_work(node) and is_one) or node.operation == "result":
+                self.known[number] = f"%{count}"
+                count += 1
+        return count
+
+
+def is_reading(node: Node) -> bool:
+    """Whether a node only reads one value in another way: a view, or a value that is seen at every step."""
+    return node.operation == "expand" or (node.kind == "view" and len(node.inputs) == 1)
+
+
+def is_work(node: Node) -> bool:
+    """Whether a node computes something: it is no way to read a value and no input."""
+    return not is_reading(node) and node.operation not in ("input", "constant", "index", "result")
+
+
+def named(plan: Plan) -> tuple[Names, Names]:
+    """The names of values around the loop and in it, numbered in the order in which stages run."""
+    outer, inner = Names(plan.net), Names(plan.body)
+    count = 1
+    for phases in ((plan.once,), plan.sequence, plan.before):
+        count = outer.number((n for phase in phases for n in phase), count)
+    memories = plan.recurrence.recur.memories
+    for inside, outside in zip(plan.body.inputs, plan.recurrence.inputs, strict=True):
+        # A memory is called as it begins where that is an input of the call, and else as in the step.
+        begins = plan.net.nodes[outside].operation == "input"
+        if begins or inside not in memories:
+            inner.known[inside] = outer.of(outside)
+    count = inner.number((n for phase in plan.loop for n in phase), count)
+    for number, node in enumerate(plan.net.nodes):
+        if picks(plan.net, number, plan.recur):
+            place: int = node.attributes["of"]
+            outer.known[number] = inner.of(plan.body.results[place])
+    for phases in (plan.after, (plan.reduced,), plan.ended, (plan.total,)):
+        count = outer.number((n for phase in phases for n in phase), count)
+    return outer, inner
+
+
+def of_inner_step(outer: Names, number: int) -> Names:
+    """The names of values in the step of an inner recurrence: %3.1 in that which computes %3."""
+    node = outer.net.nodes[number]
+    recur = node.recur
+    names = Names(recur.body)
+    for inside, outside in zip(recur.body.inputs, node.inputs, strict=True):
+        if inside not in recur.memories:
+            names.known[inside] = outer.of(outside)
+    results = [n for n, user in enumerate(outer.net.nodes) if user.operation == "result"]
+    first = next(outer.of(n) for n in results if outer.net.nodes[n].inputs[0] == number)
+    known = {*names.known}
+    names.number((n for n in range(len(recur.body.nodes)) if n not in known), 1)
+    for own in names.known.keys() - known:
+        names.known[own] = f"{first}.{names.known[own].removeprefix('%')}"
+    return names
