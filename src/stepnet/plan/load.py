@@ -39,7 +39,7 @@ class Machine:
     reads: bytes of parameters that are read from each of these, and from memory. rate: bytes of parameters
     times rows that are multiplied, in tiles of many rows. flops: elementwise operations. step: of a step
     besides its work. barrier: until two threads have waited for each other. handover: to hand work to a
-    thread that is awake, and to wait for it.
+    thread that is awake, and to wait for it. block: what a block of a wavefront takes besides its steps.
 
     The defaults were measured on a Zen 5 with vectors of 512 bits (`bench/partition.py`).
     """
@@ -51,6 +51,7 @@ class Machine:
     step: float = 0.12e-6
     barrier: float = 0.14e-6
     handover: float = 2.5e-6
+    block: float = 0.5e-6
 
     def reading(self, size: float) -> float:
         """Seconds to read parameters of so many bytes, as each step does."""
