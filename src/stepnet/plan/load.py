@@ -51,7 +51,7 @@ class Machine:
     step: float = 0.12e-6
     barrier: float = 0.14e-6
     handover: float = 2.5e-6
-    block: float = 0.5e-6
+    block: float = 0.3e-6
 
     def reading(self, size: float) -> float:
         """Seconds to read parameters of so many bytes, as each step does."""
@@ -137,8 +137,11 @@ class Load:
     loop: Stage
     others: Stage
 
-    def seconds(self, size: Size, sets: int, together: int, machine: Machine) -> float:
-        """For a call on `sets` threads with own sequences, or `together` threads that share steps."""
+    def seconds(self, size: Size, sets: int, together: int, machine: Machine, block: int = 0) -> float:
+        """For a call on `sets` threads with own sequences, or `together` threads that share steps.
+
+        block: in so many steps at a time; 0 for as many as there is room for.
+        """
         if not size.steps:
             return 0.0
         lanes = min(size.filled, LANES * sets)
@@ -146,7 +149,8 @@ class Load:
         rows = size.steps / turns / sets
         threads = max(sets, together)
         seconds = turns * (self.loop.seconds(rows, together, machine) + machine.step)
-        seconds += self.others.seconds(rows * turns, together, machine)
+        blocks = ceil(turns / block) if block else 1
+        seconds += blocks * self.others.seconds(rows * turns / blocks, together, machine)
         if together > 1:
             seconds += (turns * self.loop.waits + self.others.waits) * machine.barrier * (together - 1)
         return seconds + machine.handover * (threads > 1)

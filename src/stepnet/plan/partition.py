@@ -198,7 +198,7 @@ class Wavefront:
 
 
 BLOCKS = 4, 8, 16, 32, 64
-"""Steps of a block of a wavefront: with fewer, layers wait less at both ends and have more blocks to begin."""
+"""Steps of a block of a wavefront. With fewer, layers wait less at both ends, but begin more blocks."""
 
 
 def wavefront(loads: Sequence[Load], size: Size, most: int, machine: Machine) -> Wavefront:
@@ -215,7 +215,7 @@ def wavefront(loads: Sequence[Load], size: Size, most: int, machine: Machine) ->
         best.insert(0, min(ways))
     in_turn = sum(way.seconds for way in parts)
     seconds, groups = best[0]
-    if not seconds < WORTH * in_turn:
+    if seconds >= WORTH * sum(load.seconds(size, 1, 1, machine) for load in loads):
         return Wavefront(((1, 0),) * len(loads), tuple(parts), in_turn, in_turn)
     first = 0
     for count, block in groups:
@@ -229,11 +229,10 @@ def wavefront(loads: Sequence[Load], size: Size, most: int, machine: Machine) ->
 
 def following(loads: Sequence[Load], size: Size, machine: Machine) -> tuple[float, int]:
     """Seconds that layers take which follow one another, each on a thread, and the steps of a block."""
-    alone = [load.seconds(size, 1, 1, machine) for load in loads]
 
     def seconds(block: int) -> float:
         blocks = max(1, ceil(size.longest / block))
-        each = [own + blocks * machine.block for own in alone]
+        each = [load.seconds(size, 1, 1, machine, block) + blocks * machine.block for load in loads]
         # The longest works all the time; the others add a block at its begin or its end.
         return max(each) + (sum(each) - max(each)) / blocks + machine.handover
 

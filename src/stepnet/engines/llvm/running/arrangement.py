@@ -14,7 +14,7 @@ from stepnet.engines.llvm.running.laid import Laid
 from stepnet.engines.llvm.running.native import DECIDED, Native
 from stepnet.engines.processor import machine_for
 from stepnet.engines.threads import threads
-from stepnet.plan.load import Load, Machine, Size
+from stepnet.plan.load import Load, Machine
 from stepnet.plan.partition import AtOnce, Wavefront, Way, at_once, wavefront
 from stepnet.plan.waves import Waves
 
@@ -56,22 +56,22 @@ class Arranger:
         most, waves = threads(), list[tuple[int, ...]]()
         ways = [native.partition(own, most).chosen for native, own in zip(self.natives, laid, strict=True)]
         made = Arrangement((), ways, [0] * len(ways))
-        lines = {
-            line[0]: line for line in self.lines if most > 1 and not ends and have_same_lanes(line, laid)
-        }
+        able = most > 1 and not ends
+        lines = {line[0]: line for line in self.lines if able and have_same_lanes(line, laid)}
         behind = {place for line in lines.values() for place in line[1:]}
         for wave in self.waves:
-            if wave[0] in lines:
-                waves += self.groups(lines[wave[0]], laid, most, made)
-            elif len(wave) > 1 and most > 1:
+            first = wave[0]
+            if first in lines:
+                waves += self.groups(lines[first], laid, most, made)
+            elif first not in behind:
                 waves += self.abreast(wave, laid, most, made)
-            elif wave[0] not in behind:
-                waves += [(place,) for place in wave]
         made.waves = tuple(waves)
         return made
 
     def abreast(self, wave: tuple[int, ...], laid: Sequence[Laid], most: int, made: Arrangement) -> Waves:
         """The waves of kernels that do not depend on each other."""
+        if len(wave) == 1 or most == 1:
+            return tuple((place,) for place in wave)
         sizes = tuple(laid[place].size for place in wave)
         loads, machine = self.loads(wave)
         decided = kept(self.decided, (most, wave, sizes), lambda: at_once(loads, sizes, most, machine))
@@ -99,7 +99,7 @@ class Arranger:
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[Laid]) -> bool:
-    """Whether kernels run over the same sequences, so that each step of one is the same step of the others."""
+    """Whether kernels run over the same sequences: then a step of one is the same step of the others."""
     return all(laid[place] is laid[line[0]] for place in line)
 
 

@@ -68,7 +68,8 @@ class Prepared:
         ]
         for ahead, place in (pair for wave in shape.waves for pair in pairwise(wave)):
             if shape.blocks[place]:
-                self.spaces[place][0].follow(self.spaces[ahead][0])
+                for space, followed in zip(self.spaces[place], self.spaces[ahead], strict=True):
+                    space.follow(followed)
         self.runs = [self.run_of(wave, kind) for wave in shape.waves]
         self.reach = Reach(shape.waves, self.spaces)
         for place, run in enumerate(self.runs):
