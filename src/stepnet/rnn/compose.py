@@ -125,8 +125,8 @@ class Bidirectional:
 
         Args:
             engine: An engine, or several in order of preference.
-            rows: For a call of so many sequences, how threads share it, as in `RNN.explain`; also whether both
-                directions run at the same time.
+            rows: For a call of so many sequences, how threads share it, as in `RNN.explain`; also whether
+                both directions run at the same time.
             steps: The same for sequences of so many steps.
 
         Returns:
