@@ -2,7 +2,7 @@
 
     python bench/partition.py                        GRUs and LSTMs of 64 to 512 units, 1 to 16 sequences
     python bench/partition.py --what one --hidden 64 --hidden 128 --cell gru --rounds 15
-    python bench/partition.py --what layers --hidden 64      stacks: one thread, layer by layer, as a wavefront
+    python bench/partition.py --what layers         stacks: by one thread, layer by layer, as wavefronts
     python bench/partition.py --json
 
 100 steps, float32, inputs as wide as the memory. All ways of all cases alternate, in turns of some
