@@ -5,8 +5,8 @@ page's end: it looks the next one up and begins to prefetch anew. In pages of 2 
 
 A page that a process has not used yet costs a visit to the system, and in pages of 4 KB that may take longer
 than the work on what they hold. So large results begin in huge pages too, and memory that calls work in goes
-from one to the next (`Pool`). Results that would leave most of a huge page empty do so too, in small pages: some
-allocators return what is freed to the system, and ask for it again at the next call.
+from one to the next (`Pool`). Results that would leave most of a huge page empty do so too, in small pages:
+some allocators return what is freed to the system, and ask for it again at the next call.
 
 The memory is private to the process: after a fork, parent and child each have their own.
 """
