@@ -2,6 +2,7 @@
 
     python bench/partition.py                        GRUs and LSTMs of 64 to 512 units, 1 to 16 sequences
     python bench/partition.py --what one --hidden 64 --hidden 128 --cell gru --rounds 15
+    python bench/partition.py --what layers         stacks: by one thread, layer by layer, as wavefronts
     python bench/partition.py --json
 
 100 steps, float32, inputs as wide as the memory. All ways of all cases alternate, in turns of some
@@ -15,7 +16,8 @@ import resource
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from statistics import geometric_mean, median
 from typing import Annotated, Any, Literal
 
@@ -27,17 +29,18 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm.running import chain, native
+from stepnet.engines.llvm.running import arrangement, native
 from stepnet.engines.llvm.threads.workers import CREW, Lateness
 from stepnet.engines.processors import processors
 from stepnet.plan import partition as model
 from stepnet.plan.load import Load, Machine, Size
-from stepnet.plan.partition import AtOnce, Partition, Way
+from stepnet.plan.partition import AtOnce, Partition, Wavefront, Way
 
 STEPS, TURN = 100, 4e-3
 HIDDEN, ROWS = (64, 128, 256, 512), (1, 2, 3, 4, 6, 8, 16)
 NAMES = {"alone": "one thread", "rows": "by rows", "units": "by units"}
-TURNS = {"turn": "one by one", "once": "at once"}
+TURNS = {"turn": "one by one", "once": "at once", "front": "wavefront"}
+LAYERS = 2, 3
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ def both_directions(cell: str, hidden: int, rows: int) -> Trial:
 
     def prepared(decided: Callable[..., AtOnce]) -> Callable[[], Any]:
         rnn = made(cell, hidden, both=True)
-        with replaced(chain, "at_once", decided):
+        with replaced(arrangement, "at_once", decided):
             for _ in range(3):
                 rnn(x)
         return lambda: rnn(x)
@@ -188,10 +191,60 @@ def both_directions(cell: str, hidden: int, rows: int) -> Trial:
         ways = [model.by_rows(*pair, 1, machine) for pair in zip(loads, sizes, strict=True)]
         return AtOnce(tuple(range(len(loads))), tuple(ways), 0, 0)
 
-    names = list(TURNS.values())
+    names = [TURNS["turn"], TURNS["once"]]
     ways = tuple(zip(names, (decided.in_turn, decided.seconds), strict=True))
     chosen = names[decided.order is not None]
     return Trial(f"both {cell}", hidden, rows, ways, chosen, (in_turn, prepared(at_the_same_time)))
+
+
+def stack(cell: str, hidden: int, rows: int, layers: int) -> Trial:
+    """Layers of a stack by one thread, one layer after the other, and two at a time as a wavefront."""
+    x = np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
+    seen: list[tuple[Wavefront, float, float]] = []
+
+    def prepared(decide: Callable[[Sequence[Load], Size, Machine], Wavefront]) -> Callable[[], Any]:
+        def decided(loads: Sequence[Load], size: Size, most: int, machine: Machine) -> Wavefront:
+            chosen = model.wavefront(loads, size, most, machine)
+            alone, front = by_one(loads, size, machine), in_pairs(loads, size, machine)
+            seen.append((chosen, alone.seconds, front.seconds))
+            return decide(loads, size, machine)
+
+        stacked = sn.Stack([made(cell, hidden, both=False) for _ in range(layers)])
+        with replaced(arrangement, "wavefront", decided):
+            for _ in range(3):
+                stacked(x)
+        return lambda: stacked(x)
+
+    calls = tuple(map(prepared, (by_one, in_turn, in_pairs)))
+    chosen, alone, front = seen[-1]
+    names = NAMES["alone"], TURNS["turn"], TURNS["front"]
+    ways = tuple(zip(names, (alone, chosen.in_turn, front), strict=True))
+    is_front = any(count > 1 for count, _ in chosen.groups)
+    is_shared = {way.how for way in chosen.ways} != {"alone"}
+    return Trial(f"{layers} {cell}", hidden, rows, ways, names[2 if is_front else int(is_shared)], calls)
+
+
+def by_one(loads: Sequence[Load], size: Size, machine: Machine) -> Wavefront:
+    """Layers by one thread."""
+    ways = tuple(Way("alone", 1, load.seconds(size, 1, 1, machine)) for load in loads)
+    seconds = sum(way.seconds for way in ways)
+    return Wavefront(((1, 0),) * len(loads), ways, seconds, seconds)
+
+
+def in_turn(loads: Sequence[Load], size: Size, machine: Machine) -> Wavefront:
+    """Layers one after the other, each shared by threads as is estimated to be the best."""
+    ways = tuple(model.partition(load, size, processors(), machine).chosen for load in loads)
+    return replace(by_one(loads, size, machine), ways=ways)
+
+
+def in_pairs(loads: Sequence[Load], size: Size, machine: Machine) -> Wavefront:
+    """Two layers at a time as a wavefront; the last of an odd number alone."""
+    pairs, whole = len(loads) // 2, in_turn(loads, size, machine)
+    ways = by_one(loads[: 2 * pairs], size, machine).ways + whole.ways[2 * pairs :]
+    seconds, block = model.following(loads[:2], size, machine)
+    groups = ((2, block),) * pairs + ((1, 0),) * (len(loads) % 2)
+    seconds = pairs * seconds + sum(way.seconds for way in ways[2 * pairs :])
+    return Wavefront(groups, ways, seconds, whole.seconds)
 
 
 def table(cases: Sequence[Case]) -> Table:
@@ -228,17 +281,21 @@ def main(
     rows: Annotated[list[int] | None, typer.Option(help="So many sequences.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often each way has a turn.")] = 9,
     what: Annotated[
-        Literal["one", "both", "all"], typer.Option(help="One direction of a layer, or both.")
+        Literal["one", "both", "layers", "all"], typer.Option(help="A layer, both directions, or a stack.")
     ] = "all",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Compare predicted and measured times of each way to share a call."""
     console = Console(stderr=as_json, width=140)
+    measures: dict[str, list[Callable[[str, int, int], Trial]]] = {
+        "one": [one_case],
+        "both": [both_directions],
+        "layers": [partial(stack, layers=count) for count in LAYERS],
+    }
+    asked = [measure for name, each in measures.items() if what in (name, "all") for measure in each]
     wanted = [
         (measure, name, units, count)
-        for measure in {"one": [one_case], "both": [both_directions], "all": [one_case, both_directions]}[
-            what
-        ]
+        for measure in asked
         for name in cell or ("gru", "lstm")
         for units in hidden or HIDDEN
         for count in rows or ROWS

@@ -39,7 +39,7 @@ class Machine:
     reads: bytes of parameters that are read from each of these, and from memory. rate: bytes of parameters
     times rows that are multiplied, in tiles of many rows. flops: elementwise operations. step: of a step
     besides its work. barrier: until two threads have waited for each other. handover: to hand work to a
-    thread that is awake, and to wait for it.
+    thread that is awake, and to wait for it. block: what a block of a wavefront takes besides its steps.
 
     The defaults were measured on a Zen 5 with vectors of 512 bits (`bench/partition.py`).
     """
@@ -51,6 +51,7 @@ class Machine:
     step: float = 0.12e-6
     barrier: float = 0.14e-6
     handover: float = 2.5e-6
+    block: float = 0.3e-6
 
     def reading(self, size: float) -> float:
         """Seconds to read parameters of so many bytes, as each step does."""
@@ -136,8 +137,11 @@ class Load:
     loop: Stage
     others: Stage
 
-    def seconds(self, size: Size, sets: int, together: int, machine: Machine) -> float:
-        """For a call on `sets` threads with own sequences, or `together` threads that share steps."""
+    def seconds(self, size: Size, sets: int, together: int, machine: Machine, block: int = 0) -> float:
+        """For a call on `sets` threads with own sequences, or `together` threads that share steps.
+
+        block: in so many steps at a time; 0 for as many as there is room for.
+        """
         if not size.steps:
             return 0.0
         lanes = min(size.filled, LANES * sets)
@@ -145,7 +149,8 @@ class Load:
         rows = size.steps / turns / sets
         threads = max(sets, together)
         seconds = turns * (self.loop.seconds(rows, together, machine) + machine.step)
-        seconds += self.others.seconds(rows * turns, together, machine)
+        blocks = ceil(turns / block) if block else 1
+        seconds += blocks * self.others.seconds(rows * turns / blocks, together, machine)
         if together > 1:
             seconds += (turns * self.loop.waits + self.others.waits) * machine.barrier * (together - 1)
         return seconds + machine.handover * (threads > 1)

@@ -118,11 +118,11 @@ class Native:
         longest = [int(np.diff(each).max(initial=0)) for each in offsets_by_axis(self.compiled.axes, call)]
         return (1 << max(longest).bit_length()) + SLACK if longest else 0
 
-    def workspace(self, lanes: int, together: int, room: int, ends: bool) -> Workspace:
+    def workspace(self, lanes: int, together: int, room: int, ends: bool, block: int = 0) -> Workspace:
         """Memory for calls of so many lanes, with room for so many words. ends: whether sequences may end
-        early.
+        early. block: how many steps a block has at most; 0 for as many as fit.
         """
-        return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends)
+        return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
 
     def words(self, call: Call, arrays: Arrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
         """The words of a call for a set of lanes.

@@ -90,7 +90,7 @@ class Runner:
         return run
 
 
-def chained(bounds: Sequence[Any], waves: Waves) -> Chain | None:
+def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
     """What runs these in one go; None where one of them has work for NumPy, which cannot wait."""
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
-    return Chain(natives, waves) if len(natives) == len(bounds) else None
+    return Chain(natives, waves, lines) if len(natives) == len(bounds) else None
