@@ -69,16 +69,6 @@ class CellCode:
         operations = (self.stage.net.nodes[number].operation for number, _ in self.loop.nodes)
         return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
 
-    @property
-    def parameter_bytes(self) -> int:
-        """The bytes of the parameters of all products."""
-        sides = [(len(product.ports), side) for product in self.loop.products for side in product.sides]
-        kinds = [arithmetic(s.weights, s.left.dtype, self.stage.width, self.code.target) for _, s in sides]
-        return sum(
-            gates * kind.words(side.inner) * kind.word_bytes * self.loop.size
-            for (gates, side), kind in zip(sides, kinds, strict=True)
-        )
-
     def plain(self) -> None:
         """Pointwise work without products: row by row."""
         code, abreast = self.code, ABREAST if self.stage.reaches_beyond else 1

@@ -7,7 +7,6 @@ from stepnet.engines.llvm.lower.driven import Program
 from stepnet.engines.llvm.lower.loops import GatherLoop, LaneLoop, Loop, Phase, ReduceLoop, ScanLoop, UnitLoop
 from stepnet.engines.llvm.lower.tiling import Tiling
 from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.products.arithmetic import arithmetic, bytes_of
 from stepnet.net.ir import Net
 from stepnet.plan.load import Load, Products, Stage
 
@@ -46,11 +45,6 @@ def copied(loop: Loop) -> int:
 
 def products_of(loop: UnitLoop, width: int, target: Target) -> Products:
     """The products of a loop."""
-    weights, blocks, tiling = 0, -(-loop.size // width), Tiling.of(loop, width, target)
-    for product in loop.products:
-        for side in product.sides:
-            kind = arithmetic(side.weights, side.left.dtype, width, target)
-            words = kind.words(side.inner) * len(product.ports) * blocks * width
-            weights += words * bytes_of(kind.word)
+    blocks, tiling = -(-loop.size // width), Tiling.of(loop, width, target)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
-    return Products(weights, blocks, tiling.grain, costs)
+    return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)
