@@ -15,12 +15,12 @@ from stepnet.engines.llvm.products.constants import constant_values
 from stepnet.engines.llvm.running.again import OUTSIDE
 from stepnet.engines.llvm.running.finish import Finish
 from stepnet.engines.llvm.running.form import Arrays, Form, Kind, offsets_by_axis
-from stepnet.engines.llvm.running.laid import LANES, Laid
+from stepnet.engines.llvm.running.laid import Laid
 from stepnet.engines.llvm.running.refill import Refill
 from stepnet.engines.llvm.running.workspace import SLACK, WORD, Workspace
 from stepnet.engines.processor import machine_for
 from stepnet.errors import InputError
-from stepnet.plan.load import Size
+from stepnet.plan.load import LANES, Size
 from stepnet.plan.partition import Partition, partition
 from stepnet.plan.plan import Plan
 
