@@ -117,24 +117,54 @@ class Stage:
         return seconds + self.flops * rows / threads / machine.flops
 
 
+@dataclass(frozen=True)
+class WordWork:
+    """What a step does on each word of a row: on each step of an inner sequence, along one axis.
+
+    stage: its work. A row's words are one thread's. read: the bytes of the values that are read for a word.
+    """
+
+    stage: Stage
+    read: int
+
+    def seconds(self, rows: int, words: float, machine: Machine) -> float:
+        """For so many rows of so many words each, one row after the other.
+
+        The rows are the same at each step, so their values are read from the cache that holds all of them.
+        """
+        reading = machine.reading(rows * words * self.read)
+        return overlapped(rows * self.stage.seconds(words, 1, machine), reading)
+
+
 class Size(NamedTuple):
-    """The size of a call: how many sequences have steps, the steps of the longest one, and those of all."""
+    """The size of a call: how many sequences have steps, the steps of the longest one, and those of all.
+
+    words: for each axis of inner sequences that a step reads, how many words a row has in the mean; () where
+    they are not known.
+    """
 
     filled: int
     longest: int
     steps: int
+    words: tuple[int, ...] = ()
 
 
 LANES = 64
 """How many sequences a thread runs at the same time, at most."""
+WORDS = 32
+"""So many words are taken for those of a row where a call's are not known, as by `explain`."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a recurrence does at each step of its loop, and for each step besides."""
+    """What a recurrence does at each step of its loop, and for each step besides.
+
+    words: what a step does on inner sequences, by axis.
+    """
 
     loop: Stage
     others: Stage
+    words: tuple[WordWork, ...] = ()
 
     def seconds(self, size: Size, sets: int, together: int, machine: Machine) -> float:
         """For a call on `sets` threads with own sequences, or `together` threads that share steps."""
@@ -145,6 +175,9 @@ class Load:
         rows = size.steps / turns / sets
         threads = max(sets, together)
         seconds = turns * (self.loop.seconds(rows, together, machine) + machine.step)
+        counts = size.words or (WORDS,) * len(self.words)
+        for work, words in zip(self.words, counts, strict=True):
+            seconds += turns * work.seconds(ceil(rows / together), words, machine)
         seconds += self.others.seconds(rows * turns, together, machine)
         if together > 1:
             seconds += (turns * self.loop.waits + self.others.waits) * machine.barrier * (together - 1)

@@ -23,7 +23,7 @@ from stepnet.engines.placed import choice as placed_on
 from stepnet.errors import RefusedError
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST, STEPS, Extent, Type
-from stepnet.plan.load import Size
+from stepnet.plan.load import WORDS, Size
 from stepnet.plan.plan import Plan, picks
 from stepnet.plan.schedule import Schedule
 from stepnet.plan.waves import waves_of
@@ -375,7 +375,8 @@ def partition_lines(plan: Plan, chosen: str | None, size: Size | None) -> list[s
     if chosen != "llvm" or size is None:
         return []
     text = str(llvm().partition(plan, size))
-    return ["", f"threads, for {described_size(size)}", *indented(text)]
+    inner = f", inner sequences of {WORDS}" if llvm().load(plan).words else ""
+    return ["", f"threads, for {described_size(size)}{inner}", *indented(text)]
 
 
 def at_once_lines(schedule: Schedule, chosen: str | None, size: Size | None) -> list[str]:

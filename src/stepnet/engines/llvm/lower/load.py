@@ -1,41 +1,66 @@
 """What the loops of a plan compute and read at each step, as the estimate of times wants it (`plan/load`)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 
 from stepnet.engines.llvm.lower.driven import Program
-from stepnet.engines.llvm.lower.loops import GatherLoop, LaneLoop, Loop, Phase, ReduceLoop, ScanLoop, UnitLoop
+from stepnet.engines.llvm.lower.loops import (
+    FoldLoop,
+    GatherLoop,
+    LaneLoop,
+    Loop,
+    Phase,
+    ReduceLoop,
+    ScanLoop,
+    UnitLoop,
+    WordsReduceLoop,
+)
 from stepnet.engines.llvm.lower.tiling import Tiling
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.net.ir import Net
-from stepnet.plan.load import Load, Products, Stage
+from stepnet.plan.load import Load, Products, Stage, WordWork
 
 
 def load(program: Program, target: Target) -> Load:
     """The load of a program."""
-    loop = stage(program.body, [program.loop], program.width, target)
-    return Load(loop, stage(program.outer, [program.before, program.after], program.width, target))
+
+    def stage(net: Net, loops: Iterable[Loop], phases: int) -> Stage:
+        loops = list(loops)
+        units = [loop for loop in loops if isinstance(loop, UnitLoop) and loop.products]
+        products = tuple(products_of(loop, program.width, target) for loop in units)
+        return Stage(products, sum(flops(net, loop) for loop in loops), phases)
+
+    inside = [pair for phase in program.loop for pair in loops_by_axis(phase)]
+    outside = [*program.before, *program.after]
+    words = tuple(
+        WordWork(
+            stage(program.body, (loop for along, loop in inside if along == axis.name), 0),
+            sum(array.field.bytes for array in program.words if array.axis == axis.name),
+        )
+        for axis in program.axes
+    )
+    of_rows = stage(program.body, (loop for along, loop in inside if not along), len(program.loop))
+    others = stage(program.outer, (loop for phase in outside for loop in phase), len(outside))
+    return Load(of_rows, others, words)
 
 
-def stage(net: Net, parts: Sequence[Sequence[Phase]], width: int, target: Target) -> Stage:
-    """That of loops by phase, which threads that share them leave together.
+def loops_by_axis(phase: Phase) -> Sequence[tuple[str, Loop]]:
+    """The loops of a phase, each with the axis of the words that it goes over, "" where it goes over rows."""
+    return phase.work if isinstance(phase, LaneLoop) else [("", loop) for loop in phase]
 
-    Work on the inner sequences of a row counts as if each had one word: how many there are is not known.
+
+def flops(net: Net, loop: Loop) -> int:
+    """The elementwise operations of a loop on each of its rows. What moves or combines numbers without a node
+    of its own counts as one operation on each.
     """
-    loops = [loop for phases in parts for phase in phases for loop in loops_of(phase)]
-    units = [loop for loop in loops if isinstance(loop, UnitLoop)]
-    products = [products_of(loop, width, target) for loop in units if loop.products]
-    flops = sum(loop.size * net.nodes[n].row.flops for loop in units for n, _ in loop.nodes)
-    return Stage(tuple(products), flops + sum(map(copied, loops)), sum(map(len, parts)))
+    computed = 0
+    if isinstance(loop, UnitLoop | WordsReduceLoop | FoldLoop):
+        computed = loop.size * sum(net.nodes[number].row.flops for number, _ in loop.nodes)
+    return computed + moved(loop)
 
 
-def loops_of(phase: Phase) -> Sequence[Loop]:
-    """The loops of a phase."""
-    return [loop for _, loop in phase.work] if isinstance(phase, LaneLoop) else phase
-
-
-def copied(loop: Loop) -> int:
-    """The numbers that a loop other than that of units reads on each row."""
+def moved(loop: Loop) -> int:
+    """The numbers that a loop reads on each row to copy, encode or combine them."""
     if isinstance(loop, UnitLoop):
         return 0
     if isinstance(loop, ReduceLoop | ScanLoop):

@@ -122,15 +122,16 @@ class Chain:
         """What takes the calls of all kernels, and then runs them."""
         return Started(self)
 
-    def arranged(self, laid: Sequence[Laid]) -> tuple[Waves, list[Way]]:
+    def arranged(self, calls: Sequence[Call]) -> tuple[Waves, list[Way]]:
         """The waves in which calls run, and how each call is shared between threads."""
         most, waves = threads(), list[tuple[int, ...]]()
-        ways = [native.partition(own, most).chosen for native, own in zip(self.natives, laid, strict=True)]
+        sizes = [native.size(call) for native, call in zip(self.natives, calls, strict=True)]
+        ways = [native.partition(size, most).chosen for native, size in zip(self.natives, sizes, strict=True)]
         for wave in self.waves:
             if len(wave) == 1 or most == 1:
                 waves += [(place,) for place in wave]
                 continue
-            decided = self.at_once(wave, [laid[place].size for place in wave], most)
+            decided = self.at_once(wave, [sizes[place] for place in wave], most)
             if decided.order is None:
                 waves += [(place,) for place in wave]
                 continue
@@ -159,7 +160,7 @@ class Chain:
     ) -> Prepared:
         """Memory for calls, with all words written."""
         laid = list(map(Laid.of, calls))
-        waves, ways = self.arranged(laid)
+        waves, ways = self.arranged(calls)
         sets = [own.sets(way.sets) for own, way in zip(laid, ways, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         ends = any(call.until is not None for call in calls)
