@@ -346,7 +346,8 @@ def test_a_call_says_how_many_words_its_rows_have_in_the_mean(monkeypatch: pytes
     keys = [random.normal(size=(count, 16)).astype("f4") for count in (3, 11, 40, 0)]
     rnn(np.zeros((4, 2, 16), "f4"), statics=sn.Ragged.from_list(keys))
     rnn(np.zeros((2, 2, 16), "f4"), statics=sn.Ragged.from_list([keys[3], keys[3]]))
-    assert [size.words for size in seen if size.words] == [(16,), (1,)]
+    rnn(np.zeros((1, 2, 16), "f4"), statics=sn.Ragged.from_list([np.zeros((16, 16), "f4")]))
+    assert [size.words for size in seen if size.words] == [(16,), (1,), (16,)]
 
 
 def test_explain_says_how_many_words_it_takes_for_granted():
