@@ -156,9 +156,7 @@ def attending(name: str, hidden: int, rows: int) -> Trial:
     return each_way(name, hidden, rows, lambda: decoder(case), lambda rnn: rnn(x, statics=joined))
 
 
-def each_way(
-    what: str, hidden: int, rows: int, make: Callable[[], sn.RNN], run: Callable[[sn.RNN], Any]
-) -> Trial:
+def each_way(what: str, hidden: int, rows: int, make: Callable[[], Any], run: Callable[[Any], Any]) -> Trial:
     """The ways to share a call: `run` calls a recurrence that `make` gives, which has a loop of steps."""
     seen: list[Partition] = []
 
@@ -180,7 +178,7 @@ def named(way: Way) -> str:
     return NAMES[way.how] + (f" ({way.threads})" if way.threads > 2 else "")
 
 
-def forced(rnn: sn.RNN, run: Callable[[sn.RNN], Any], name: str) -> Callable[[], Any]:
+def forced(rnn: Any, run: Callable[[Any], Any], name: str) -> Callable[[], Any]:
     """A prepared call that is shared in the way of a name. What cannot be shared so is one thread's."""
 
     def in_that_way(load: Load, size: Size, most: int, machine: Machine) -> Partition:
