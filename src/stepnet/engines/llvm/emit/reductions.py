@@ -127,7 +127,7 @@ def trailing(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value
         base = code.at(source, code.mul(place, code.number(inner * size)))
         value = vectors(code, loop, base, width * size, width)
         total = in_vectors(code, loop, type_, inner, width, value)
-        put(stage, loop, row, place, folded(code, loop, total))
+        store_number(stage, loop, row, place, folded(code, loop, total))
 
 
 def folded(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
@@ -176,11 +176,11 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
             return [code.select(replaces, *pair) for pair in zip((value, index), best, strict=True)]
 
         _, where = code.carry(0, along, [first, code.number(0)], turn)
-        put(stage, loop, row, place, where)
+        store_number(stage, loop, row, place, where)
 
 
 def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
-    """Whether a number replaces the best one so far."""
+    """Whether a number replaces the best one so far: it is larger, or the first NaN."""
     if not is_float(value):
         signed = code.icmp_unsigned if value.type == I1 else code.icmp_signed
         return signed(">", value, best)
@@ -188,8 +188,8 @@ def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
     return code.and_(known, code.fcmp_unordered(">", value, best))
 
 
-def put(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
-    """One number of the result."""
+def store_number(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
+    """Stores one number of the result, at a place of its fields."""
     code = stage.code
     for target in loop.targets:
         pointer = code.at(stage.rows.at(code, target.record, row), target.offset)

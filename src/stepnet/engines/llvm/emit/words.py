@@ -55,17 +55,9 @@ def of_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abreast:
         number = code.sitofp(code.add(last, code.number(1)), element_type(total.type))
         total = code.fdiv(total, code.spread(number, width_of(total)))
     total = code.select(some, total, code.splat(total.type, 0))
-    for target in loop.targets:
-        base = code.at(stage.rows.at(code, target.record, code.number(0)), target.offset)
-        for place, part in enumerate(parted(code, total, abreast)):
-            here = code.mul(code.add(block, code.number(place)), code.number(stage.width * target.itemsize))
-            store_vector(
-                code,
-                target.dtype,
-                part,
-                code.at(base, here),
-                min(stage.width * target.itemsize, target.alignment),
-            )
+    for place, part in enumerate(parted(code, total, abreast)):
+        for target in loop.targets:
+            units.store(part, target, code.number(0), code.add(block, code.number(place)))
 
 
 def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
