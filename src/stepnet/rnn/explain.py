@@ -23,7 +23,7 @@ from stepnet.engines.placed import choice as placed_on
 from stepnet.errors import RefusedError
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, STEPS, Extent, Type
-from stepnet.plan.load import Size
+from stepnet.plan.load import WORDS, Size
 from stepnet.plan.partition import AtOnce, Wavefront
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
@@ -337,7 +337,8 @@ def partition_lines(plan: Plan, chosen: str | None, size: Size | None) -> list[s
     if chosen != "llvm" or size is None:
         return []
     text = str(llvm().partition(plan, size))
-    return ["", f"threads, for {described_size(size)}", *indented(text)]
+    inner = f", inner sequences of {WORDS}" if llvm().load(plan).words else ""
+    return ["", f"threads, for {described_size(size)}{inner}", *indented(text)]
 
 
 def shared_lines(schedule: Schedule, chosen: str | None, size: Size | None) -> list[str]:

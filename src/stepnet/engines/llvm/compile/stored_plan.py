@@ -13,7 +13,7 @@ from stepnet.engines.llvm.machine.target import Target, host_target
 from stepnet.engines.llvm.products.constants import Constant, Constants, Packed, Places, Scaled
 from stepnet.engines.threads import threads
 from stepnet.net.types import Type
-from stepnet.plan.load import Load, Products, Stage
+from stepnet.plan.load import Load, Products, Stage, WordWork
 from stepnet.plan.plan import Plan
 
 PLAN = Form(
@@ -35,6 +35,7 @@ PLAN = Form(
     Load,
     Stage,
     Products,
+    WordWork,
 )
 
 

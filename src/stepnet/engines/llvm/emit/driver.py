@@ -72,13 +72,13 @@ def write_call(call: CallCode) -> None:
         code.store(zero, call.waited_cell)
         write_block(call, start, stop, now_cell, next_cell)
         with call.by_first_thread():
-            judge(call, began, stop, deadline)
+            pause_or_leave_out(call, began, deadline)
             call.publish_progress("reached", stop)
         with code.when(code.icmp_signed("<", stop, call.word["steps"])):
             with call.by_first_thread():
                 end_early(call, stop, code.load(now_cell))
             call.wait()
-            between(call, stop, now_cell)
+            return_or_go_on(call, stop, now_cell)
     with call.by_first_thread(), code.when(call.sliced):
         call.set_progress("begin", call.word["steps"])
     code.ret(zero)
@@ -105,8 +105,10 @@ def write_block(
     scatter(call, rows)
 
 
-def judge(call: CallCode, began: ir.Value, stop: ir.Value, deadline: ir.Value) -> None:
-    """Decides whether all threads pause here, and how many go on: half of them, if one was late."""
+def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> None:
+    """What the first thread decides behind a block that began at a time: whether all threads pause, because
+    the deadline is over, and how many go on: half of them, if one was late.
+    """
     code, now = call.code, call.ticks()
     over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
     call.set_progress("pause", code.zext(over, I64))
@@ -118,15 +120,14 @@ def judge(call: CallCode, began: ir.Value, stop: ir.Value, deadline: ir.Value) -
         call.set_progress("threads", half)
 
 
-def between(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
-    """The code between two blocks: threads that are left out end here, and all end where the call is over or
-    pauses.
+def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
+    """Between two blocks a thread returns if it is left out, and all do if the call is over or pauses.
+
+    Of a call that pauses, `begin` and `swapped` say where the next call of `run` goes on: the first step, and
+    whether the memories ahead of it lie in `next`.
     """
-    code = call.code
-    threads, pause = (
-        call.progress("threads"),
-        code.icmp_signed("!=", call.progress("pause"), code.number(0)),
-    )
+    code, threads = call.code, call.progress("threads")
+    pause = code.icmp_signed("!=", call.progress("pause"), code.number(0))
     code.return_when(code.icmp_signed(">=", call.word["thread"], threads), code.number(0))
     over = code.icmp_signed("!=", call.progress("over"), code.number(0))
     with call.by_first_thread(), code.when(over):

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from stepnet.engines.base import Call
 from stepnet.engines.llvm.running.laid import Laid
 from stepnet.engines.llvm.running.native import DECIDED, Native
 from stepnet.engines.processor import machine_for
 from stepnet.engines.threads import threads
-from stepnet.plan.load import Load, Machine
+from stepnet.plan.load import Load, Machine, Size
 from stepnet.plan.partition import AtOnce, Wavefront, Way, at_once, wavefront
 from stepnet.plan.waves import Waves
 
@@ -51,28 +52,33 @@ class Arranger:
     decided: dict[Key, AtOnce] = field(default_factory=dict[Key, AtOnce])
     fronts: dict[Key, Wavefront] = field(default_factory=dict[Key, Wavefront])
 
-    def arranged(self, laid: Sequence[Laid], ends: bool) -> Arrangement:
-        """How calls run. ends: whether sequences may end early, which no other kernel may wait for."""
+    def arranged(self, calls: Sequence[Call]) -> Arrangement:
+        """How calls run."""
         most, waves = threads(), list[tuple[int, ...]]()
-        ways = [native.partition(own, most).chosen for native, own in zip(self.natives, laid, strict=True)]
+        laid = [Laid.of(call) for call in calls]
+        sizes = [native.size(call) for native, call in zip(self.natives, calls, strict=True)]
+        ways = [native.partition(size, most).chosen for native, size in zip(self.natives, sizes, strict=True)]
         made = Arrangement((), ways, [0] * len(ways))
-        able = most > 1 and not ends
+        # A kernel whose sequences may end early cannot be followed.
+        able = most > 1 and all(call.until is None for call in calls)
         lines = {line[0]: line for line in self.lines if able and have_same_lanes(line, laid)}
         behind = {place for line in lines.values() for place in line[1:]}
         for wave in self.waves:
             first = wave[0]
             if first in lines:
-                waves += self.groups(lines[first], laid, most, made)
+                waves += self.groups(lines[first], sizes, most, made)
             elif first not in behind:
-                waves += self.abreast(wave, laid, most, made)
+                waves += self.abreast(wave, sizes, most, made)
         made.waves = tuple(waves)
         return made
 
-    def abreast(self, wave: tuple[int, ...], laid: Sequence[Laid], most: int, made: Arrangement) -> Waves:
+    def abreast(
+        self, wave: tuple[int, ...], all_sizes: Sequence[Size], most: int, made: Arrangement
+    ) -> Waves:
         """The waves of kernels that do not depend on each other."""
         if len(wave) == 1 or most == 1:
             return tuple((place,) for place in wave)
-        sizes = tuple(laid[place].size for place in wave)
+        sizes = tuple(all_sizes[place] for place in wave)
         loads, machine = self.loads(wave)
         decided = kept(self.decided, (most, wave, sizes), lambda: at_once(loads, sizes, most, machine))
         if decided.order is None:
@@ -80,9 +86,9 @@ class Arranger:
         made.set(wave, decided.ways)
         return (tuple(wave[place] for place in decided.order),)
 
-    def groups(self, line: tuple[int, ...], laid: Sequence[Laid], most: int, made: Arrangement) -> Waves:
+    def groups(self, line: tuple[int, ...], sizes: Sequence[Size], most: int, made: Arrangement) -> Waves:
         """The waves of kernels that may follow one another."""
-        size, (loads, machine) = laid[line[0]].size, self.loads(line)
+        size, (loads, machine) = sizes[line[0]], self.loads(line)
         decided = kept(self.fronts, (most, line, size), lambda: wavefront(loads, size, most, machine))
         groups, first = list[tuple[int, ...]](), 0
         for count, block in decided.groups:

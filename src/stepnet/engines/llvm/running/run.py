@@ -10,7 +10,6 @@ from stepnet.engines.llvm.machine.memory import POOL
 from stepnet.engines.llvm.running.again import Again, Together
 from stepnet.engines.llvm.running.chain import Chain
 from stepnet.engines.llvm.running.form import Form
-from stepnet.engines.llvm.running.laid import Laid
 from stepnet.engines.llvm.running.native import Native
 from stepnet.engines.packed import called_again
 from stepnet.engines.threads import threads
@@ -49,7 +48,7 @@ class Runner:
         arrays = form.arrays(call.sequences, call.initial, call.statics, results)
         steps = (
             call.lengths.max(initial=0) <= 1
-            and native.partition(Laid.of(call), threads()).chosen.together > 1
+            and native.partition(native.size(call), threads()).chosen.together > 1
         )
         native.begin(call, arrays)
         prepared = self.alone.prepared((call,), (arrays,), Together if steps else Again, pauses=not whole)

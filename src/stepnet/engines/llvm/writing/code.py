@@ -99,6 +99,12 @@ class Code(ir.IRBuilder):
         """`count` elements of a vector, from the element `first` on."""
         return self.shuffle_vector(value, undefined(value.type), places(first, count))
 
+    def keep_first(self, value: ir.Value, count: int, width: int, others: ir.Value) -> ir.Value:
+        """Of each `width` elements of a register the first `count`, and of `others` the rest."""
+        kept = [ir.Constant(I1, int(place % width < count)) for place in range(width_of(value))]
+        mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
+        return self.select(mask, value, others)
+
     def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """The smaller of two integers."""
         return self.select(self.icmp_signed("<", a, b), a, b)
@@ -204,6 +210,47 @@ class Code(ir.IRBuilder):
         index.add_incoming(self.add(index, stride), self.block)
         self.branch(head)
         self.position_at_end(after)
+
+    def carry(
+        self,
+        start: int,
+        stop: int | ir.Value,
+        begun: Sequence[ir.Value],
+        turn: Callable[[ir.Value, list[ir.Value]], Sequence[ir.Value]],
+        *,
+        step: int = 1,
+        runs: bool = False,
+    ) -> list[ir.Value]:
+        """The values that a loop carries on registers: `begun` at first, and after the turn with index i what
+        `turn(i, values)` gives, for i = start, start + step, ... while i < stop.
+
+        runs: there is at least one turn. Then, as for a `stop` that is known, the test stands at the end of a
+        turn alone, and each turn has one branch.
+        """
+        if isinstance(stop, int):
+            if start >= stop:
+                return list(begun)
+            runs, stop = True, self.number(stop)
+        before, head, after = self.block, self.append_basic_block("turn"), self.append_basic_block("carried")
+        self.branch(head)
+        self.position_at_end(head)
+        index, values = self.phi(I64), [self.phi(value.type) for value in begun]
+        if not runs:
+            body = self.append_basic_block("body")
+            self.cbranch(self.icmp_signed("<", index, stop), body, after)
+            self.position_at_end(body)
+        results = [*turn(index, [*values])]
+        following = self.add(index, self.number(step))
+        firsts, nexts = (self.number(start), *begun), (following, *results)
+        for phi, first, then in zip((index, *values), firsts, nexts, strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(then, self.block)
+        if runs:
+            self.cbranch(self.icmp_signed("<", following, stop), head, after)
+        else:
+            self.branch(head)
+        self.position_at_end(after)
+        return results if runs else [*values]
 
     @contextmanager
     def loop_while(self, holds: Callable[[], ir.Value]) -> Generator[None]:
