@@ -52,8 +52,10 @@ def compiled(plans: Mapping[str, Plan], target: Target) -> dict[str, Compiled]:
     missing = [key for key in plans if key not in known]
     if not missing:
         return known
-    write = late("compile.generate").written
-    modules, layouts = zip(*(write(plans[key], target) for key in missing), strict=True)
+    generate, lowered = late("compile.generate"), late("lower.program").lowered
+    programs = [lowered(plans[key], target) for key in missing]
+    layouts = [generate.layout_of(plans[key], made) for key, made in zip(missing, programs, strict=True)]
+    modules = (generate.written(program, target) for program in programs)
     codes = made_beside(modules, kernels_of(layouts, target), target)
     for key, code, layout in zip(missing, codes, layouts, strict=True):
         made = Generated(code, layout)
