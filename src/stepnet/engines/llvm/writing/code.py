@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 from llvmlite import ir
 from llvmlite.binding import llvm_version_info
@@ -97,17 +98,17 @@ class Code(ir.IRBuilder):
             known[key] = write()
         return known[key]
 
-    def add(self, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    def add(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
         """The sum of two integers."""
         if rhs is integer(0):
             return lhs
-        return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs))
+        return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs, name, flags))
 
-    def mul(self, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    def mul(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
         """The product of two integers."""
         if rhs is integer(1):
             return lhs
-        return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs))
+        return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs, name, flags))
 
     # ---- numbers
 
