@@ -168,18 +168,26 @@ class CellCode:
         return Left(tuple(code.at(rows.at(code, source.record, one), offset) for one in each))
 
     def epilogues(self, cells: list[Cell]) -> None:
-        """The elementwise work of a tile whose sums are on registers."""
-        while cells:
-            abreast = next(size for size in (ABREAST, 2, 1) if size <= len(cells))
-            self.epilogue(cells[:abreast])
-            cells = cells[abreast:]
+        """The elementwise work of a tile whose sums are on registers. It is short, so cells need not go
+        abreast; and all are computed before any is stored, so that what they share is read once.
+        """
+        computed = [(cell, self.results([cell])) for cell in cells]
+        for cell, results in computed:
+            self.put([cell], results)
 
     def epilogue(self, cells: list[Cell]) -> None:
         """The pointwise nodes of some cells abreast, and the stores."""
-        code, values = self.code, self.computed(cells)
-        for operand, target in self.loop.stores:
-            parts = parted(code, self.abreast(operand, cells, values), len(cells))
-            for cell, part in zip(cells, parts, strict=True):
+        self.put(cells, self.results(cells))
+
+    def results(self, cells: list[Cell]) -> list[ir.Value]:
+        """What is stored of some cells, each for all of them abreast."""
+        values = self.computed(cells)
+        return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
+
+    def put(self, cells: list[Cell], results: list[ir.Value]) -> None:
+        """Stores the results of some cells."""
+        for value, (_, target) in zip(results, self.loop.stores, strict=True):
+            for cell, part in zip(cells, parted(self.code, value, len(cells)), strict=True):
                 self.store(part, target, cell.row, cell.block)
 
     def computed(self, cells: list[Cell]) -> dict[int, ir.Value]:

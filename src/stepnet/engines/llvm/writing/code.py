@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 from llvmlite import ir
 from llvmlite.binding import llvm_version_info
@@ -59,10 +60,18 @@ def places(first: int, count: int) -> ir.Constant:
     return ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
 
 
+class Undefined(ir.Constant):
+    """A register without a value, as one word of text: llvmlite writes every element of a vector."""
+
+    def get_reference(self) -> str:
+        """Its text as an operand."""
+        return "undef"
+
+
 @lru_cache(maxsize=1024)
 def undefined(type_: ir.Type) -> ir.Constant:
     """A register in which nothing is put yet."""
-    return ir.Constant(type_, ir.Undefined)
+    return Undefined(type_, ir.Undefined)
 
 
 class Code(ir.IRBuilder):
@@ -74,6 +83,32 @@ class Code(ir.IRBuilder):
     def __init__(self, block: ir.Block, target: Target) -> None:
         super().__init__(block)
         self.target = target
+        self.places: tuple[ir.Block, dict[tuple[str, int, int], ir.Value]] = block, {}
+
+    # ---- places: sums, products and pointers that a block has are not written again
+
+    def once(self, what: str, a: ir.Value, b: ir.Value, write: Callable[[], ir.Value]) -> ir.Value:
+        """The value of an operation without effects, written where this block does not have it yet."""
+        block, known = self.places
+        if block is not self.block:
+            known = dict[tuple[str, int, int], ir.Value]()
+            self.places = self.block, known
+        key = what, id(a), id(b)  # of objects that the instructions keep alive
+        if key not in known:
+            known[key] = write()
+        return known[key]
+
+    def add(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
+        """The sum of two integers."""
+        if rhs is integer(0):
+            return lhs
+        return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs, name, flags))
+
+    def mul(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
+        """The product of two integers."""
+        if rhs is integer(1):
+            return lhs
+        return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs, name, flags))
 
     # ---- numbers
 
@@ -153,7 +188,7 @@ class Code(ir.IRBuilder):
         """The pointer, `offset` bytes on."""
         if isinstance(offset, int):
             return pointer if offset == 0 else self.at(pointer, self.number(offset))
-        return self.gep(pointer, [offset], source_etype=I8)
+        return self.once("at", pointer, offset, lambda: self.gep(pointer, [offset], source_etype=I8))
 
     def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
         """The value of a type at a pointer."""
