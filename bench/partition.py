@@ -27,9 +27,9 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.engines.limits import processors
 from stepnet.engines.llvm.running import chain, native
 from stepnet.engines.llvm.threads.workers import CREW, Lateness
-from stepnet.engines.processors import processors
 from stepnet.plan import partition as model
 from stepnet.plan.load import Load, Machine, Size
 from stepnet.plan.partition import AtOnce, Partition, Way

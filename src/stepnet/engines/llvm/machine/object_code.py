@@ -14,11 +14,11 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from stepnet.engines.apart import apart
+from stepnet.engines.limits import processors
 from stepnet.engines.llvm.machine.image import ObjectCode
 from stepnet.engines.llvm.machine.system import symbols
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.unlocked import emit_object
-from stepnet.engines.processors import processors
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
