@@ -32,7 +32,6 @@ from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part
 
 Array = np.ndarray
-SUMS = ("sum", "mean", "max")
 ENDS = ("first", "last")
 SUMMED = ("float32", "float64", "int32", "int64")
 """The dtypes whose sums over sequences are code."""
