@@ -16,12 +16,11 @@ from same_bits import assert_same_bits
 
 from stepnet.build import build, load
 from stepnet.build.building import Build
-from stepnet.build.elf import Object
 from stepnet.build.objects import object_of
 from stepnet.build.relocations import KINDS, fits
 from stepnet.build.targets import FIXED, MACHINES, build_target
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.image import HEADER
+from stepnet.engines.llvm.machine.elf import HEADER, ObjectFile
 from stepnet.engines.llvm.machine.target import available_targets
 from stepnet.errors import FileError, LibraryError, NetError
 
@@ -165,5 +164,5 @@ def test_objects_have_known_relocations_alone(tmp_path: Path):
     for name, target in FIXED.items():
         archive = build(MODEL, tmp_path / name, inputs=8, target=name).static.read_bytes()
         for found in re.finditer(rb"\x7fELF", archive):
-            for part in Object.of(archive[found.start() :]).parts:
+            for part in ObjectFile.of(archive[found.start() :]).parts:
                 assert {each.kind for each in part.relocations} <= KINDS[MACHINES[target.machine]].keys()
