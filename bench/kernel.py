@@ -29,9 +29,9 @@ import stepnet as sn
 from bench.runtimes.cases import Case
 from bench.runtimes.machine import multiply_adds, streaming
 from stepnet import cells, engines
+from stepnet.engines.limits import processors
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.processors import processors
 from stepnet.engines.threads import set_threads
 
 STEPS = 100

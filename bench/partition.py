@@ -31,9 +31,9 @@ import stepnet as sn
 from bench.attention import Case as Decoder
 from bench.attention import decoder
 from stepnet import cells
+from stepnet.engines.limits import processors
 from stepnet.engines.llvm.running import arrangement, native
 from stepnet.engines.llvm.threads.workers import CREW, Lateness
-from stepnet.engines.processors import processors
 from stepnet.plan import partition as model
 from stepnet.plan.load import Load, Machine, Size
 from stepnet.plan.partition import AtOnce, Partition, Wavefront, Way

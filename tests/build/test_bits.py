@@ -13,6 +13,9 @@ from test_random_steps import SLOW
 
 import stepnet as sn
 from stepnet.build import build
+from stepnet.build.workspaces import Workspace
+from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet.engines.llvm.running.workspace import BLOCK_BYTES, BLOCK_ROWS, WORD
 from stepnet.errors import InputError, RefusedError
 
 RANDOM = np.random.default_rng(5)
@@ -135,9 +138,27 @@ def nested() -> sn.RNN:
     )
 
 
+def test_blocks_of_steps_are_as_long_as_the_engines(tmp_path: Path):
+    """Also where so many parameters are read for each block that it has the most rows."""
+    rows = list[int]()
+    for inputs, hidden in ((8, 16), (1024, 704)):
+        model, x = cell("gru", inputs, hidden), sequences([300], inputs)
+        running = model.read(x, None, None, None, False).running
+        (plan,) = running.schedule_for("llvm").plans
+        runner = LlvmEngine().compile_plan(plan).bind(list(map(np.asarray, running.params)))
+        engine = runner.native.workspace(4, 1, 0, ends=False)
+        rows.append(Workspace.of(runner.native.compiled, 0).rows)
+        assert engine.words[0, WORD["block_steps"]] == rows[-1] // 4
+    assert rows[1] == BLOCK_ROWS > BLOCK_BYTES // runner.native.compiled.strides["block"]
+    library = library_of(model, tmp_path, inputs=1024)
+    assert_as_in_python(library, model(x, engine="llvm"), x)
+
+
 def test_models_that_numpy_takes_part_in_are_refused(tmp_path: Path):
     with pytest.raises(
-        RefusedError, match="a library takes flat sequences; the model has values at rows/steps/"
+        RefusedError,
+        match=r"a library takes flat sequences; the model has values at rows/steps/"
+        r".* Build the layers without it",
     ):
         build(nested(), tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -158,3 +158,5 @@ def test_files_are_replaced_only_where_that_is_asked(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="the folder cannot be made"):
         build(model, tmp_path / "file" / "x", inputs=3)
+    with pytest.raises(FileError, match="this is a file, and a library has several: name a folder for them"):
+        build(model, tmp_path / "file", inputs=3, force=True)

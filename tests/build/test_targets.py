@@ -5,7 +5,9 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from emulated import Emulated
@@ -14,11 +16,11 @@ from same_bits import assert_same_bits
 
 from stepnet.build import build, load
 from stepnet.build.building import Build
-from stepnet.build.elf import Object
+from stepnet.build.objects import object_of
 from stepnet.build.relocations import KINDS, fits
 from stepnet.build.targets import FIXED, MACHINES, build_target
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.image import HEADER
+from stepnet.engines.llvm.machine.elf import HEADER, ObjectFile
 from stepnet.engines.llvm.machine.target import available_targets
 from stepnet.errors import FileError, LibraryError, NetError
 
@@ -108,6 +110,21 @@ def test_a_processor_without_the_instructions_is_an_error(tmp_path: Path, monkey
         library_of(MODEL, tmp_path, inputs=8, target="x86-64-v3")
 
 
+def test_a_module_without_code_is_freed_where_it_failed(monkeypatch: pytest.MonkeyPatch):
+    """Freed later, by whichever thread collects garbage then, LLVM's objects end the process."""
+    modules, parse, target = list[llvm.ModuleRef](), llvm.parse_assembly, build_target("x86-64-v3")
+
+    def parsed(*arguments: Any) -> llvm.ModuleRef:
+        modules.append(parse(*arguments))
+        return modules[-1]
+
+    monkeypatch.setattr(llvm, "parse_assembly", parsed)
+    wrong = "define i32 @f() { a: br i1 0, label %b, label %c b: %x = add i32 1, 1 ret i32 1 c: ret i32 %x }"
+    with pytest.raises(RuntimeError, match="does not dominate"):
+        object_of(wrong, target, target.code, frozenset())
+    assert [module.closed for module in modules] == [True]
+
+
 def test_a_library_for_another_machine_is_not_loaded(tmp_path: Path):
     other = "aarch64" if build_target("native").machine == "x86-64" else "x86-64-v3"
     made = build(MODEL, tmp_path, inputs=8, target=other)
@@ -147,5 +164,5 @@ def test_objects_have_known_relocations_alone(tmp_path: Path):
     for name, target in FIXED.items():
         archive = build(MODEL, tmp_path / name, inputs=8, target=name).static.read_bytes()
         for found in re.finditer(rb"\x7fELF", archive):
-            for part in Object.of(archive[found.start() :]).parts:
+            for part in ObjectFile.of(archive[found.start() :]).parts:
                 assert {each.kind for each in part.relocations} <= KINDS[MACHINES[target.machine]].keys()

@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 
-from stepnet.build.elf import Object
+from stepnet.engines.llvm.machine.elf import ObjectFile
 
 MAGIC = b"!<arch>\n"
 MODE = 0o644
@@ -25,8 +25,8 @@ def archive(members: Mapping[str, bytes]) -> bytes:
     symbols = [
         (member, symbol.name)
         for member, data in members.items()
-        for symbol in Object.of(data).symbols
-        if symbol.is_global and symbol.section
+        for symbol in ObjectFile.of(data).symbols
+        if symbol.is_global and symbol.is_defined
     ]
     texts = b"".join(symbol.encode() + b"\0" for _, symbol in symbols)
     table_size = 4 + 4 * len(symbols) + len(texts)

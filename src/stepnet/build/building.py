@@ -109,6 +109,8 @@ def build(
 
 def written(folder: Path, contents: Mapping[str, bytes], force: bool) -> list[Path]:
     """The paths of new files in a folder, which is made if need be."""
+    if folder.is_file():
+        raise FileError(f"{folder}: this is a file, and a library has several: name a folder for them")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

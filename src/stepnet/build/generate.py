@@ -8,8 +8,8 @@ from llvmlite import ir
 from stepnet.build.context_code import ContextCode, public_names, weights_file
 from stepnet.build.description import Description
 from stepnet.build.driver_code import RunCode
-from stepnet.build.elf import object_file
 from stepnet.build.model import BuiltModel
+from stepnet.build.object_writer import object_file
 from stepnet.build.objects import OWN, object_of
 from stepnet.build.processor_code import INSTRUCTIONS
 from stepnet.build.recipe import recipe_of

@@ -12,7 +12,7 @@ from stepnet.build.recipe import Kernel, Reduction
 from stepnet.build.spread_code import write_reduction
 from stepnet.build.workspaces import Workspace
 from stepnet.engines.llvm.machine.words import PROGRESS, WORDS
-from stepnet.engines.llvm.running.workspace import PAUSE_BYTES, SLACK
+from stepnet.engines.llvm.running.workspace import SLACK
 from stepnet.engines.llvm.writing.code import I64
 from stepnet.engines.packed import PIECES
 from stepnet.net.types import ROWS
@@ -170,10 +170,7 @@ class KernelCode:
         """Runs the steps of all lanes."""
         code, laid = self.code, self.laid
         with code.when(code.less(code.number(0), self.lanes)):
-            slowest = PAUSE_BYTES // max(1, self.layout.load.loop.weights)
-            block = code.smaller(
-                code.sdiv(code.number(self.workspace.rows), self.lanes), code.number(slowest)
-            )
+            block = code.sdiv(code.number(self.workspace.rows), self.lanes)
             self.set("block_steps", code.larger(block, code.number(1)))
             self.set("lanes", self.lanes)
             self.set("steps", code.word(laid.laid, LAID["steps"]))

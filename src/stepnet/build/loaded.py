@@ -20,7 +20,7 @@ from stepnet.build.description import ArrayText, Description
 from stepnet.build.library_code import CODE
 from stepnet.build.shared import SHARED
 from stepnet.build.targets import MACHINES
-from stepnet.engines.llvm.machine.image import HEADER
+from stepnet.engines.llvm.machine.elf import HEADER
 from stepnet.errors import FileError, InputError, LibraryError
 from stepnet.files.parquet import Runnable
 from stepnet.files.paths import existing

@@ -5,7 +5,8 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from stepnet.build.targets import BuildTarget
-from stepnet.engines.apart import apart, undivided
+from stepnet.engines.apart import apart
+from stepnet.engines.llvm.machine.late import late
 from stepnet.engines.llvm.machine.target import Target
 
 OWN = "_stepnet_"
@@ -16,32 +17,26 @@ def object_of(text: str, target: BuildTarget, code: Target, public: frozenset[st
     """The object file of a module's text. public: the functions that users of the library call; other
     libraries and programs do not see the names of all others.
     """
-    return apart(lambda: emitted(text, target, code, public))
 
+    def hide_others(module: llvm.ModuleRef) -> None:
+        for value in (*module.functions, *module.global_variables):
+            hidden = value.name not in public and (not value.is_declaration or OWN in value.name)
+            if value.linkage == llvm.Linkage.external and hidden:
+                value.visibility = "hidden"
 
-def emitted(text: str, target: BuildTarget, code: Target, public: frozenset[str]) -> bytes:
-    """The same, where LLVM may be called."""
-    parsed = llvm.parse_assembly(text, llvm.create_context())
-    for value in (*parsed.functions, *parsed.global_variables):
-        hidden = value.name not in public and (not value.is_declaration or OWN in value.name)
-        if value.linkage == llvm.Linkage.external and hidden:
-            value.visibility = "hidden"
-    parsed.verify()
-    data: bytes = emitter(target.triple, code.cpu, code.features).emit_object(parsed)
-    parsed.close()
-    return data
+    def emit() -> bytes:
+        data: bytes = late("machine.object_code").emitted(
+            text, emitter(target.triple, code.cpu, code.features), hide_others
+        )
+        return data
+
+    return apart(emit)
 
 
 @cache
 def emitter(triple: str, cpu: str, features: str) -> llvm.TargetMachine:
-    """What writes code for a processor: one for all modules."""
-    undivided(initialised)
-    found = llvm.Target.from_triple(triple)
-    return found.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
-
-
-@cache
-def initialised() -> None:
-    """Makes LLVM ready for all families of processors."""
+    """The machine that writes code for a processor: one for all modules."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    family = llvm.Target.from_triple(triple)
+    return family.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")

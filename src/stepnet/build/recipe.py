@@ -32,8 +32,9 @@ from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part
 
 Array = np.ndarray
-SUMS = ("sum", "mean", "max")
 ENDS = ("first", "last")
+INSTEAD = "Build the layers without it as a model of their own, or run the model in Python"
+"""What to do with a model that is refused."""
 SUMMED = ("float32", "float64", "int32", "int64")
 """The dtypes whose sums over sequences are code."""
 
@@ -144,13 +145,18 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
     return recipe
 
 
+def refused(what: str, reason: str) -> RefusedError:
+    """The error of a part that is no machine code. what: its number and kind."""
+    return RefusedError(f"the model cannot be built: {what}: {reason}. {INSTEAD}")
+
+
 def check_extent(net: Net, number: int) -> None:
     """Raises `RefusedError` for an input or result of other than flat sequences."""
     extent = net.type_of(number).extent
     if extent not in (CONST, ROWS, STEPS):
         raise RefusedError(
             f"a library takes flat sequences; the model has values at {extent_text(extent)}: nested "
-            "sequences, and statics that are sequences, are laid out by NumPy"
+            f"sequences, and statics that are sequences, are laid out by NumPy. {INSTEAD}"
         )
 
 
@@ -171,7 +177,7 @@ def check_part(part: Part, what: str) -> None:
     if part.kind == "recurrence" and part.extent != STEPS:
         reason = f"it is a recurrence over values at {extent_text(part.extent)}"
     if reason is not None:
-        raise RefusedError(f"the model cannot be built: {what}: {reason}")
+        raise refused(what, reason)
 
 
 def code_of(
@@ -180,7 +186,7 @@ def code_of(
     """The layout of a plan and its functions, which are written to a module."""
     refusal: str | None = late("lower.refusals").plan_refusal(plan)
     if refusal is not None:
-        raise RefusedError(f"the model cannot be built: {what}: {refusal}")
+        raise refused(what, refusal)
     generate, program = late("compile.generate"), late("lower.program").lowered(plan, target)
     names: Sequence[str] = generate.write_functions(module, program, target, prefix)
     layout: Layout = generate.layout_of(plan, program)
@@ -193,9 +199,7 @@ def code_of(
 def check_sum(how: str, dtype: str, what: str) -> None:
     """Raises `RefusedError` for sums that are no code."""
     if dtype not in SUMMED or (how == "mean" and not dtype.startswith("float")):
-        raise RefusedError(
-            f"the model cannot be built: {what}: NumPy computes the {how} over steps of {dtype}"
-        )
+        raise refused(what, f"NumPy computes the {how} over steps of {dtype}")
 
 
 def kernel(
@@ -264,9 +268,7 @@ def across(net: Net, part: Part, what: str) -> Step:
         check_extent(net, number)
     if node.operation == "expand":
         if how and type_.extent != ROWS:
-            raise RefusedError(
-                f"the model cannot be built: {what}: NumPy puts a value at one sequence of a batch"
-            )
+            raise refused(what, "NumPy puts a value at one sequence of a batch")
         return Spread(source, result, type_.size * type_.itemsize, how)
     if how not in ENDS:
         check_sum(how, type_.dtype, what)

@@ -7,6 +7,7 @@ The numbers and formulas are those of the processors' ELF supplements ("System V
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from stepnet.engines.llvm.machine.elf import AARCH64, X86_64
 from stepnet.errors import NetError
 
 PAGE = 4096
@@ -60,8 +61,8 @@ def distance(s: int, p: int, old: int) -> int:
 
 
 KINDS: Mapping[int, Mapping[int, Kind]] = {
-    62: {2: Kind(distance), 4: Kind(distance, call=True)},  # R_X86_64_PC32, PLT32
-    183: {
+    X86_64: {2: Kind(distance), 4: Kind(distance, call=True)},  # R_X86_64_PC32, PLT32
+    AARCH64: {
         261: Kind(distance),  # R_AARCH64_PREL32
         275: Kind(page),  # ADR_PREL_PG_HI21
         277: Kind(low(0)),  # ADD_ABS_LO12_NC
@@ -79,7 +80,7 @@ KINDS: Mapping[int, Mapping[int, Kind]] = {
 
 def stub(machine: int, place: int, slot: int) -> bytes:
     """The code at a place that goes on at the address which is in a slot: sixteen bytes."""
-    if machine == 62:  # jmp [rip + distance]
+    if machine == X86_64:  # jmp [rip + distance]
         return b"\xff\x25" + fits(slot - place - 6, 32).to_bytes(4, "little") + b"\xcc" * 10
     # adrp x16, slot; ldr x17, [x16, slot]; br x17; nop
     words = page(slot, place, 0x90000010), low(3)(slot, place, 0xF9400211), 0xD61F0220, 0xD503201F

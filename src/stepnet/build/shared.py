@@ -12,17 +12,26 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 
-from stepnet.build.elf import IDENT, STRINGS, WRITE, Object, Part, Relocation, Strings, Symbol
+from stepnet.build.object_writer import Strings
 from stepnet.build.relocations import KINDS, stub
-from stepnet.engines.llvm.machine.image import (
+from stepnet.engines.llvm.machine.elf import (
+    AARCH64,
     HEADER,
+    IDENT,
     IN_MEMORY,
     PROGBITS,
     RELOCATION,
     RELOCATIONS,
     RUN,
     SECTION,
+    STRINGS,
     SYMBOL,
+    WRITE,
+    X86_64,
+    ObjectFile,
+    Part,
+    Relocation,
+    Symbol,
 )
 from stepnet.errors import NetError
 
@@ -30,9 +39,9 @@ SHARED, DYNAMIC_SYMBOLS, HASH, DYNAMIC = 3, 11, 5, 6
 PROGRAM, ENTRY = Struct("<IIQQQQQQ"), Struct("<qQ")
 LOAD, DYNAMIC_SEGMENT, STACK, RELRO = 1, 2, 0x6474E551, 0x6474E552
 READ, READ_RUN, READ_WRITE = 4, 5, 6
-ADDRESS = {62: 6, 183: 1025}
+ADDRESS = {X86_64: 6, AARCH64: 1025}
 """By machine: the relocation by which the loader puts in the address of a function."""
-ALIGNMENT = {62: 2**12, 183: 2**16}
+ALIGNMENT = {X86_64: 2**12, AARCH64: 2**16}
 """By machine: the largest pages that systems have."""
 NEEDED, SONAME, HASHES, NAMES, TABLE, NAMES_SIZE, SYMBOL_SIZE = 1, 14, 4, 5, 6, 10, 11
 RELA, RELA_SIZE, RELA_ENTRY, BIND_NOW, FLAGS = 7, 8, 9, 24, 30
@@ -64,7 +73,7 @@ class Shared:
     """
 
     machine: int
-    objects: Sequence[Object]
+    objects: Sequence[ObjectFile]
     public: Collection[str]
     name: str
     begins: dict[tuple[int, int], tuple[Piece, int]] = field(
@@ -78,9 +87,9 @@ class Shared:
             symbol.name: (number, symbol)
             for number, each in enumerate(self.objects)
             for symbol in each.symbols
-            if symbol.is_global and symbol.section
+            if symbol.is_global and symbol.is_defined
         }
-        wanted = {s.name for each in self.objects for s in each.symbols if s.is_global and not s.section}
+        wanted = {s.name for each in self.objects for s in each.symbols if s.is_global and not s.is_defined}
         self.imported = sorted(wanted - self.defined.keys())
         self.exported = sorted(self.public)
 
@@ -110,7 +119,7 @@ class Shared:
 
     def add(self, number: int, part: Part, piece: Piece) -> None:
         """A section of an object put behind what is there of its kind."""
-        if part.flags & WRITE:
+        if part.flags & WRITE or part.kind != PROGBITS:
             raise NetError("a library's object has data that may be written")
         piece.data += bytes(-len(piece.data) % max(part.alignment, 16))
         self.begins[number, part.number] = piece, len(piece.data)
@@ -193,7 +202,7 @@ class Shared:
     def target(self, number: int, relocation: Relocation, call: bool) -> int:
         """The address that a relocation puts in."""
         symbol = relocation.symbol
-        if symbol.section:
+        if symbol.is_defined:
             return self.address(number, symbol) + relocation.more
         if symbol.name in self.defined:
             return self.address(*self.defined[symbol.name]) + relocation.more
@@ -266,4 +275,4 @@ class Shared:
 
 def shared_library(machine: int, objects: Sequence[bytes], public: Collection[str], name: str) -> bytes:
     """The shared library of objects, which shows these names and calls itself `name`."""
-    return Shared(machine, [Object.of(data) for data in objects], public, name).data()
+    return Shared(machine, [ObjectFile.of(data) for data in objects], public, name).data()

@@ -4,11 +4,12 @@ import platform
 import sys
 from dataclasses import dataclass
 
+from stepnet.engines.llvm.machine.elf import AARCH64, X86_64
 from stepnet.engines.llvm.machine.target import Target, host_target
 from stepnet.errors import InputError
 from stepnet.values.arguments import shown
 
-MACHINES = {"x86-64": 62, "aarch64": 183}
+MACHINES = {"x86-64": X86_64, "aarch64": AARCH64}
 """The families of processors, by their numbers in ELF files."""
 AVX2 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt")
 AVX512 = (*AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from stepnet.build.recipe import Kernel, Recipe
 from stepnet.engines.llvm.compile.compiled import Layout
 from stepnet.engines.llvm.machine.records import LINE
-from stepnet.engines.llvm.machine.words import LANE_TABLES, PROGRESS, ROW_TABLES, STEP_TABLES, WORDS
-from stepnet.engines.llvm.running.workspace import BLOCK_BYTES, BLOCK_ROWS, SLACK
+from stepnet.engines.llvm.machine.words import WORDS
+from stepnet.engines.llvm.running.workspace import block_rows, part_sizes, whole_lines
 from stepnet.plan.load import LANES
 
 CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}
@@ -30,25 +30,14 @@ class Workspace:
     @classmethod
     def of(cls, layout: Layout, start: int) -> "Workspace":
         """The workspace of a plan from a place on."""
-        strides = layout.strides
-        rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
-        held, slots = max(rows, LANES) + SLACK, LANES + SLACK
-        sizes = {
-            "now": slots * strides["now"],
-            "next": slots * strides["now"],
-            "lane": slots * strides["lane"],
-            "block": held * strides["block"],
-            "nowhere": strides["nowhere"],
-        }
-        sizes |= dict.fromkeys(LANE_TABLES, 8 * slots)
-        sizes |= dict.fromkeys(ROW_TABLES, 8 * held)
-        sizes |= dict.fromkeys(STEP_TABLES, 8 * held)
-        sizes |= {"barrier": LINE, "status": LINE, "progress": max(LINE, 8 * len(PROGRESS))}
+        rows = block_rows(layout)
+        # A block has one step at least, however many lanes there are.
+        sizes = part_sizes(layout.strides, LANES, max(rows, LANES), rows)
         words = 8 * (len(WORDS) + sum(map(len, layout.words.values())))
-        place, places = start + -(-words // LINE) * LINE, dict[str, int]()
+        place, places = start + whole_lines(words), dict[str, int]()
         for name, size in sizes.items():
             places[name] = place
-            place += -(-size // LINE) * LINE
+            place += size
         return cls(start, places, rows, place)
 
 

@@ -1,6 +1,6 @@
 """How many threads a call may use."""
 
-from stepnet.engines.processors import Limit, limit
+from stepnet.engines.limits import Limit, limit
 from stepnet.values.arguments import whole
 
 _threads: list[int] = []

@@ -6,13 +6,13 @@ from threading import get_ident, local
 
 import numpy as np
 
+from stepnet.engines.limits import processors
 from stepnet.engines.onednn.cache import MEGABYTE, Cache
 from stepnet.engines.onednn.library import Library
 from stepnet.engines.onednn.padding import Padding
 from stepnet.engines.onednn.primitives import Run
 from stepnet.engines.onednn.recurrence import Recurrence
 from stepnet.engines.onednn.weights import Weights
-from stepnet.engines.processors import processors
 from stepnet.engines.threads import threads
 
 Array = np.ndarray

@@ -12,22 +12,25 @@ import ctypes
 import mmap
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-SECTION = struct.Struct("<IIQQQQIIQQ")
-SYMBOL = struct.Struct("<IBBHQQ")
-RELOCATION = struct.Struct("<QIIq")
+from stepnet.engines.llvm.machine.elf import (
+    HEADER,
+    IDENT,
+    PROGBITS,
+    RELOCATABLE,
+    RUN,
+    X86_64,
+    ObjectFile,
+    Relocation,
+)
+
 ADDRESS = struct.Struct("<Q")
-ELF64, LITTLE, RELOCATABLE, X86_64 = 2, 1, 1, 62
-PROGBITS, RELOCATIONS, SYMBOLS, UNWIND = 1, 4, 2, 0x70000001
-IN_MEMORY, RUN = 2, 4
 ABSOLUTE = 1
 """The one kind of relocation: eight bytes that are an address."""
-UNDEFINED = 0
 LINE = 64
 
 
@@ -42,49 +45,17 @@ class ObjectCode:
     names: tuple[str, ...]
 
 
-class Section(NamedTuple):
-    """A row of an object's table of sections."""
-
-    name: int
-    kind: int
-    flags: int
-    address: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    alignment: int
-    row: int
-
-
-class Symbol(NamedTuple):
-    """A name, and where it is: so many bytes into a section, or nowhere in this object."""
-
-    name: str
-    section: int
-    place: int
-
-
-class Patch(NamedTuple):
-    """Eight bytes at a place that become the address of a symbol, and so many bytes more."""
-
-    place: int
-    symbol: Symbol
-    more: int
-
-
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     """An object ready to be put into memory.
 
-    parts: bytes and where they begin. size: of all. begins: where each section begins. patches: addresses to
-    fill in. functions: places by name. instructions: bytes of them.
+    parts: bytes and where they begin. size: of all. begins: where each section begins. addresses: those to
+    fill in, at places in all of it. functions: places by name. instructions: bytes of them.
     """
 
     parts: tuple[tuple[int, bytes], ...]
     size: int
     begins: dict[int, int]
-    patches: tuple[Patch, ...]
+    addresses: tuple[Relocation, ...]
     functions: dict[str, int]
     instructions: int
 
@@ -93,83 +64,48 @@ class Image:
         """The image of an object file; None for one of a kind that LLVM loads."""
         if sys.platform != "linux" or len(data) < HEADER.size:
             return None
-        ident, kind, machine, _, _, _, offset, *_, count, _ = HEADER.unpack_from(data)
-        if ident[:6] != b"\x7fELF" + bytes([ELF64, LITTLE]) or (kind, machine) != (RELOCATABLE, X86_64):
+        ident, kind, machine, *_ = HEADER.unpack_from(data)
+        if (ident, kind, machine) != (IDENT, RELOCATABLE, X86_64):
             return None
-        sections = [Section(*SECTION.unpack_from(data, offset + n * SECTION.size)) for n in range(count)]
-        loaded = [n for n, each in enumerate(sections) if is_loaded(each)]
+        file = ObjectFile.of(data)
+        relocations = [each for part in file.parts for each in part.relocations]
         # Other kinds of memory, such as zeros or what each thread has its own of, are not in our code.
-        if any(each.flags & IN_MEMORY and each.kind not in (PROGBITS, UNWIND) for each in sections):
+        if any(p.kind != PROGBITS for p in file.parts) or any(r.kind != ABSOLUTE for r in relocations):
             return None
         begins, size = dict[int, int](), 0
-        for number in loaded:
-            alignment = max(LINE, sections[number].alignment)
-            begins[number] = -(-size // alignment) * alignment
-            size = begins[number] + sections[number].size
-        symbols = symbols_of(data, sections)
-        patches = list[Patch]()
-        for section in sections:
-            if section.kind == RELOCATIONS and section.info in begins:
-                made = patches_of(data, section, begins[section.info], symbols)
-                if made is None:
-                    return None
-                patches += made
-        places = {each.name: begins[each.section] + each.place for each in symbols if each.section in begins}
+        for part in file.parts:
+            alignment = max(LINE, part.alignment)
+            begins[part.number] = -(-size // alignment) * alignment
+            size = begins[part.number] + len(part.data)
+        names = [symbol for symbol in file.symbols if symbol.name and symbol.section in begins]
         return cls(
-            tuple((begins[n], data[sections[n].offset :][: sections[n].size]) for n in loaded),
+            tuple((begins[part.number], part.data) for part in file.parts),
             size,
             begins,
-            tuple(patches),
-            {name: place for name, place in places.items() if name},
-            sum(sections[n].size for n in loaded if sections[n].flags & RUN),
+            tuple(
+                Relocation(begins[part.number] + place, kind, symbol, more)
+                for part in file.parts
+                for place, kind, symbol, more in part.relocations
+            ),
+            {symbol.name: begins[symbol.section] + symbol.place for symbol in names},
+            sum(len(part.data) for part in file.parts if part.flags & RUN),
         )
 
-    def put(self, addresses: Callable[[str], int]) -> tuple[mmap.mmap, dict[str, int]]:
+    def put(self, address_of: Callable[[str], int]) -> tuple[mmap.mmap, dict[str, int]]:
         """The memory, ready to run, and the address of each function; the memory is held by whoever calls.
 
-        addresses: where a function of another library is, by its name.
+        address_of: where a function of another library is, by its name.
         """
         memory = mmap.mmap(-1, max(self.size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for place, part in self.parts:
             memory[place : place + len(part)] = part
-        for patch in self.patches:
-            own = self.begins.get(patch.symbol.section)
-            where = addresses(patch.symbol.name) if own is None else base + own + patch.symbol.place
-            ADDRESS.pack_into(memory, patch.place, (where + patch.more) % 2**64)
+        for place, _, symbol, more in self.addresses:
+            own = self.begins.get(symbol.section)
+            where = address_of(symbol.name) if own is None else base + own + symbol.place
+            ADDRESS.pack_into(memory, place, (where + more) % 2**64)
         protect(base, self.size)
         return memory, {name: base + place for name, place in self.functions.items()}
-
-
-def is_loaded(section: Section) -> bool:
-    """Whether a section becomes memory. What says how to unwind the stack is for exceptions, of which there
-    are none.
-    """
-    return bool(section.flags & IN_MEMORY) and section.kind == PROGBITS and section.size > 0
-
-
-def symbols_of(data: bytes, sections: Sequence[Section]) -> list[Symbol]:
-    """The table of symbols of an object."""
-    symbols = list[Symbol]()
-    for table in sections:
-        if table.kind == SYMBOLS:
-            names = data[sections[table.link].offset :][: sections[table.link].size]
-            for place in range(table.offset, table.offset + table.size, SYMBOL.size):
-                start, _, _, section, value, _ = SYMBOL.unpack_from(data, place)
-                name = names[start : names.index(b"\0", start)].decode()
-                symbols.append(Symbol(name, section, value))
-    return symbols
-
-
-def patches_of(data: bytes, table: Section, begin: int, symbols: Sequence[Symbol]) -> list[Patch] | None:
-    """The patches of a section that begins at a place; None where one is of another kind."""
-    patches = list[Patch]()
-    for place in range(table.offset, table.offset + table.size, RELOCATION.size):
-        offset, kind, number, more = RELOCATION.unpack_from(data, place)
-        if kind != ABSOLUTE:
-            return None
-        patches.append(Patch(begin + offset, symbols[number], more))
-    return patches
 
 
 @cache

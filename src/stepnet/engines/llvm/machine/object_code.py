@@ -6,7 +6,7 @@ object code side by side.
 
 import sys
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from heapq import heappop, heappush
@@ -16,11 +16,11 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from stepnet.engines.apart import apart
+from stepnet.engines.limits import processors
 from stepnet.engines.llvm.machine.image import ObjectCode
 from stepnet.engines.llvm.machine.system import symbols
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.unlocked import emit_object
-from stepnet.engines.processors import processors
 
 TURN = 5e-4  # seconds
 
@@ -108,12 +108,15 @@ def begins(thread: threading.Thread) -> bool:
     return True
 
 
-def emitted(text: str, machine: llvm.TargetMachine) -> bytes:
-    """The object file of a module's text."""
+def emitted(
+    text: str, machine: llvm.TargetMachine, change: Callable[[llvm.ModuleRef], None] = lambda module: None
+) -> bytes:
+    """The object file of a module's text. change: what is done to the module before code is written."""
     # What LLVM knows of a module is a hundred times as large as its code, and goes with the block.
     with llvm.parse_assembly(text, llvm.create_context()) as parsed:
         # LLVM's optimiser is left out: the code is written as it should run. On a GRU it took 40% of the
         # compile time and changed the speed by less than its spread.
+        change(parsed)
         parsed.verify()
         return emit_object(machine, parsed)
 

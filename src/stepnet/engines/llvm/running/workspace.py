@@ -1,13 +1,13 @@
 """The memory that each set of lanes works in."""
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from stepnet.engines.base import Array
-from stepnet.engines.llvm.compile.compiled import Compiled
+from stepnet.engines.llvm.compile.compiled import Compiled, Layout
 from stepnet.engines.llvm.machine.memory import POOL, pointer, view
 from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.machine.system import clock, rest_address
@@ -28,6 +28,38 @@ WORDS_COST = 4
 WORD = {name: place for place, name in enumerate(WORDS)}
 PAUSE = PROGRESS.index("pause")
 START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
+
+
+def block_rows(layout: Layout) -> int:
+    """The rows of a block of steps, one for each lane and step, if it has several steps."""
+    if layout.load.others.weights >= FAR_BYTES:
+        return BLOCK_ROWS
+    return max(min(BLOCK_ROWS, BLOCK_BYTES // layout.strides["block"]), 32)
+
+
+def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) -> dict[str, int]:
+    """The bytes of the parts of a workspace, in whole lines, by the word that points to each.
+
+    strides: of the records. lanes: the most there are. rows, steps: the most that a block has.
+    """
+    slots, rows = lanes + SLACK, rows + SLACK
+    sizes = {
+        "now": slots * strides["now"],
+        "next": slots * strides["now"],
+        "lane": slots * strides["lane"],
+        "block": rows * strides["block"],
+        "nowhere": strides["nowhere"],
+    }
+    sizes |= dict.fromkeys(LANE_TABLES, 8 * slots)
+    sizes |= dict.fromkeys(ROW_TABLES, 8 * rows)
+    sizes |= dict.fromkeys(STEP_TABLES, 8 * steps)
+    sizes |= dict.fromkeys(("barrier", "status", "progress"), LINE)
+    return {name: whole_lines(size) for name, size in sizes.items()}
+
+
+def whole_lines(size: int) -> int:
+    """Bytes, rounded up to whole cache lines."""
+    return -(-size // LINE) * LINE
 
 
 class Done(NamedTuple):
@@ -57,9 +89,6 @@ class Workspace:
         block: int = 0,
     ) -> None:
         strides = compiled.strides
-        rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
-        if compiled.load.others.weights >= FAR_BYTES:
-            rows = BLOCK_ROWS
         self.lanes, self.together = lanes, together
         words, kept_words = (
             sum(bytes_ for record, bytes_ in strides.items() if record.startswith(f"{kind} "))
@@ -67,31 +96,24 @@ class Workspace:
         )
         in_words = sum(each.field.bytes for each in compiled.inner) + words + kept_words
         slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + WORDS_COST * lanes * room * in_words)
+        rows = block_rows(compiled)
         block_steps = max(1, min(rows // lanes, slowest, ENDING_STEPS if ends else block or rows))
-        rows, slots = block_steps * lanes + SLACK, lanes + SLACK
-        parts = {
-            "now": slots * strides["now"],
-            "next": slots * strides["now"],
-            "lane": slots * strides["lane"],
-            "block": rows * strides["block"],
-            "nowhere": strides["nowhere"],
-            "words": together * room * words,
-            "kept_words": slots * room * kept_words,
+        sizes = part_sizes(strides, lanes, block_steps * lanes, block_steps)
+        slots = lanes + SLACK
+        sizes |= {
+            "words": whole_lines(together * room * words),
+            "kept_words": whole_lines(slots * room * kept_words),
         }
         for name in ("now", "next", "lane"):
-            parts[f"inner_{name}"] = slots * strides.get(f"inner {name}", 0)
-        parts |= dict.fromkeys(LANE_TABLES, 8 * slots)
-        parts |= dict.fromkeys(ROW_TABLES, 8 * rows)
-        parts |= dict.fromkeys(STEP_TABLES, 8 * block_steps)
-        parts |= {"barrier": LINE, "status": LINE, "progress": LINE}
-        sizes = [-(-size // LINE) * LINE for size in parts.values()]
-        begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        self.memory = POOL.take(sum(sizes))
+            sizes[f"inner_{name}"] = whole_lines(slots * strides.get(f"inner {name}", 0))
+        begins = dict(zip(sizes, np.cumsum([0, *sizes.values()])[:-1], strict=True))
+        self.memory = POOL.take(sum(sizes.values()))
         self.status, self.progress = (
-            self.memory[begin : begin + LINE].view(np.int64) for begin in begins[-2:]
+            self.memory[begins[name] : begins[name] + LINE].view(np.int64) for name in ("status", "progress")
         )
         self.words = np.zeros((together, compiled.word_count), np.int64)
-        self.words[:, [WORD[name] for name in parts]] = begins + pointer(self.memory)
+        for name, begin in begins.items():
+            self.words[:, WORD[name]] = begin + pointer(self.memory)
         self.words[:, WORD["thread"]] = range(together)
         fixed = {"rest": rest_address(), "clock": clock().address, "constants": pointer(constants)}
         fixed |= {"lanes": lanes, "block_steps": block_steps, "reverse": reverse, "room": room}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepnet.engines.processors import Limit, least, of_system
+from stepnet.engines.limits import Limit, least, of_system
 from stepnet.errors import FileError, InputError
 
 HERE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

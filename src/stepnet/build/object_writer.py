@@ -1,0 +1,70 @@
+"""Object files written by hand: of machine code and data that LLVM is not needed for."""
+
+from collections.abc import Mapping
+
+from stepnet.engines.llvm.machine.elf import (
+    HEADER,
+    IDENT,
+    IN_MEMORY,
+    PROGBITS,
+    RELOCATABLE,
+    RUN,
+    SECTION,
+    STRINGS,
+    SYMBOL,
+    SYMBOLS,
+)
+
+GLOBAL, FUNCTION, OBJECT, HIDDEN = 1 << 4, 2, 1, 2
+"""Of a symbol: that other objects see it, what it is, and that other libraries do not see it."""
+
+
+class Strings:
+    """A table of texts, each ended by a zero."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(1)
+
+    def add(self, text: str) -> int:
+        """The place of a text."""
+        place = len(self.data)
+        self.data += text.encode() + b"\0"
+        return place
+
+
+def object_file(machine: int, texts: Mapping[str, bytes], constants: Mapping[str, bytes]) -> bytes:
+    """An object of functions that are machine code, and of arrays of bytes, aligned to 64, by their names.
+
+    Other objects of the same library see the names, and none else.
+    """
+    names, strings = Strings(), Strings()
+    symbols = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
+    body = bytearray(HEADER.size)
+    rows = [bytes(SECTION.size)]
+    for number, (title, flags, kind, members) in enumerate(
+        ((".text", IN_MEMORY | RUN, FUNCTION, texts), (".rodata", IN_MEMORY, OBJECT, constants)), 1
+    ):
+        body += bytes(-len(body) % 64)
+        start = len(body)
+        for name, data in members.items():
+            body += bytes(-len(body) % 64)
+            symbols.append(
+                SYMBOL.pack(strings.add(name), GLOBAL | kind, HIDDEN, number, len(body) - start, len(data))
+            )
+            body += data
+        rows.append(SECTION.pack(names.add(title), PROGBITS, flags, 0, start, len(body) - start, 0, 0, 64, 0))
+    for title, kind, data, link, info, row in (
+        (".symtab", SYMBOLS, b"".join(symbols), 4, 1, SYMBOL.size),
+        (".strtab", STRINGS, bytes(strings.data), 0, 0, 0),
+        (".note.GNU-stack", PROGBITS, b"", 0, 0, 0),
+    ):
+        body += bytes(-len(body) % 8)
+        rows.append(SECTION.pack(names.add(title), kind, 0, 0, len(body), len(data), link, info, 8, row))
+        body += data
+    title = names.add(".shstrtab")
+    rows.append(SECTION.pack(title, STRINGS, 0, 0, len(body), len(names.data), 0, 0, 1, 0))
+    body += names.data
+    body += bytes(-len(body) % 8)
+    sizes = HEADER.size, 0, 0, SECTION.size, len(rows), len(rows) - 1
+    body[: HEADER.size] = HEADER.pack(IDENT, RELOCATABLE, machine, 1, 0, 0, len(body), 0, *sizes)
+    return bytes(body) + b"".join(rows)

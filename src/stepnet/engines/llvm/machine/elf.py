@@ -1,0 +1,133 @@
+"""Object files of ELF, read: sections that become memory, names, and places where addresses are put in.
+
+The numbers are those of the "System V Application Binary Interface". This is on the path of a warm start, so
+it imports little.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+SECTION = struct.Struct("<IIQQQQIIQQ")
+SYMBOL = struct.Struct("<IBBHQQ")
+RELOCATION = struct.Struct("<QIIq")
+ELF64, LITTLE, RELOCATABLE, X86_64, AARCH64 = 2, 1, 1, 62, 183
+IDENT = b"\x7fELF" + bytes([ELF64, LITTLE, 1]) + bytes(9)
+"""What the files begin with: of 64 bits, with the lowest byte of a number first."""
+PROGBITS, SYMBOLS, STRINGS, RELOCATIONS, UNWIND = 1, 2, 3, 4, 0x70000001
+"""Kinds of sections."""
+WRITE, IN_MEMORY, RUN = 1, 2, 4
+"""Flags of sections."""
+
+
+class Section(NamedTuple):
+    """A row of an object's table of sections."""
+
+    name: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    row: int
+
+
+class Symbol(NamedTuple):
+    """A name, and where it is: so many bytes into a section, by its number; or in another object (section 0).
+
+    is_global: whether other objects see it.
+    """
+
+    name: str
+    section: int
+    place: int
+    is_global: bool
+
+    @property
+    def is_defined(self) -> bool:
+        """Whether it is in this object."""
+        return self.section != 0
+
+
+class Relocation(NamedTuple):
+    """A place where the address of a symbol is put in, and so many bytes more. kind: how, by the processor's
+    number.
+    """
+
+    place: int
+    kind: int
+    symbol: Symbol
+    more: int
+
+
+class Part(NamedTuple):
+    """A section that becomes memory. relocations: of places in it."""
+
+    number: int
+    kind: int
+    flags: int
+    alignment: int
+    data: bytes
+    relocations: tuple[Relocation, ...]
+
+
+class ObjectFile(NamedTuple):
+    """An object file: its processor's number, the sections that become memory, and its names."""
+
+    machine: int
+    parts: tuple[Part, ...]
+    symbols: tuple[Symbol, ...]
+
+    @classmethod
+    def of(cls, data: bytes) -> "ObjectFile":
+        """What the bytes of a file hold."""
+        _, _, machine, _, _, _, offset, *_, count, names = HEADER.unpack_from(data)
+        sections = [Section(*SECTION.unpack_from(data, offset + n * SECTION.size)) for n in range(count)]
+        symbols, titles = tuple(read_symbols(data, sections)), sections[int(names)].offset
+        relocations = {
+            section.info: tuple(read_relocations(data, section, symbols))
+            for section in sections
+            if section.kind == RELOCATIONS
+        }
+        parts = tuple(
+            Part(n, s.kind, s.flags, s.alignment, contents(data, s), relocations.get(n, ()))
+            for n, s in enumerate(sections)
+            if is_loaded(s) and text_at(data, titles + s.name) != ".eh_frame"
+        )
+        return cls(machine, parts, symbols)
+
+
+def is_loaded(section: Section) -> bool:
+    """Whether a section becomes memory. What says how to unwind the stack is for exceptions, of which there
+    are none: it has a kind of its own on x86-64, and elsewhere the name .eh_frame.
+    """
+    return bool(section.flags & IN_MEMORY) and section.kind != UNWIND and section.size > 0
+
+
+def read_symbols(data: bytes, sections: Sequence[Section]) -> Iterator[Symbol]:
+    """The symbols of an object, by number."""
+    for table in sections:
+        if table.kind == SYMBOLS:
+            names = sections[table.link].offset
+            for start, info, _, section, value, _ in SYMBOL.iter_unpack(contents(data, table)):
+                yield Symbol(text_at(data, names + start), section, value, info >> 4 == 1)
+
+
+def read_relocations(data: bytes, table: Section, symbols: Sequence[Symbol]) -> Iterator[Relocation]:
+    """The rows of a table of relocations."""
+    for place, kind, number, more in RELOCATION.iter_unpack(contents(data, table)):
+        yield Relocation(place, kind, symbols[number], more)
+
+
+def contents(data: bytes, section: Section) -> bytes:
+    """The bytes of a section."""
+    return data[section.offset : section.offset + section.size]
+
+
+def text_at(data: bytes, place: int) -> str:
+    """The text at a place, which ends before a zero."""
+    return data[place : data.index(b"\0", place)].decode()
