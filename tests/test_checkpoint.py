@@ -400,3 +400,18 @@ def test_numbers_of_numpy_are_steps() -> None:
     size: Any = np.int32(2)
     _, backward = sn.vjp(cell("gru"))(sequences(3), checkpoint=size)
     assert backward().params["W"].shape == (3, 12)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_projection_ahead_of_a_cell_has_the_same_bits(joined: bool) -> None:
+    """Both products become one in every half of the gradient, or in none."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        made = x @ p["P"]
+        h = np.tanh(np.concatenate([made, h], axis=-1) @ p["W"] if joined else made @ p["W"] + h @ p["R"])
+        return h, h
+
+    random = np.random.default_rng(8)
+    shapes = {"P": (2, 31), "W": (38 if joined else 31, 7), "R": (7, 7)}
+    rnn = sn.RNN(step, {name: random.normal(size=shape) / 4 for name, shape in shapes.items()}, memory=7)
+    assert_like_all(rnn, {"sequences": random.normal(size=(3, 9, 2))}, 2, 9)

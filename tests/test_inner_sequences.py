@@ -208,6 +208,27 @@ def test_reductions_of_words_that_the_memory_enters(how: str, dtype: str):
         assert_close(final[row], h, 70, 3)
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_words_of_which_the_loop_reads_the_lengths_alone(how: str):
+    """The mean of the words is lifted out of the loop, which then has no array of words."""
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        row = np.concatenate([sn.reduce(x, "mean"), h], axis=-1)
+        return sn.reduce(sn.expand(row, x), how), h + 1
+
+    words = documents()
+    rnn = sn.RNN(step, memory=2)
+    outputs, _ = rnn(words, engine="llvm")
+    assert is_whole(rnn)
+    for row, document in enumerate(words.to_list()):
+        for place, sentence in enumerate(document):
+            right = np.zeros(5)
+            if len(sentence):
+                row_of_words = [*sentence.mean(0, "float64"), place, place]
+                right = REDUCTIONS[how](np.tile(row_of_words, (len(sentence), 1)))
+            assert_close(outputs[row][place], right, 70, 5)
+
+
 @pytest.mark.parametrize("features", [1, 3, 17, 32])
 @pytest.mark.parametrize("function", [np.sum, np.max, np.min])
 def test_reductions_over_the_features_of_words(function: Any, features: int):

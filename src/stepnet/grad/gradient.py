@@ -18,6 +18,7 @@ from stepnet.grad.recurrence import transpose
 from stepnet.grad.sweep import Sweep
 from stepnet.grad.value import Value
 from stepnet.net.ir import Builder, Net
+from stepnet.plan.passes.chain import chain
 from stepnet.plan.passes.fold import fold
 from stepnet.plan.passes.narrow import any_low
 from stepnet.plan.passes.part import part
@@ -64,7 +65,9 @@ def vjp(net: Net, wanted: Sequence[int] | None = None) -> Net:
 
 def joint_net(net: Net, wanted: Sequence[int] | None) -> Net:
     """The same; makes many objects."""
-    for rewrite in (prune, fold, part, constants_outside):
+    # Products in a row become one here: a half that does not save what is between would make them one later,
+    # and round otherwise than a half that saves it.
+    for rewrite in (prune, fold, part, chain, constants_outside):
         net = rewrite(net)
     types = [net.type_of(number) for number in net.inputs]
     if wanted is None:

@@ -11,8 +11,8 @@ It pays where the one product is smaller than the two: of k features to m and th
 k n < m (k + n). A bottleneck, m much smaller than k and n, stays as it is. To bind takes k m n more.
 
 It is legal where the value between is read by products with parameters alone, and is no result. A gradient
-reads it, and is taken before passes run: so it goes through both parameters. Results differ by rounding, as
-those of any two orders of a sum do: by no more than the tolerance of k + m terms.
+is taken of the one product, and reaches both parameters through it. Results differ by rounding, as those of
+any two orders of a sum do: by no more than the tolerance of k + m terms.
 """
 
 from collections.abc import Iterator

@@ -78,6 +78,7 @@ class Lowering:
 
     def run(self) -> Lowered:
         """Every field, then every stage."""
+        self.place_axes()
         inputs = self.place_inputs()
         sequence = self.lower_sequence()
         expanded = self.place_expanded()
@@ -147,6 +148,21 @@ class Lowering:
         picked = picks(self.net, number, self.plan.recur)
         return picked and self.net.type_of(number).extent == STEPS
 
+    def place_axes(self) -> None:
+        """The offsets of every axis that the values of a step have.
+
+        expand(h, x) reads the lengths of x alone, so there need not be an input with values along the axis.
+        """
+        extents = (type_.extent for node in self.body.nodes for type_ in node.types)
+        for axis in dict.fromkeys(extent[-1] for extent in extents if len(extent) > 1):
+            self.place_axis(axis)
+
+    def place_axis(self, axis: str) -> None:
+        """The offsets of an axis of inner sequences: of the words of a step, or of each sequence."""
+        if axis not in self.axes:
+            table = "where" if axis == STEPS[-1] else "owner"
+            self.axes[axis] = Axis(axis, self.word("offsets"), table)
+
     def place_inputs(self) -> list[tuple[int, Field]]:
         """A field for every input, and a word for every array: those to copy to the block."""
         inputs: list[tuple[int, Field]] = []
@@ -170,9 +186,8 @@ class Lowering:
         type_ = self.net.type_of(number)
         padded = -(-max(type_.size, 1) // self.width) * self.width
         # In a step the words of a step are one axis behind its rows.
-        axis, table = (type_.extent[-1], "owner") if kind == "statics" else (STEPS[-1], "where")
-        if axis not in self.axes:
-            self.axes[axis] = Axis(axis, self.word("offsets"), table)
+        axis = type_.extent[-1] if kind == "statics" else STEPS[-1]
+        self.place_axis(axis)
         self.words_outside.append(Words(axis, self.word(kind), type_, padded))
         self.sources[number] = self.words_outside[-1].field
 
