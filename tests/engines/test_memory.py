@@ -1,6 +1,8 @@
 """Memory for machine code: zeroed where it is promised, apart, and used again."""
 
-from stepnet.engines.llvm.machine.memory import MOSTLY_FULL, Pool, Rows, Together, aligned
+import pytest
+
+from stepnet.engines.llvm.machine.memory import HUGE, MOSTLY_FULL, Pool, Rows, Together, aligned
 
 
 def test_what_is_given_back_is_taken_again_and_zeroed() -> None:
@@ -70,3 +72,9 @@ def test_large_results_have_their_memory_as_long_as_one_of_them_is_there() -> No
     assert (view == 1).all()
     del view
     assert layout.new()[0].ctypes.data == begin
+
+
+def test_memory_that_the_system_does_not_have_is_an_error_of_memory() -> None:
+    with pytest.raises(MemoryError, match=rf"^the system has no memory for {2**60 + HUGE} bytes more$"):
+        aligned(2**60)
+    assert not aligned(2**20).any()

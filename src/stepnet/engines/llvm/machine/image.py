@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from stepnet.engines.llvm.machine.memory import mapped
+
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION = struct.Struct("<IIQQQQIIQQ")
 SYMBOL = struct.Struct("<IBBHQQ")
@@ -129,7 +131,7 @@ class Image:
 
         addresses: where a function of another library is, by its name.
         """
-        memory = mmap.mmap(-1, max(self.size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = mapped(max(self.size, 1))
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for place, part in self.parts:
             memory[place : place + len(part)] = part
