@@ -70,6 +70,17 @@ def test_files_that_are_no_libraries(tmp_path: Path):
         load(tmp_path / "no.so", trust=True)
 
 
+def test_a_library_that_ends_early_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # The system's loader would end the process with a signal.
+    monkeypatch.setattr("stepnet.build.loaded.ctypes.CDLL", lambda path: pytest.fail(f"{path} was loaded"))
+    path = build(cell("gru", 3, 4), tmp_path, inputs=3).shared
+    whole = path.read_bytes()
+    for size in (64, 4096, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(FileError, match=f"the library has {size} of {len(whole)} bytes"):
+            load(path, trust=True)
+
+
 def test_weights_beside_are_found_and_checked(tmp_path: Path):
     made = build(cell("gru", 8, 4), tmp_path, inputs=8, weights="beside")
     assert made.weights is not None

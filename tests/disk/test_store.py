@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -328,12 +329,31 @@ def test_a_folder_that_is_not_private_is_not_cleared(cache: Path) -> None:
         ({"STEPNET_CACHE": "off"}, "STEPNET_CACHE is off"),
         ({"STEPNET_CACHE": "2"}, "STEPNET_CACHE is '2'; it is 0 or 1"),
         ({"STEPNET_CACHE_DIR": "here"}, "STEPNET_CACHE_DIR is 'here'; it is an absolute path"),
-        ({"STEPNET_CACHE_MB": "0"}, "STEPNET_CACHE_MB is '0'; it is a whole number from 1 on"),
-        ({"STEPNET_CACHE_MB": "1.5"}, "STEPNET_CACHE_MB is '1.5'; it is a whole number from 1 on"),
+        ({"STEPNET_CACHE_MB": "0"}, "STEPNET_CACHE_MB is '0'; it is a whole number from 1 to 999999999"),
+        ({"STEPNET_CACHE_MB": "1.5"}, "STEPNET_CACHE_MB is '1.5'; it is a whole number from 1 to 999999999"),
+        (
+            {"STEPNET_CACHE_MB": "9" * 5000},  # more digits than Python reads
+            f"STEPNET_CACHE_MB is '{'9' * 40}'; it is a whole number from 1 to 999999999",
+        ),
     ],
 )
 def test_settings(variables: dict[str, str], reason: str | None) -> None:
     assert Settings.of(variables).reason == reason
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="HOME is a variable of POSIX")
+@pytest.mark.parametrize("home", ["here", None])
+def test_a_home_that_is_not_known_is_not_the_current_folder(
+    monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    if home is None:  # and the user has no name, as in many containers
+        monkeypatch.delenv("HOME", raising=False)
+        monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    else:
+        monkeypatch.setenv("HOME", home)
+    reason = "no home folder is known, by HOME or otherwise; STEPNET_CACHE_DIR names a folder"
+    assert Settings.of({}).reason == reason
+    assert Settings.of({"STEPNET_CACHE_DIR": os.path.abspath("cache")}).reason is None
 
 
 def test_no_cache_is_used_with_wrong_settings(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

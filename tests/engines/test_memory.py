@@ -3,8 +3,17 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
-from stepnet.engines.llvm.machine.memory import MOSTLY_FULL, Held, Pool, Rows, Together, aligned
+from stepnet.engines.llvm.machine.memory import (
+    HUGE,
+    MOSTLY_FULL,
+    Held,
+    Pool,
+    Rows,
+    Together,
+    aligned,
+)
 
 
 def test_what_is_given_back_is_taken_again_and_zeroed() -> None:
@@ -95,3 +104,9 @@ def test_results_of_some_hundred_kilobytes_go_where_others_were_that_nobody_has_
     while not isinstance(base, Held):
         base = base.base
     assert 4 * 10**5 <= base.memory.nbytes < 5 * 10**5
+
+
+def test_memory_that_the_system_does_not_have_is_an_error_of_memory() -> None:
+    with pytest.raises(MemoryError, match=rf"^the system has no memory for {2**60 + HUGE} bytes more$"):
+        aligned(2**60)
+    assert not aligned(2**20).any()

@@ -20,7 +20,7 @@ from stepnet.build.description import ArrayText, Description
 from stepnet.build.library_code import CODE
 from stepnet.build.shared import SHARED
 from stepnet.build.targets import MACHINES
-from stepnet.engines.llvm.machine.elf import HEADER
+from stepnet.engines.llvm.machine.elf import HEADER, SECTION
 from stepnet.errors import FileError, InputError, LibraryError
 from stepnet.files.parquet import Runnable
 from stepnet.files.paths import existing
@@ -237,6 +237,14 @@ def library_name(path: Path, data: bytes) -> str:
         known = {number: name for name, number in MACHINES.items()}.get(machine, "another processor")
         raise FileError(
             f"{path}: the library is for Linux on {known}, and this is {sys.platform} on {platform.machine()}"
+        )
+    # The system's loader maps the file and does not look how long it is: to touch what is missing ends the
+    # process. The table of sections is the last part of a library that stepnet wrote.
+    _, _, _, _, _, _, table, *_, count, _ = HEADER.unpack_from(data)
+    if len(data) < table + SECTION.size * count:
+        raise FileError(
+            f"{path}: the library has {len(data)} of {table + SECTION.size * count} bytes: it was not copied "
+            "to its end; build or copy it again"
         )
     end = data.find(DESCRIBE + b"\0")
     name = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b""

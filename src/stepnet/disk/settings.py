@@ -6,6 +6,7 @@ STEPNET_CACHE_MB    how large it becomes, in megabytes
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from pathlib import Path
 OFF = ("0", "off", "no", "false")
 ON = ("", "1", "on", "yes", "true")
 MOST_MB = 256
+SHOWN = 40
+"""The most characters of a value in a message."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,9 @@ class Settings:
         """
         names = "STEPNET_CACHE", "STEPNET_CACHE_DIR", "STEPNET_CACHE_MB"
         used, folder, most = (variables.get(name, "").strip() for name in names)
-        megabytes = int(most) if most.isdecimal() else MOST_MB
+        is_number = re.fullmatch("0*[1-9][0-9]{0,8}", most) is not None
+        megabytes = int(most) if is_number else MOST_MB
+        chosen = Path(folder) if folder else usual_folder(variables)
         reason = None
         if used.lower() in OFF:
             reason = f"STEPNET_CACHE is {used}"
@@ -43,11 +48,13 @@ class Settings:
             reason = f"STEPNET_CACHE is {used!r}; it is 0 or 1"
         elif folder and not os.path.isabs(folder):
             reason = f"STEPNET_CACHE_DIR is {folder!r}; it is an absolute path"
-        elif most and not (most.isdecimal() and megabytes):
-            reason = f"STEPNET_CACHE_MB is {most!r}; it is a whole number from 1 on"
+        elif most and not is_number:
+            reason = f"STEPNET_CACHE_MB is {most[:SHOWN]!r}; it is a whole number from 1 to 999999999"
+        elif not chosen.is_absolute():
+            reason = "no home folder is known, by HOME or otherwise; STEPNET_CACHE_DIR names a folder"
         if reason is not None and used.lower() in OFF:
             return cls(None, megabytes * 2**20, reason)
-        return cls(Path(folder) if folder else usual_folder(variables), megabytes * 2**20, reason)
+        return cls(chosen, megabytes * 2**20, reason)
 
 
 def usual_folder(variables: Mapping[str, str]) -> Path:
@@ -55,6 +62,8 @@ def usual_folder(variables: Mapping[str, str]) -> Path:
 
     A library that knows more systems than these takes longer to import than compiled code to read, and there
     is no cache on others (see `folder`).
+
+    Where no home folder is known, it is a relative path, which is not used.
 
     >>> usual_folder({"XDG_CACHE_HOME": "/data/caches"}).name
     'stepnet'

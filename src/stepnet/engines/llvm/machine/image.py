@@ -27,6 +27,7 @@ from stepnet.engines.llvm.machine.elf import (
     ObjectFile,
     Relocation,
 )
+from stepnet.engines.llvm.machine.memory import mapped
 
 ADDRESS = struct.Struct("<Q")
 ABSOLUTE = 1
@@ -96,7 +97,7 @@ class Image(NamedTuple):
 
         address_of: where a function of another library is, by its name.
         """
-        memory = mmap.mmap(-1, max(self.size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = mapped(max(self.size, 1))
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         for place, part in self.parts:
             memory[place : place + len(part)] = part

@@ -12,9 +12,11 @@ The memory is private to the process: after a fork, parent and child each have t
 """
 
 import ctypes
+import errno
 import mmap
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from math import prod
 from typing import Any, cast
@@ -42,11 +44,22 @@ def aligned(size: int) -> Array:
         memory = np.zeros(size + PAGE, np.uint8)
         start = -memory.ctypes.data % PAGE
         return memory[start : start + size]
-    pages = mmap.mmap(-1, -(-size // HUGE) * HUGE + HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pages.madvise(mmap.MADV_HUGEPAGE)
+    pages = mapped(-(-size // HUGE) * HUGE + HUGE)
+    with suppress(OSError):  # a hint, which a system without huge pages does not take
+        pages.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(pages, np.uint8)
     start = -memory.ctypes.data % HUGE
     return memory[start : start + size]
+
+
+def mapped(size: int) -> mmap.mmap:
+    """So many zeroed bytes of the system's pages; raises `MemoryError` where it has none, as NumPy does."""
+    try:
+        return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(f"the system has no memory for {size} bytes more") from None
 
 
 class Held:

@@ -10,6 +10,7 @@ from functools import cache
 from itertools import takewhile
 
 import llvmlite
+import numpy as np
 
 from stepnet.disk import store
 from stepnet.disk.data import Form
@@ -86,7 +87,14 @@ def available_targets() -> tuple[Target, ...]:
 
 
 def processor() -> str | None:
-    """A text that is the same as long as this computer runs on this processor; None where none is known."""
+    """A text that is the same as long as this computer runs on this processor; None where none is known.
+
+    An emulator, such as Valgrind, runs a process on another processor than the one that the system describes.
+    So what the processor itself says is a part of the text, as NumPy has read it.
+    """
+    features = getattr(np._core._multiarray_umath, "__cpu_features__", None)  # pyright: ignore
+    if features is None:
+        return None
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             booted = file.read()
@@ -94,7 +102,8 @@ def processor() -> str | None:
             lines = list(takewhile(str.strip, file))  # of the first processor
     except OSError:
         return None
-    return booted + "".join(line for line in lines if "MHz" not in line)
+    described = "".join(line for line in lines if "MHz" not in line)
+    return booted + described + " ".join(sorted(name for name, is_there in features.items() if is_there))
 
 
 def targets() -> tuple[Target, ...]:
