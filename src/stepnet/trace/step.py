@@ -247,6 +247,12 @@ def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any
         names = {}
     extras: dict[str, Any] = {}
     if "statics" in names:
+        if statics is None and names["statics"].default is inspect.Parameter.empty:
+            raise InputError(
+                "the step has a parameter `statics`, and no statics were given: the call takes statics=, and "
+                "RNN takes their features as statics= beside inputs=; a step that can do without has a default, "
+                "statics=None"
+            )
         extras["statics"] = statics
     if "index" in names:
         extras["index"] = Traced(builder, builder.add("index"))
