@@ -63,3 +63,20 @@ def test_layers_are_replaced_in_place_and_back():
 def test_what_is_no_module_is_refused():
     with pytest.raises(InputError, match=r"accelerate takes a torch\.nn\.Module, not a list"):
         stepnet.torch.accelerate([])
+
+
+def test_undone_beneath_a_class_that_pytorch_derived_meanwhile() -> None:
+    """`parametrize` gives a module a class of its own, and takes the base of it when it is removed."""
+    from torch.nn.utils import parametrizations, parametrize
+
+    layer = torch.nn.GRU(3, 4)
+    done = stepnet.torch.accelerate(layer)
+    parametrizations.weight_norm(layer, "weight_hh_l0")
+    x = torch.randn(5, 2, 3)
+    ours, _ = layer(x)
+    done.undo()
+    assert not isinstance(layer, stepnet.torch.GRU)
+    assert isinstance(layer, torch.nn.GRU)
+    assert torch.allclose(layer(x)[0], ours, atol=1e-5)
+    parametrize.remove_parametrizations(layer, "weight_hh_l0")
+    assert type(layer) is torch.nn.GRU
