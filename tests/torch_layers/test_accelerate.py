@@ -80,3 +80,22 @@ def test_undone_beneath_a_class_that_pytorch_derived_meanwhile() -> None:
     assert torch.allclose(layer(x)[0], ours, atol=1e-5)
     parametrize.remove_parametrizations(layer, "weight_hh_l0")
     assert type(layer) is torch.nn.GRU
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_trace_of_torchscript_holds_the_operators_of_pytorch() -> None:
+    """What a trace records of stepnet's would keep the sizes of its example."""
+
+    class Both(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.cell = torch.nn.GRU(3, 4, batch_first=True), torch.nn.LSTMCell(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.cell(self.layer(x)[0][:, -1])[0]
+
+    model, example, others = Both(), torch.randn(2, 5, 3), torch.randn(3, 7, 3)
+    expected = model(others)
+    stepnet.torch.accelerate(model)
+    traced = torch.jit.trace(model, example, check_trace=False)
+    assert torch.allclose(traced(others), expected, atol=1e-5)

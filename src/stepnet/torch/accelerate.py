@@ -51,7 +51,9 @@ def as_theirs(kind: type) -> type:
     bases = tuple(theirs.get(base, base) for base in kind.__bases__)
     if bases == kind.__bases__:
         return kind
-    return type(kind.__name__, bases, {name: value for name, value in vars(kind).items() if name != "__dict__"})
+    return type(
+        kind.__name__, bases, {name: value for name, value in vars(kind).items() if name != "__dict__"}
+    )
 
 
 def accelerate(model: Any) -> Accelerated:
