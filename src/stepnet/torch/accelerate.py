@@ -32,7 +32,7 @@ class Accelerated:
     def undo(self) -> None:
         """Makes the layers torch.nn's again."""
         for module in self.replaced.values():
-            module.__class__ = as_theirs(type(module))
+            module.__class__ = as_theirs(cast("Any", type(module)))
 
     def __str__(self) -> str:
         lines = [f"{name or 'the model'}: {type(module).__name__}" for name, module in self.replaced.items()]
@@ -41,14 +41,14 @@ class Accelerated:
         )
 
 
-def as_theirs(kind: type) -> type:
+def as_theirs(kind: Any) -> Any:
     """torch.nn's class for one of stepnet's. PyTorch may have derived a class for the one module since, as
     `torch.nn.utils.parametrize` does: then the same class on the base of torch.nn.
     """
-    theirs = {ours: theirs for theirs, ours in OURS.items()}
+    theirs: dict[Any, Any] = {ours: theirs for theirs, ours in OURS.items()}
     if kind in theirs:
         return theirs[kind]
-    bases = tuple(theirs.get(base, base) for base in kind.__bases__)
+    bases: tuple[Any, ...] = tuple(theirs.get(base, base) for base in kind.__bases__)
     if bases == kind.__bases__:
         return kind
     return type(
