@@ -51,9 +51,9 @@ def as_theirs(kind: Any) -> Any:
     bases: tuple[Any, ...] = tuple(theirs.get(base, base) for base in kind.__bases__)
     if bases == kind.__bases__:
         return kind
-    return type(
-        kind.__name__, bases, {name: value for name, value in vars(kind).items() if name != "__dict__"}
-    )
+    own: dict[str, Any] = dict(kind.__dict__)
+    own.pop("__dict__", None)
+    return type(kind.__name__, bases, own)
 
 
 def accelerate(model: Any) -> Accelerated:
