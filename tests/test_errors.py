@@ -449,6 +449,14 @@ def test_an_output_that_is_no_value() -> None:
         sn.RNN(lambda x, h, p: (object(), h), memory=4, inputs=4)
 
 
+@pytest.mark.parametrize("inputs", [None, 4])
+def test_statics_that_the_step_takes_and_nobody_gives(inputs: int | None) -> None:
+    with pytest.raises(InputError, match="the step has a parameter `statics`, and no statics were given"):
+        sn.RNN(lambda x, h, p, statics: (x, h * statics["mask"]), memory=4, inputs=inputs)(np.ones((1, 2, 4)))
+    optional = sn.RNN(lambda x, h, p, statics=None: (x, h if statics is None else statics), memory=4)
+    assert optional(np.ones((1, 2, 4)))[1].tolist() == [[0, 0, 0, 0]]
+
+
 def test_statics_that_the_step_does_not_take() -> None:
     with pytest.raises(InputError, match="statics were given, but the step has no parameter named `statics`"):
         sn.RNN(lambda x, h, p: (x, h), memory=4, inputs=4, statics=2)

@@ -255,6 +255,23 @@ def test_sampling_with_the_smallest_and_largest_numbers() -> None:
     assert sn.sampling(top_k=2)(np.zeros((2, 3)), random[[0, 3]]).tolist() == [0, 1], "equals in their order"
 
 
+@pytest.mark.parametrize("size", [1.0, 1e300])
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.9}, {"top_k": 2, "top_p": 1.0}])
+def test_no_temperature_is_too_low_for_the_scores(size: float, options: dict[str, Any]) -> None:
+    """Scores are divided by it: by 1e-308 they would be infinite."""
+    params = {**weights(), "V": weights()["V"] * size}
+    sampler = sn.sampling(1e-308, **options)
+    best = sn.generate(model(params), [0, 1, 2], max_steps=6)
+    for engine in ("interpret", "llvm"):
+        drawn = sn.generate(model(params), [0, 1, 2], max_steps=6, sampler=sampler, engine=engine)
+        assert lists(drawn) == lists(best), engine
+
+
+def test_scores_of_unsigned_numbers_are_ranked() -> None:
+    scores = np.array([[0, 30, 60], [90, 0, 30]], "uint8")
+    assert sn.sampling(top_k=1)(scores, np.array([0.5, 0.5])).tolist() == [2, 0]
+
+
 def test_drawn_sequences_have_the_probabilities_of_the_model() -> None:
     """All sequences of two symbols, by the products of their probabilities."""
     params, count = weights(1, 3), 6000

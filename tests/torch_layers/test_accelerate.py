@@ -63,3 +63,39 @@ def test_layers_are_replaced_in_place_and_back():
 def test_what_is_no_module_is_refused():
     with pytest.raises(InputError, match=r"accelerate takes a torch\.nn\.Module, not a list"):
         stepnet.torch.accelerate([])
+
+
+def test_undone_beneath_a_class_that_pytorch_derived_meanwhile() -> None:
+    """`parametrize` gives a module a class of its own, and takes the base of it when it is removed."""
+    from torch.nn.utils import parametrizations, parametrize
+
+    layer = torch.nn.GRU(3, 4)
+    done = stepnet.torch.accelerate(layer)
+    parametrizations.weight_norm(layer, "weight_hh_l0")
+    x = torch.randn(5, 2, 3)
+    ours, _ = layer(x)
+    done.undo()
+    assert not isinstance(layer, stepnet.torch.GRU)
+    assert isinstance(layer, torch.nn.GRU)
+    assert torch.allclose(layer(x)[0], ours, atol=1e-5)
+    parametrize.remove_parametrizations(layer, "weight_hh_l0")
+    assert type(layer) is torch.nn.GRU
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_a_trace_of_torchscript_holds_the_operators_of_pytorch() -> None:
+    """What a trace records of stepnet's would keep the sizes of its example."""
+
+    class Both(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.cell = torch.nn.GRU(3, 4, batch_first=True), torch.nn.LSTMCell(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.cell(self.layer(x)[0][:, -1])[0]
+
+    model, example, others = Both(), torch.randn(2, 5, 3), torch.randn(3, 7, 3)
+    expected = model(others)
+    stepnet.torch.accelerate(model)
+    traced = torch.jit.trace(model, example, check_trace=False)
+    assert torch.allclose(traced(others), expected, atol=1e-5)

@@ -24,9 +24,12 @@ class Sampling:
 
     def __call__(self, scores: Array, random: Array) -> Array:
         """The symbols [rows] for scores [rows, symbols] and random numbers [rows]."""
-        order = np.argsort(-scores, axis=-1, kind="stable")
-        ordered = np.take_along_axis(scores, order, axis=-1).astype(np.float64)
-        weights = np.exp(log_softmax(ordered / self.temperature))
+        known = scores.astype(np.float64)  # first: whole numbers may have no negative
+        order = np.argsort(-known, axis=-1, kind="stable")
+        ordered = np.take_along_axis(known, order, axis=-1)
+        with np.errstate(over="ignore"):  # far below the highest score the weight is 0
+            weights = np.exp((ordered - ordered[:, :1]) / self.temperature)
+        weights /= weights.sum(axis=-1, keepdims=True)
         if self.top_p is not None:
             weights = np.where(np.cumsum(weights, axis=-1) - weights < self.top_p, weights, 0)
         sums = np.cumsum(weights[:, : self.top_k], axis=-1)
@@ -41,8 +44,7 @@ class Sampling:
         places = np.arange(count)
         above = (other > mine) | ((other == mine) & (places[None, :] < places[:, None]))
         rank = np.sum(above.astype(np.int64), axis=-1)
-        away = known / self.temperature
-        weights: Any = np.exp(away - np.max(away, axis=-1, keepdims=True))
+        weights: Any = np.exp((known - np.max(known, axis=-1, keepdims=True)) / self.temperature)
         weights = weights / np.sum(weights, axis=-1, keepdims=True)
         if self.top_p is not None:
             weights = np.where(sum_of(weights, above) < self.top_p, weights, 0.0)
@@ -88,9 +90,3 @@ def sampling(temperature: float = 1.0, top_k: int | None = None, top_p: float | 
     if top_p is not None:
         top_p = number(top_p, "top_p is a probability above 0", lambda value: 0 < value <= 1)
     return Sampling(warm, top_k, top_p)
-
-
-def log_softmax(scores: Array) -> Array:
-    """The logarithm of the softmax of scores, float64, along the last axis."""
-    away = scores.astype(np.float64) - scores.max(axis=-1, keepdims=True)
-    return away - np.log(np.exp(away).sum(axis=-1, keepdims=True))

@@ -31,15 +31,29 @@ class Accelerated:
 
     def undo(self) -> None:
         """Makes the layers torch.nn's again."""
-        theirs = {ours: theirs for theirs, ours in OURS.items()}
         for module in self.replaced.values():
-            module.__class__ = theirs.get(type(module), type(module))
+            module.__class__ = as_theirs(cast("Any", type(module)))
 
     def __str__(self) -> str:
         lines = [f"{name or 'the model'}: {type(module).__name__}" for name, module in self.replaced.items()]
         return "\n".join(
             [*lines, *(f"{name or 'the model'}: left, {why}" for name, why in self.left.items())]
         )
+
+
+def as_theirs(kind: Any) -> Any:
+    """torch.nn's class for one of stepnet's. PyTorch may have derived a class for the one module since, as
+    `torch.nn.utils.parametrize` does: then the same class on the base of torch.nn.
+    """
+    theirs: dict[Any, Any] = {ours: theirs for theirs, ours in OURS.items()}
+    if kind in theirs:
+        return theirs[kind]
+    bases: tuple[Any, ...] = tuple(theirs.get(base, base) for base in kind.__bases__)
+    if bases == kind.__bases__:
+        return kind
+    own: dict[str, Any] = dict(kind.__dict__)
+    own.pop("__dict__", None)
+    return type(kind.__name__, bases, own)
 
 
 def accelerate(model: Any) -> Accelerated:

@@ -35,7 +35,7 @@ class Layer:
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         """The outputs and the last states. See the class in torch.nn."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
-        if data_of(input).device.type != "cpu":
+        if data_of(input).device.type != "cpu" or torch.jit.is_tracing():  # a trace holds torch.nn's operator
             return theirs(input, hx)
         run = answer if torch.compiler.is_compiling() else untraced(answer)
         return run(self, theirs, input, hx)

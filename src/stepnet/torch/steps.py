@@ -29,8 +29,8 @@ class Step:
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, input, hx)
-        if input.device.type != "cpu" or not fits(self, mode, input, states):
-            return theirs(input, hx)  # PyTorch reports the error
+        if input.device.type != "cpu" or torch.jit.is_tracing() or not fits(self, mode, input, states):
+            return theirs(input, hx)  # PyTorch reports the error; a trace holds torch.nn's operator
         run = following if torch.compiler.is_compiling() else untraced(following)
         last = run(self, mode, input, states)
         return tuple(last) if mode == "LSTM" else last[0]

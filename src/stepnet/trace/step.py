@@ -5,7 +5,7 @@ then the next value of each memory.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, cast
@@ -241,12 +241,19 @@ def blank(structure: Any) -> Any:
 
 def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any]:
     """The arguments `statics` and `index`, for a step that has parameters of these names."""
+    names: Mapping[str, inspect.Parameter]
     try:
         names = inspect.signature(step).parameters
     except (TypeError, ValueError):
         names = {}
     extras: dict[str, Any] = {}
     if "statics" in names:
+        if statics is None and names["statics"].default is inspect.Parameter.empty:
+            raise InputError(
+                "the step has a parameter `statics`, and no statics were given: the call takes statics=, and "
+                "RNN takes their features as statics= beside inputs=; a step that also runs without them has "
+                "the default statics=None"
+            )
         extras["statics"] = statics
     if "index" in names:
         extras["index"] = Traced(builder, builder.add("index"))
