@@ -1,5 +1,7 @@
 """`accelerate` replaces the layers of a model in place, says what it did, and is undone."""
 
+from typing import Any
+
 import pytest
 import torch
 from layer_cases import BATCH, HIDDEN, INPUTS, STEPS, assert_same, numbers
@@ -97,5 +99,5 @@ def test_a_trace_of_torchscript_holds_the_operators_of_pytorch() -> None:
     model, example, others = Both(), torch.randn(2, 5, 3), torch.randn(3, 7, 3)
     expected = model(others)
     stepnet.torch.accelerate(model)
-    traced = torch.jit.trace(model, example, check_trace=False)
+    traced: Any = torch.jit.trace(model, example, check_trace=False)
     assert torch.allclose(traced(others), expected, atol=1e-5)
