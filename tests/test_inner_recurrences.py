@@ -179,15 +179,8 @@ def nestings(axis: str, reading: str) -> st.SearchStrategy[Nesting]:
     )
 
 
-@pytest.mark.long(every=2)
-@pytest.mark.parametrize("axis", ["words", "keys"])
-@pytest.mark.parametrize("reading", READINGS)
-@settings(max_examples=2)
-@given(data=st.data(), dtype=st.sampled_from(["float32", "float64"]), rows=st.integers(1, 12))
-def test_nestings_are_what_the_interpreter_gives(
-    reading: str, axis: str, data: st.DataObject, dtype: str, rows: int
-):
-    nesting = data.draw(nestings(axis, reading))
+def assert_right(nesting: Nesting, dtype: str, rows: int) -> None:
+    """Asserts that machine code gives what the interpreter does, and the same bits in any company."""
     given, rnn = Given.random(nesting, rows), nesting.rnn(dtype)
     outputs, final = call(rnn, given.of(dtype), engine="llvm")
     assert is_whole(rnn)
@@ -203,6 +196,35 @@ def test_nestings_are_what_the_interpreter_gives(
         for chosen in (slice(0, 1), slice(rows // 2, rows)):
             alone, end = call(rnn, given.of(dtype, chosen))
             assert_same_bits([alone, end], [{n: o[chosen] for n, o in outputs.items()}, final[chosen]])
+
+
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize("axis", ["words", "keys"])
+@pytest.mark.parametrize("reading", READINGS)
+@settings(max_examples=2)
+@given(data=st.data(), dtype=st.sampled_from(["float32", "float64"]), rows=st.integers(1, 12))
+def test_nestings_are_what_the_interpreter_gives(
+    reading: str, axis: str, data: st.DataObject, dtype: str, rows: int
+):
+    assert_right(data.draw(nestings(axis, reading)), dtype, rows)
+
+
+def nested(axis: str, reading: str, starts: str, reverse: bool) -> Nesting:
+    """A nesting that has everything, along an axis."""
+    return Nesting(3, 5, 17, 33, axis, starts, True, True, reverse, False, reading, 7)
+
+
+@pytest.mark.parametrize(
+    "nesting",
+    [
+        nested("words", "attended", "part", reverse=True),
+        nested("keys", "joined", "memory", reverse=True),
+        nested("words", "first", "memory", reverse=False),
+    ],
+    ids=["words", "keys", "forwards"],
+)
+def test_a_nesting_with_everything_is_what_the_interpreter_gives(nesting: Nesting):
+    assert_right(nesting, "float32", 9)
 
 
 # ---- one thing at a time -----------------------------------------------------------------------------------
