@@ -71,6 +71,7 @@ class Nesting:
             c, total = memory["c"], memory["total"]
             gates = x @ p["W"] + c @ p["R"]
             z, n = 1 / (1 + np.exp(-gates[:, : self.inner])), np.tanh(gates[:, self.inner :])
+            n = n + x[:, -1:] * c  # words as they were given, beside products of them
             n = n + np.tanh(statics @ p["H"]) if self.reads else n
             n = n + (index[:, None] % 3).astype(c.dtype) if self.counts else n
             total = total + (1 if index is None else index)
