@@ -2,7 +2,7 @@
 interpreter in float64, alone and together, and with any number of threads.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -231,29 +231,50 @@ def test_a_nesting_with_everything_is_what_the_interpreter_gives(nesting: Nestin
 # ---- one thing at a time -----------------------------------------------------------------------------------
 
 
-def test_a_table_is_read_at_inner_steps_and_integers_outside_are_refused():
+def reader(reverse: bool = False) -> tuple[sn.RNN, Callable[[int, Array], Array]]:
+    """A recurrence whose inner one reads a table of three rows, and the step of that."""
+
     def word(symbol: Any, c: Any, p: Any) -> Any:
         c = np.tanh(p["table"][symbol] + c @ p["R"])
         return c, c
 
     random = np.random.default_rng(4)
     params = {"table": random.normal(size=(3, 5)), "R": random.normal(size=(5, 5))}
-    words = sn.RNN(word, params, memory=5)
+    words = sn.RNN(word, params, memory=sn.Spec(5, "float64"), reverse=reverse)
 
     def step(symbols: Any, h: Any, p: Any) -> Any:
         _, h = words(symbols, initial=h)
         return h, h
 
-    symbols = sn.Ragged(np.array([0, 2, 1, 2]), (np.array([0, 2]), np.array([0, 3, 4])))
     rnn = sn.RNN(step, memory=sn.Spec(5, "float64"))
+    return rnn, lambda symbol, c: word(np.array([symbol]), c, params)[1]
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 2), (1, 2, 0, 2)], ids=["forwards", "reverse"])
+def test_a_table_is_read_at_inner_steps_and_integers_outside_are_refused(order: tuple[int, ...]):
+    rnn, word = reader(reverse=order[0] == 1)
+    symbols = sn.Ragged(np.array([0, 2, 1, 2]), (np.array([0, 2]), np.array([0, 3, 4])))
     _, final = rnn(symbols, engine="llvm")
     assert is_whole(rnn)
     c = np.zeros((1, 5))
-    for symbol in (0, 2, 1, 2):
-        c, _ = word(np.array([symbol]), c, params)
+    for symbol in order:
+        c = word(symbol, c)
     assert_close(final, c, 4, 5)
     with pytest.raises(InputError, match="outside the rows of the parameter"):
         rnn(symbols.with_values(np.array([0, 2, 1, 3])), engine="llvm")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_no_word_outside_a_row_is_read(reverse: bool):
+    rnn, word = reader(reverse)
+    memory = np.array([99, 0, 2, 1, 2, 99, 99])
+    symbols = sn.Ragged(memory[1:5], (np.arange(4), np.array([0, 1, 3, 4])))
+    _, final = rnn(symbols, engine="llvm")
+    for row, own in enumerate(symbols.to_list()):
+        c = np.zeros((1, 5))
+        for symbol in own[0][::-1] if reverse else own[0]:
+            c = word(symbol, c)
+        assert_close(final[row : row + 1], c, 2, 5)
 
 
 def test_inner_sequences_of_inner_sequences_run_part_by_part():

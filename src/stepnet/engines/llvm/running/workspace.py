@@ -71,7 +71,7 @@ class Workspace:
             "block": rows * strides["block"],
             "nowhere": strides["nowhere"],
             "words": together * room * words,
-            "kept_words": slots * room * kept_words,
+            "kept_words": lanes * room * kept_words,
         }
         for name in ("now", "next", "lane"):
             parts[f"inner_{name}"] = slots * strides.get(f"inner {name}", 0)
