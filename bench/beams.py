@@ -1,8 +1,8 @@
 """How long a step of beam search takes beside one of `generate`, which keeps nothing but the best symbol.
 
-    python bench/beams.py                   a table
-    python bench/beams.py --rounds 51       with more turns for each
-    python bench/beams.py --json
+    python -m bench.beams                   a table
+    python -m bench.beams --rounds 51       with more turns for each
+    python -m bench.beams --json
 
 A GRU over symbols, float32, with an embedding before it and a dense layer behind it. A search with so many
 beams behind each start is set beside `generate` over as many sequences as there are beams in all, whose
@@ -26,6 +26,7 @@ from rich.progress import track
 from rich.table import Table
 
 import stepnet as sn
+from bench import one_step
 from stepnet import cells
 
 MOST = 1.5
@@ -60,18 +61,12 @@ class Found:
 def language(hidden: int, symbols: int) -> sn.RNN:
     """A GRU over symbols that gives scores of the next ones."""
     random = np.random.default_rng(0)
-    gru = cells.CELLS["gru"].parameters(hidden, hidden)
     params: dict[str, Any] = {
         "embedding": random.standard_normal((symbols, hidden), np.float32),
-        "gru": gru,
+        "cell": cells.CELLS["gru"].parameters(hidden, hidden),
         "dense": random.standard_normal((hidden, symbols), np.float32),
     }
-
-    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
-        _, h = cells.gru(p["embedding"][x], h, p["gru"])
-        return h @ p["dense"], h
-
-    return sn.RNN(step, params, memory=hidden, inputs=sn.Spec((), np.int64))
+    return one_step.symbols("gru", params, hidden)
 
 
 def step_seconds(calls: list[Callable[[Feed], Any]], rounds: int) -> list[float]:

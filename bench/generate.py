@@ -1,8 +1,8 @@
 """How long a symbol takes that a model of characters writes, beside onnxruntime and PyTorch.
 
-    python bench/generate.py                  a table
-    python bench/generate.py --rounds 51      with more turns for each
-    python bench/generate.py --json
+    python -m bench.generate                  a table
+    python -m bench.generate --rounds 51      with more turns for each
+    python -m bench.generate --json
 
 An embedding, a GRU or an LSTM, and a dense layer over 100 symbols, float32. From one symbol for each
 sequence on, the best symbol is written 200 times, and nothing stops. `machine code` is `sn.generate`; `step
@@ -28,7 +28,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 import typer
 from rich.console import Console
@@ -36,6 +35,8 @@ from rich.progress import track
 from rich.table import Table
 
 import stepnet as sn
+from bench import one_step
+from bench.one_step import STATES
 from stepnet import cells
 from stepnet.engines.threads import threads
 
@@ -43,7 +44,6 @@ Array = np.ndarray
 CASES = (("gru", 256), ("lstm", 512))
 ROWS, SYMBOLS, STEPS = (1, 16), 100, 200
 OURS, STEPPED = "machine code", "step by step"
-STATES = {"gru": ("h",), "lstm": ("h", "c")}
 PAUSE = 0.02  # seconds between turns: the threads of the one before may spin for a while
 WIDE = 140
 Write = Callable[[], Array]
@@ -64,21 +64,9 @@ class Model:
         made: dict[str, Any] = {name: random.standard_normal(s, np.float32) for name, s in shapes.items()}
         return {**made, "cell": dict(cells.CELLS[self.cell].parameters(self.hidden, self.hidden))}
 
-    def in_layout(self, framework: str) -> dict[str, Array]:
-        """The cell's parameters as a framework has them."""
-        name = f"stepnet.{self.cell}"
-        return dict(sn.convert(self.params["cell"], name, f"{framework}.{self.cell}").arrays)
-
     def rnn(self) -> sn.RNN:
         """The model as a recurrence from symbols to scores."""
-        cell = {"gru": cells.gru, "lstm": cells.lstm}[self.cell]
-
-        def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
-            h, memory = cell(p["embedding"][x], memory, p["cell"])
-            return h @ p["dense"], memory
-
-        memory: Any = self.hidden if self.cell == "gru" else {"h": self.hidden, "c": self.hidden}
-        return sn.RNN(step, self.params, memory=memory, inputs=sn.Spec((), np.int64))
+        return one_step.symbols(self.cell, self.params, self.hidden)
 
 
 @dataclass(frozen=True)
@@ -96,9 +84,7 @@ class Measured:
 
     def ratio(self, other: str) -> float:
         """How many times our time another way takes."""
-        return median(
-            theirs / ours for ours, theirs in zip(self.seconds[OURS], self.seconds[other], strict=True)
-        )
+        return one_step.ratio(self.seconds[OURS], self.seconds[other])
 
 
 # ---- the ways ----------------------------------------------------------------------------------------------
@@ -116,50 +102,31 @@ def ours(model: Model, start: Array) -> dict[str, Write]:
 
 def step_model(model: Model, rows: int) -> bytes:
     """One step as a model of ONNX: symbols [rows] and states -> symbols [rows] and new states."""
-    helper, numbers = onnx.helper, onnx.numpy_helper
-    states, params = STATES[model.cell], model.params
-    new = [f"new_{name}" for name in states]
-    options = {"linear_before_reset": 1} if model.cell == "gru" else {}
+    helper, states, params = onnx.helper, STATES[model.cell], model.params
     nodes = [
         helper.make_node("Gather", ["embedding", "symbol"], ["x"]),
         helper.make_node("Unsqueeze", ["x", "zero"], ["steps"]),
-        helper.make_node(
-            model.cell.upper(),
-            ["steps", "W", "R", "B", "", *states],
-            ["", *new],
-            hidden_size=model.hidden,
-            **options,
-        ),
+        one_step.node(model.cell, "steps", model.hidden),
         helper.make_node("Squeeze", ["new_h", "zero"], ["last"]),
         helper.make_node("MatMul", ["last", "dense"], ["scores"]),
         helper.make_node("ArgMax", ["scores"], ["new_symbol"], axis=1, keepdims=0),
     ]
-    arrays = {**model.in_layout("onnx"), "embedding": params["embedding"], "dense": params["dense"]}
-    arrays["zero"] = np.zeros(1, np.int64)
+    arrays = one_step.in_layout(model.cell, params["cell"], "onnx")
+    arrays |= {name: params[name] for name in ("embedding", "dense")} | {"zero": np.zeros(1, np.int64)}
 
     def value(name: str) -> Any:
         if name.endswith("symbol"):
             return helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [rows])
         return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, rows, model.hidden])
 
-    graph = helper.make_graph(
-        nodes,
-        model.cell,
-        [value(name) for name in ("symbol", *states)],
-        [value(name) for name in ("new_symbol", *new)],
-        [numbers.from_array(array, name) for name, array in arrays.items()],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
-    return made.SerializeToString()
+    inputs = [value(name) for name in ("symbol", *states)]
+    results = [value(f"new_{name}") for name in ("symbol", *states)]
+    return one_step.model(nodes, inputs, results, arrays)
 
 
 def with_onnxruntime(model: Model, start: Array, count: int) -> Write:
     """onnxruntime with so many threads: two bindings, what one writes is what the other reads."""
-    options, rows = onnxruntime.SessionOptions(), len(start)
-    options.intra_op_num_threads, options.inter_op_num_threads = count, 1
-    session = onnxruntime.InferenceSession(
-        step_model(model, rows), options, providers=["CPUExecutionProvider"]
-    )
+    rows = len(start)
     shape = 1, rows, model.hidden
     memory = [
         {"symbol": np.zeros(rows, np.int64)}
@@ -167,22 +134,15 @@ def with_onnxruntime(model: Model, start: Array, count: int) -> Write:
         for _ in range(2)
     ]
 
-    def bound(old: dict[str, Array], new: dict[str, Array]) -> Any:
-        binding, share = session.io_binding(), onnxruntime.OrtValue.ortvalue_from_numpy
-        for name in old:
-            binding.bind_ortvalue_input(name, share(old[name]))
-            binding.bind_ortvalue_output(f"new_{name}", share(new[name]))
-        return binding
-
-    bindings = [bound(*memory), bound(*reversed(memory))]
-    written, run = np.zeros((STEPS, rows), np.int64), session.run_with_iobinding
+    runs = one_step.bindings(one_step.session(step_model(model, rows), count), memory, {})
+    written = np.zeros((STEPS, rows), np.int64)
 
     def write() -> Array:
         for array in memory[0].values():
             array[...] = 0
         memory[0]["symbol"][...] = start
         for step in range(STEPS):
-            run(bindings[step % 2])
+            runs[step % 2]()
             written[step] = memory[1 - step % 2]["symbol"]
         return written.T.copy()
 
@@ -191,9 +151,7 @@ def with_onnxruntime(model: Model, start: Array, count: int) -> Write:
 
 def with_torch(model: Model, start: Array) -> Write:
     """PyTorch's cell between an embedding and a dense layer."""
-    cell = {"gru": torch.nn.GRUCell, "lstm": torch.nn.LSTMCell}[model.cell](model.hidden, model.hidden)
-    weights = {name.removesuffix("_l0"): array for name, array in model.in_layout("torch").items()}
-    cell.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    cell = one_step.torch_cell(model.cell, model.params["cell"], model.hidden, model.hidden)
     embedding, dense = (torch.from_numpy(model.params[name]) for name in ("embedding", "dense"))
     first = torch.from_numpy(start)
 

@@ -1,8 +1,8 @@
 """How near the products of a recurrence come to what the processor can do: multiply-adds, and weights read.
 
-    python bench/kernel.py                                            float32, two cells, all sizes
-    python bench/kernel.py --cell lstm --batch 16 --hidden 64,128     some of them
-    python bench/kernel.py --target avx2 --threads 1                  other vectors, one thread
+    python -m bench.kernel                                            float32, two cells, all sizes
+    python -m bench.kernel --cell lstm --batch 16 --hidden 64,128     some of them
+    python -m bench.kernel --target avx2 --threads 1                  other vectors, one thread
 
 A GRU and an LSTM as wide as their inputs, 100 steps, stepnet alone in one process: turns of all cases
 alternate with measurements of the machine (bench/runtimes/machine.py), and the least time of each counts.

@@ -1,12 +1,14 @@
 """How well the estimate chooses how threads share a call: predicted and measured times of each way.
 
-    python bench/partition.py                        GRUs and LSTMs of 64 to 512 units, 1 to 16 sequences
-    python bench/partition.py --what one --hidden 64 --hidden 128 --cell gru --rounds 15
-    python bench/partition.py --json
+    python -m bench.partition                       all of the table KINDS
+    python -m bench.partition --what one --hidden 64 --hidden 128 --cell gru --rounds 15
+    python -m bench.partition --what layers         stacks: by one thread, layer by layer, as wavefronts
+    python -m bench.partition --what attention      decoders that attend to few keys, and to many
+    python -m bench.partition --json
 
-100 steps, float32, inputs as wide as the memory. All ways of all cases alternate, in turns of some
-milliseconds. The median turn counts, of those in which no other process took a processor. Threads that were
-late because of another process are used again from the next turn on.
+100 steps, float32, inputs as wide as the memory; those of decoders are of `bench/attention.py`. All ways of
+all cases alternate, in turns of some milliseconds. The median turn counts, of those in which no other process
+took a processor. Threads that were late because of another process are used again from the next turn on.
 `regret` is how much longer the chosen way takes than the best one, as the geometric mean over all cases.
 """
 
@@ -15,7 +17,7 @@ import resource
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import geometric_mean, median
 from typing import Annotated, Any, Literal
 
@@ -26,18 +28,19 @@ from rich.progress import track
 from rich.table import Table
 
 import stepnet as sn
+from bench.attention import Case as Decoder
+from bench.attention import decoder
 from stepnet import cells
-from stepnet.engines.llvm.running import chain, native
+from stepnet.engines.llvm.running import arrangement, native
 from stepnet.engines.llvm.threads.workers import CREW, Lateness
 from stepnet.engines.processors import processors
 from stepnet.plan import partition as model
 from stepnet.plan.load import Load, Machine, Size
-from stepnet.plan.partition import AtOnce, Partition, Way
+from stepnet.plan.partition import AtOnce, Partition, Wavefront, Way
 
 STEPS, TURN = 100, 4e-3
-HIDDEN, ROWS = (64, 128, 256, 512), (1, 2, 3, 4, 6, 8, 16)
 NAMES = {"alone": "one thread", "rows": "by rows", "units": "by units"}
-TURNS = {"turn": "one by one", "once": "at once"}
+TURNS = {"turn": "one by one", "once": "at once", "front": "wavefront"}
 
 
 @dataclass(frozen=True)
@@ -133,22 +136,42 @@ def made(cell: str, hidden: int, both: bool) -> sn.RNN | sn.Bidirectional:
     return sn.Bidirectional(ahead, cells.rnn(cell, parameters, reverse=True)) if both else ahead
 
 
+def inputs(hidden: int, rows: int) -> np.ndarray:
+    """The inputs of a call."""
+    return np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
+
+
 def one_case(cell: str, hidden: int, rows: int) -> Trial:
     """The ways of one recurrence."""
-    x = np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
-    seen: list[Partition] = []
-    choose = model.partition
+    x = inputs(hidden, rows)
+    return each_way(cell, hidden, rows, lambda: made(cell, hidden, both=False), lambda rnn: rnn(x))
 
-    def as_chosen(load: Load, size: Size, most: int, machine: Machine) -> Partition:
-        seen.append(choose(load, size, most, machine))
+
+def attending(name: str, hidden: int, rows: int) -> Trial:
+    """The ways of a decoder with attention, of a name like `additive 10`: its scores, and how many keys."""
+    scores, keys = name.rsplit(" ", 1)
+    case, x = Decoder(scores, rows, int(keys), hidden), inputs(hidden, rows)
+    random = np.random.default_rng(1)
+    statics = [random.standard_normal((case.keys, hidden), np.float32) for _ in range(rows)]
+    joined = sn.Ragged.from_list(statics)
+    return each_way(name, hidden, rows, lambda: decoder(case), lambda rnn: rnn(x, statics=joined))
+
+
+def each_way(what: str, hidden: int, rows: int, make: Callable[[], Any], run: Callable[[Any], Any]) -> Trial:
+    """The ways to share a call: `run` calls a recurrence that `make` gives, which has a loop of steps."""
+    seen: list[Partition] = []
+
+    def as_chosen(*arguments: Any) -> Partition:
+        seen.append(model.partition(*arguments))
         return seen[-1]
 
     with replaced(native, "partition", as_chosen):
-        made(cell, hidden, both=False)(x)
-    partition = seen[-1]
-    calls = [forced(made(cell, hidden, both=False), x, way) for way in partition.weighed]
-    ways = tuple((named(way), way.seconds) for way in partition.weighed)
-    return Trial(cell, hidden, rows, ways, named(partition.chosen), calls)
+        run(make())
+    partition = max(seen, key=lambda each: each.weighed[0].seconds)
+    names = [named(way) for way in partition.weighed]
+    calls = [forced(make(), run, name) for name in names]
+    ways = tuple((name, way.seconds) for name, way in zip(names, partition.weighed, strict=True))
+    return Trial(what, hidden, rows, ways, named(partition.chosen), calls)
 
 
 def named(way: Way) -> str:
@@ -156,18 +179,22 @@ def named(way: Way) -> str:
     return NAMES[way.how] + (f" ({way.threads})" if way.threads > 2 else "")
 
 
-def forced(rnn: sn.RNN | sn.Bidirectional, x: np.ndarray, way: Way) -> Callable[[], Any]:
-    """A call that is shared in one way, and prepared."""
-    with replaced(native, "partition", lambda *_: Partition(way, (way,))):
+def forced(rnn: Any, run: Callable[[Any], Any], name: str) -> Callable[[], Any]:
+    """A prepared call that is shared in the way of a name. What cannot be shared so is one thread's."""
+
+    def in_that_way(load: Load, size: Size, most: int, machine: Machine) -> Partition:
+        ways = tuple(model.ways_of(load, size, most, machine))
+        return Partition(next((way for way in ways if named(way) == name), ways[0]), ways)
+
+    with replaced(native, "partition", in_that_way):
         for _ in range(3):
-            rnn(x)
-    return lambda: rnn(x)
+            run(rnn)
+    return lambda: run(rnn)
 
 
 def both_directions(cell: str, hidden: int, rows: int) -> Trial:
     """Both directions of a layer, at the same time and one after the other."""
-    x = np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
-    seen: list[AtOnce] = []
+    x, seen = inputs(hidden, rows), list[AtOnce]()
 
     def as_chosen(*arguments: Any) -> AtOnce:
         seen.append(model.at_once(*arguments))
@@ -175,7 +202,7 @@ def both_directions(cell: str, hidden: int, rows: int) -> Trial:
 
     def prepared(decided: Callable[..., AtOnce]) -> Callable[[], Any]:
         rnn = made(cell, hidden, both=True)
-        with replaced(chain, "at_once", decided):
+        with replaced(arrangement, "at_once", decided):
             for _ in range(3):
                 rnn(x)
         return lambda: rnn(x)
@@ -188,10 +215,82 @@ def both_directions(cell: str, hidden: int, rows: int) -> Trial:
         ways = [model.by_rows(*pair, 1, machine) for pair in zip(loads, sizes, strict=True)]
         return AtOnce(tuple(range(len(loads))), tuple(ways), 0, 0)
 
-    names = list(TURNS.values())
+    names = [TURNS["turn"], TURNS["once"]]
     ways = tuple(zip(names, (decided.in_turn, decided.seconds), strict=True))
     chosen = names[decided.order is not None]
     return Trial(f"both {cell}", hidden, rows, ways, chosen, (in_turn, prepared(at_the_same_time)))
+
+
+def stack(name: str, hidden: int, rows: int) -> Trial:
+    """Layers of a stack by one thread, one layer after the other, and two at a time as a wavefront."""
+    count, cell = name.split()
+    x = np.random.default_rng(0).normal(size=(rows, STEPS, hidden)).astype("float32")
+    seen: list[tuple[Wavefront, float, float]] = []
+
+    def prepared(decide: Callable[[Sequence[Load], Size, Machine], Wavefront]) -> Callable[[], Any]:
+        def decided(loads: Sequence[Load], size: Size, most: int, machine: Machine) -> Wavefront:
+            chosen = model.wavefront(loads, size, most, machine)
+            alone, front = by_one(loads, size, machine), in_pairs(loads, size, machine)
+            seen.append((chosen, alone.seconds, front.seconds))
+            return decide(loads, size, machine)
+
+        stacked = sn.Stack([made(cell, hidden, both=False) for _ in range(int(count))])
+        with replaced(arrangement, "wavefront", decided):
+            for _ in range(3):
+                stacked(x)
+        return lambda: stacked(x)
+
+    calls = tuple(map(prepared, (by_one, in_turn, in_pairs)))
+    chosen, alone, front = seen[-1]
+    names = NAMES["alone"], TURNS["turn"], TURNS["front"]
+    ways = tuple(zip(names, (alone, chosen.in_turn, front), strict=True))
+    is_front = any(count > 1 for count, _ in chosen.groups)
+    is_shared = {way.how for way in chosen.ways} != {"alone"}
+    return Trial(name, hidden, rows, ways, names[2 if is_front else int(is_shared)], calls)
+
+
+def by_one(loads: Sequence[Load], size: Size, machine: Machine) -> Wavefront:
+    """Layers by one thread."""
+    ways = tuple(Way("alone", 1, load.seconds(size, 1, 1, machine)) for load in loads)
+    seconds = sum(way.seconds for way in ways)
+    return Wavefront(((1, 0),) * len(loads), ways, seconds, seconds)
+
+
+def in_turn(loads: Sequence[Load], size: Size, machine: Machine) -> Wavefront:
+    """Layers one after the other, each shared by threads as is estimated to be the best."""
+    ways = tuple(model.partition(load, size, processors(), machine).chosen for load in loads)
+    return replace(by_one(loads, size, machine), ways=ways)
+
+
+def in_pairs(loads: Sequence[Load], size: Size, machine: Machine) -> Wavefront:
+    """Two layers at a time as a wavefront; the last of an odd number alone."""
+    pairs, whole = len(loads) // 2, in_turn(loads, size, machine)
+    ways = by_one(loads[: 2 * pairs], size, machine).ways + whole.ways[2 * pairs :]
+    seconds, block = model.following(loads[:2], size, machine)
+    groups = ((2, block),) * pairs + ((1, 0),) * (len(loads) % 2)
+    seconds = pairs * seconds + sum(way.seconds for way in ways[2 * pairs :])
+    return Wavefront(groups, ways, seconds, whole.seconds)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Cases of one kind: what measures one, and for which names, units and sequences."""
+
+    measure: Callable[[str, int, int], Trial]
+    names: tuple[str, ...]
+    hidden: tuple[int, ...]
+    rows: tuple[int, ...]
+
+
+CELLS, HIDDEN, ROWS = ("gru", "lstm"), (64, 128, 256, 512), (1, 2, 3, 4, 6, 8, 16)
+STACKS = ("2 gru", "3 gru", "2 lstm", "3 lstm")
+DECODERS = ("additive 10", "additive 100", "dot product 10", "dot product 100")
+KINDS = {
+    "one": Kind(one_case, CELLS, HIDDEN, ROWS),
+    "both": Kind(both_directions, CELLS, HIDDEN, ROWS),
+    "layers": Kind(stack, STACKS, HIDDEN, ROWS),
+    "attention": Kind(attending, DECODERS, (128, 256), (1, 4, 16)),
+}
 
 
 def table(cases: Sequence[Case]) -> Table:
@@ -223,25 +322,25 @@ def summary(cases: Sequence[Case]) -> str:
 
 
 def main(
-    cell: Annotated[list[str] | None, typer.Option(help="A cell; all by default.")] = None,
+    cell: Annotated[list[str] | None, typer.Option(help="A cell or decoder; all by default.")] = None,
     hidden: Annotated[list[int] | None, typer.Option(help="So many units.")] = None,
     rows: Annotated[list[int] | None, typer.Option(help="So many sequences.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often each way has a turn.")] = 9,
     what: Annotated[
-        Literal["one", "both", "all"], typer.Option(help="One direction of a layer, or both.")
+        Literal["one", "both", "layers", "attention", "all"],
+        typer.Option(help="One direction of a layer, both, a stack, or a decoder with attention."),
     ] = "all",
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Compare predicted and measured times of each way to share a call."""
     console = Console(stderr=as_json, width=140)
     wanted = [
-        (measure, name, units, count)
-        for measure in {"one": [one_case], "both": [both_directions], "all": [one_case, both_directions]}[
-            what
-        ]
-        for name in cell or ("gru", "lstm")
-        for units in hidden or HIDDEN
-        for count in rows or ROWS
+        (kind.measure, name, units, count)
+        for kind in (KINDS.values() if what == "all" else [KINDS[what]])
+        for name in kind.names
+        if not cell or name in cell
+        for units in hidden or kind.hidden
+        for count in rows or kind.rows
     ]
     preparing = track(wanted, "preparing", console=console, transient=True)
     trials = [measure(name, units, count) for measure, name, units, count in preparing]

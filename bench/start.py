@@ -66,11 +66,14 @@ def first(name: str) -> float:
 
 
 def sample(name: str, variables: dict[str, str]) -> tuple[float, float]:
-    """The seconds of the import and of the first call, in a process with these variables."""
+    """The seconds of the import and of the first call, in a process with these variables.
+
+    Python's bytecode is kept, as it is where stepnet is installed, also if this process keeps none.
+    """
     command = [sys.executable, "-c", FIRST.format(name=name)]
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **variables}
-    )
+    environment = {**os.environ, **variables}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, env=environment)
     imported, called = map(float, done.stdout.split())
     return imported, called
 
@@ -78,11 +81,12 @@ def sample(name: str, variables: dict[str, str]) -> tuple[float, float]:
 def seconds(name: str, rounds: int, folder: Path) -> dict[str, float]:
     """The medians of all ways for a model, and that of the import."""
     times = {way: list[float]() for way in (*WAYS, "import")}
-    warm = {"STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": str(folder / f"{name} warm")}
+    bytecode = {"PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    warm = {"STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": str(folder / f"{name} warm"), **bytecode}
     sample(name, warm)  # which fills it, and compiles Python's bytecode
     for number in range(rounds):
-        cold = {"STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": str(folder / f"{name} {number}")}
-        for way, variables in (("none", {"STEPNET_CACHE": "0"}), ("cold", cold), ("warm", warm)):
+        cold = {"STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": str(folder / f"{name} {number}"), **bytecode}
+        for way, variables in (("none", {"STEPNET_CACHE": "0", **bytecode}), ("cold", cold), ("warm", warm)):
             imported, called = sample(name, variables)
             times[way].append(called)
             times["import"].append(imported)

@@ -1,8 +1,8 @@
 """How long one step takes, of a stream and as a call, beside onnxruntime and a cell in PyTorch.
 
-    python bench/stream.py                  a table
-    python bench/stream.py --rounds 51      with more turns for each
-    python bench/stream.py --json
+    python -m bench.stream                  a table
+    python -m bench.stream --rounds 51      with more turns for each
+    python -m bench.stream --json
 
 One sequence, float32, one step at a time: each step's inputs become its output, and the state stays for the
 next one. A call of a recurrence over a sequence of one step, from the state that the call before it gave,
@@ -30,14 +30,14 @@ from typing import Annotated, Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-import stepnet as sn
+from bench import one_step
+from bench.one_step import STATES
 from stepnet import cells
 from stepnet.engines.threads import threads
 from stepnet.net.tolerance import tolerance
@@ -51,7 +51,6 @@ OURS, CALL = "stepnet", "stepnet, a call"
 CHECKED, WARM, LENGTH = 20, 20, 256  # steps that are compared, that do not count, and in the sequence
 PAUSE = 0.02  # seconds between turns: the threads of the one before may spin for a while
 WIDE = 220  # columns of a table that is written to a file or a pipe
-STATES = {"gru": ("h",), "lstm": ("h", "c")}
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,6 @@ class Case:
     def params(self) -> dict[str, Array]:
         """The parameters, the same each time."""
         return dict(cells.CELLS[self.cell].parameters(self.inputs, self.hidden))
-
-    def in_layout(self, framework: str) -> dict[str, Array]:
-        """The parameters as a framework has them."""
-        return dict(sn.convert(self.params, f"stepnet.{self.cell}", f"{framework}.{self.cell}").arrays)
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -131,8 +126,7 @@ class Found:
 
     def ratio(self, other: str, ours: str = OURS) -> float:
         """How many times the other's time stepnet takes."""
-        rounds = zip(self.seconds[ours], self.seconds[other], strict=True)
-        return median(own / theirs for own, theirs in rounds)
+        return one_step.ratio(self.seconds[other], self.seconds[ours])
 
     @property
     def call_of_run(self) -> float:
@@ -167,41 +161,19 @@ def called(case: Case) -> Way:
 
 def model(case: Case) -> bytes:
     """One operator for one step: x [1, 1, inputs], h (and c) [1, 1, hidden] -> new_h (and new_c)."""
-    helper, number = onnx.helper, onnx.TensorProto.FLOAT
-    weights = case.in_layout("onnx")
-    old = list(case.states)
-    new = [f"new_{name}" for name in old]
-    node = helper.make_node(
-        case.cell.upper(),
-        ["x", "W", "R", "B", "", *old],
-        ["", *new],
-        hidden_size=case.hidden,
-        **({"linear_before_reset": 1} if case.cell == "gru" else {}),
-    )
 
     def value(name: str, features: int) -> Any:
-        return helper.make_tensor_value_info(name, number, [1, 1, features])
+        return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 1, features])
 
-    given = [value("x", case.inputs), *(value(name, case.hidden) for name in old)]
-    found = [value(name, case.hidden) for name in new]
-    stored = [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
-    graph = helper.make_graph([node], case.cell, given, found, stored)
-    opset = helper.make_opsetid("", 14)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=8).SerializeToString()
-
-
-def session(case: Case, count: int) -> Any:
-    """A session with so many threads within an operator."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = count, 1
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
-    return onnxruntime.InferenceSession(model(case), options, providers=["CPUExecutionProvider"])
+    inputs = [value("x", case.inputs), *(value(name, case.hidden) for name in case.states)]
+    results = [value(f"new_{name}", case.hidden) for name in case.states]
+    nodes = [one_step.node(case.cell, "x", case.hidden)]
+    return one_step.model(nodes, inputs, results, one_step.in_layout(case.cell, case.params, "onnx"))
 
 
 def with_run(case: Case, count: int) -> Way:
     """onnxruntime's `run`: the state that it gives is what the next step is fed with."""
-    run, names = session(case, count).run, [f"new_{name}" for name in case.states]
+    run, names = one_step.session(model(case), count).run, [f"new_{name}" for name in case.states]
     fed = {name: np.zeros((1, 1, case.hidden), np.float32) for name in case.states}
 
     def gru(x: Array) -> Array:
@@ -219,19 +191,10 @@ def with_run(case: Case, count: int) -> Way:
 
 def with_binding(case: Case, count: int) -> Way:
     """onnxruntime's `run_with_iobinding`: two bindings, each one's new state the other's old one."""
-    made = session(case, count)
     place = np.zeros((1, 1, case.inputs), np.float32)
     memory = [{name: np.zeros((1, 1, case.hidden), np.float32) for name in case.states} for _ in range(2)]
 
-    def bound(old: dict[str, Array], new: dict[str, Array]) -> Any:
-        binding, share = made.io_binding(), onnxruntime.OrtValue.ortvalue_from_numpy
-        binding.bind_ortvalue_input("x", share(place))
-        for name in case.states:
-            binding.bind_ortvalue_input(name, share(old[name]))
-            binding.bind_ortvalue_output(f"new_{name}", share(new[name]))
-        return binding
-
-    run, bindings = made.run_with_iobinding, [bound(*memory), bound(*reversed(memory))]
+    runs = one_step.bindings(one_step.session(model(case), count), memory, {"x": place})
     outputs = [memory[1]["h"], memory[0]["h"]]
     turn = 1
 
@@ -239,7 +202,7 @@ def with_binding(case: Case, count: int) -> Way:
         nonlocal turn
         turn = 1 - turn
         place[...] = x
-        run(bindings[turn])
+        runs[turn]()
         return outputs[turn]
 
     return Way(f"onnxruntime bound, {count}", step, lambda x: x[None])
@@ -247,9 +210,7 @@ def with_binding(case: Case, count: int) -> Way:
 
 def in_torch(case: Case) -> Way:
     """PyTorch's cell under inference mode."""
-    cell = {"gru": torch.nn.GRUCell, "lstm": torch.nn.LSTMCell}[case.cell](case.inputs, case.hidden)
-    weights = {name.removesuffix("_l0"): array for name, array in case.in_layout("torch").items()}
-    cell.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    cell = one_step.torch_cell(case.cell, case.params, case.inputs, case.hidden)
     state: Any = None
 
     def gru(x: torch.Tensor) -> torch.Tensor:

@@ -75,7 +75,7 @@ def stream_steps(tree: Path) -> dict[str, float]:
 
 def output(tree: Path, command: Sequence[str]) -> Any:
     """What a process that runs a checkout's code writes, read as JSON."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tree / "src", tree)))}
     done = subprocess.run(
         [sys.executable, *command], cwd=tree, env=environment, stdout=subprocess.PIPE, check=True
     )

@@ -15,8 +15,9 @@ from stepnet.engines.llvm.running import native
 from stepnet.engines.llvm.running.laid import rounded
 from stepnet.engines.processor import caches, described
 from stepnet.errors import InputError
+from stepnet.net.types import CONST
 from stepnet.plan import partition as model
-from stepnet.plan.load import Load, Machine, Size, Stage
+from stepnet.plan.load import Load, Machine, Size, Stage, WordWork
 from stepnet.plan.partition import Partition, Way, at_once, partition
 from stepnet.plan.schedule import Part
 from stepnet.plan.waves import runs_of, waves_of
@@ -106,9 +107,9 @@ def test_threads_share_parameters_that_only_their_caches_together_hold():
 
 
 def test_the_thread_with_most_unit_blocks_counts():
-    """4 blocks of an LSTM are computed side by side by one thread; 5 are shared one by one, 16 in fours."""
+    """The 4 blocks of an LSTM are shared by twos, 5 one by one, and 16 by fours."""
     by_units = [partition(load("lstm", units), call(1), 2, HERE).weighed[-1] for units in (64, 80, 256)]
-    assert [way.blocks for way in by_units] == [(4,), (3,), (8,)]
+    assert [way.blocks for way in by_units] == [(2,), (3,), (8,)]
 
 
 def test_a_ragged_call_costs_its_steps():
@@ -279,3 +280,93 @@ def test_explain_says_which_parts_run_at_the_same_time():
         assert "at the same time" not in alone.explain()
     finally:
         sn.set_threads(None)
+
+
+# ---- steps that read inner sequences -----------------------------------------------------------------------
+
+
+def decoder(width: int) -> sn.RNN:
+    """A step that weights the keys of its sequence, by a score of each."""
+
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        scores = np.tanh(statics + sn.expand(h @ p["Q"], statics)) @ p["v"]
+        context = sn.reduce(statics * sn.softmax_over_steps(scores), "sum")
+        h = cells.gru(np.concatenate([x, context], axis=-1), h, p["gru"])[1]
+        return h, h
+
+    random = np.random.default_rng(0)
+    params = {"Q": random.normal(size=(width, width)), "v": random.normal(size=(width, 1))}
+    gru = cells.CELLS["gru"].parameters(2 * width, width, seed=1)
+    return sn.RNN(step, {**{name: p.astype("f4") for name, p in params.items()}, "gru": gru}, memory=width)
+
+
+def decoder_load(width: int) -> Load:
+    rnn = decoder(width)
+    rnn(np.zeros((1, 1, width), "f4"), statics=sn.Ragged.from_list([np.zeros((1, width), "f4")]))
+    (plan,) = (part.plan for part in rnn.schedule.parts if part.plan is not None and part.extent != CONST)
+    return LlvmEngine(WIDE).load(plan)
+
+
+def test_the_work_on_words_is_counted_for_each_of_them():
+    """A key has 128 numbers. Each is added to the query, goes through tanh (15), is multiplied by v and added
+    up; then it is multiplied by its weight and added up. Softmax has about 15 operations on each key.
+    """
+    (work,) = decoder_load(128).words
+    assert work.read == 4 * 128
+    assert 128 * (1 + 15 + 1 + 1 + 1 + 1) < work.stage.flops <= 128 * (1 + 15 + 1 + 1 + 1 + 1) + 2 * 20
+    assert work.stage.products == ()
+
+
+def test_words_of_one_row_are_one_threads():
+    """With many keys, threads that share a step of one sequence would wait for the one that has them all."""
+    attention = decoder_load(128)
+    sizes = {(rows, words): call(rows)._replace(words=(words,)) for rows in (1, 4) for words in (8, 2048)}
+    chosen = {key: partition(attention, size, 2, HERE).chosen for key, size in sizes.items()}
+    assert [chosen[1, 8].how, chosen[1, 2048].how] == ["units", "alone"]
+    assert chosen[4, 2048].threads == 2
+    assert chosen[4, 2048].seconds < 0.6 * 4 * chosen[1, 2048].seconds
+
+
+def test_values_of_words_are_read_from_the_cache_that_holds_all():
+    """Of 8 rows with 4096 words each, two threads share 16 MB."""
+    work = WordWork(Stage((), 1, 0), 512, Stage((), 0, 0))
+    near, far = (work.seconds(rows, 4096, 1, HERE) / rows for rows in (1, 64))
+    assert far > 2 * near
+
+
+def test_steps_of_inner_recurrences_are_counted_for_each_word_and_shared():
+    word = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(128, 128, seed=0))
+    rnn = sn.RNN(lambda x, h, p: 2 * (word(x, initial=h)[1],), memory=128)
+    rnn(sn.Ragged.from_list([[np.zeros((1, 128), "f4")]]))
+    loads = [LlvmEngine(WIDE).load(part.plan) for part in rnn.schedule.parts if part.plan is not None]
+    (inner,) = (each for each in loads if each.words)
+    (work,) = inner.words
+    assert sum(each.weights for each in work.steps.products) == 3 * 128 * 128 * 4
+    few, many, shared = (
+        inner.seconds(call(1)._replace(words=(words,)), 1, threads, HERE)
+        for words, threads in ((8, 1), (80, 1), (80, 2))
+    )
+    assert 8 * few < many < 10 * few
+    assert shared < 0.8 * many
+
+
+def test_a_call_says_how_many_words_its_rows_have_in_the_mean(monkeypatch: pytest.MonkeyPatch):
+    seen: list[Size] = []
+
+    def noted(load: Load, size: Size, most: int, machine: Machine) -> Partition:
+        seen.append(size)
+        return partition(load, size, most, machine)
+
+    monkeypatch.setattr(native, "partition", noted)
+    rnn, random = decoder(16), np.random.default_rng(0)
+    keys = [random.normal(size=(count, 16)).astype("f4") for count in (3, 11, 40, 0)]
+    rnn(np.zeros((4, 2, 16), "f4"), statics=sn.Ragged.from_list(keys))
+    rnn(np.zeros((2, 2, 16), "f4"), statics=sn.Ragged.from_list([keys[3], keys[3]]))
+    rnn(np.zeros((1, 2, 16), "f4"), statics=sn.Ragged.from_list([np.zeros((16, 16), "f4")]))
+    assert [size.words for size in seen if size.words] == [(16,), (1,), (16,)]
+
+
+def test_explain_says_how_many_words_it_takes_for_granted():
+    rnn = decoder(16)
+    rnn(np.zeros((1, 1, 16), "f4"), statics=sn.Ragged.from_list([np.zeros((1, 16), "f4")]))
+    assert "threads, for 4 sequences of 20 steps, inner sequences of 32\n" in rnn.explain(rows=4, steps=20)

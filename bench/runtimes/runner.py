@@ -116,20 +116,25 @@ class Worker:
         self.start()
 
     def start(self, variables: Mapping[str, str] | None = None) -> None:
-        """Start the process, or start it again, with further environment variables."""
+        """Start the process, or start it again, with further environment variables.
+
+        Python keeps its bytecode there, whatever the setting here: libraries that are installed have theirs,
+        and a checkout would be read from its sources each time.
+        """
         self.stop()
         if not self.peer.python.exists():
             self.missing = (
                 f"there is no .peers/{self.peer.environment} at the root of the repository; make bench-peers"
             )
             return
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self._process = subprocess.Popen(
             [self.peer.python, "-c", START, HERE, self.peer.module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
             encoding="utf-8",
-            env={**os.environ, **(variables or {})},
+            env={**kept, **(variables or {})},
         )
         try:
             reply = self.ask(do="hello", threads=self.threads, options=self.options)

@@ -134,13 +134,6 @@ def test_directions_of_one_sequence_run_at_the_same_time_where_there_are_threads
         seen.clear()
 
 
-def test_layers_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch):
-    model, seen = MODELS["layers"](), ways(monkeypatch)
-    sn.set_threads(2)
-    model(np.zeros((1, 40, 8), "f4"))
-    assert seen == [1, 1, 1]
-
-
 def test_memory_is_prepared_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch):
     graph, made = tagger(), list[Any]()
     sn.set_threads(2)

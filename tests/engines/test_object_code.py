@@ -1,7 +1,9 @@
 """Modules become object code side by side, the same as one by one."""
 
+import sys
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -15,6 +17,7 @@ from stepnet.engines.llvm.machine import object_code
 from stepnet.engines.llvm.machine.target import host_target
 from stepnet.engines.llvm.machine.unlocked import emit_object
 from stepnet.engines.llvm.products.pack_code import write_pack
+from stepnet.engines.llvm.writing.code import I64, POINTER, Code
 
 TARGET = host_target()
 
@@ -88,6 +91,74 @@ def test_code_is_generated_while_another_thread_has_llvmlites_lock() -> None:
     assert data == object_code.emitted(text, machine)
 
 
+def test_the_first_is_compiled_while_the_second_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_code, "processors", lambda: 2)
+    done, original = threading.Event(), object_code.emitted
+
+    def emitted(text: str, machine: llvm.TargetMachine) -> bytes:
+        data = original(text, machine)
+        done.set()
+        return data
+
+    def written() -> Iterator[ir.Module]:
+        first, *others = modules()
+        yield first
+        assert done.wait(20)
+        yield from others
+
+    monkeypatch.setattr(object_code, "emitted", emitted)
+    together = object_code.object_codes(written(), TARGET)
+    assert together == [object_code.object_code(module, TARGET) for module in modules()]
+
+
+def test_an_error_of_what_writes_is_that_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the error arrives no thread is still with LLVM, and the interpreter's turns are as before."""
+    monkeypatch.setattr(object_code, "processors", lambda: 2)
+    before, begun, ended = sys.getswitchinterval(), threading.Event(), list[bytes]()
+    original = object_code.emitted
+
+    def emitted(text: str, machine: llvm.TargetMachine) -> bytes:
+        begun.set()
+        time.sleep(0.1)
+        ended.append(original(text, machine))
+        return ended[-1]
+
+    def written() -> Iterator[ir.Module]:
+        yield modules()[0]
+        assert begun.wait(20)
+        assert sys.getswitchinterval() <= object_code.TURN
+        raise LookupError("no more")
+
+    monkeypatch.setattr(object_code, "emitted", emitted)
+    with pytest.raises(LookupError, match="no more"):
+        object_code.object_codes(written(), TARGET)
+    assert sys.getswitchinterval() == before
+    assert len(ended) == 1
+
+
+def test_places_are_written_once_in_each_block() -> None:
+    module = ir.Module("places")
+    function = ir.Function(module, ir.FunctionType(I64, [POINTER, I64]), "f")
+    code = Code(function.append_basic_block("entry"), TARGET)
+    pointer, number = function.args
+
+    def place() -> ir.Value:
+        return code.at(pointer, code.mul(code.add(number, code.number(1)), code.number(8)))
+
+    first = place()
+    assert place() is first
+    assert code.add(number, code.number(0)) is number
+    assert code.mul(number, code.number(1)) is number
+    with code.loop(code.number(0), number):
+        inside = place()
+        assert inside is not first
+        assert place() is inside
+    assert place() not in (first, inside)  # which would be legal for the first: blocks are looked at alone
+    code.ret(code.read(I64, place()))
+    assert str(module).count("getelementptr") == 3
+    llvm.parse_assembly(str(module), llvm.create_context()).verify()
+
+
 def two_layers(first: int, second: int) -> sn.Stack:
     rnn, parameters = sn.cells.rnn, sn.cells.CELLS["lstm"].parameters
     return sn.Stack(
@@ -98,9 +169,10 @@ def two_layers(first: int, second: int) -> sn.Stack:
 def test_new_plans_of_a_model_are_compiled_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, original = list[int](), object_code.object_codes
 
-    def counted(modules: Sequence[ir.Module], target: Any) -> Any:
-        counts.append(len(modules))
-        return original(modules, target)
+    def counted(modules: Iterable[ir.Module], target: Any) -> Any:
+        written = list(modules)
+        counts.append(len(written))
+        return original(written, target)
 
     monkeypatch.setattr(object_code, "object_codes", counted)
     two_layers(11, 13)(np.zeros((2, 3, 11), "float32"))

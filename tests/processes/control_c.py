@@ -10,6 +10,8 @@ from work import COUNT, check
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.engines.llvm.running import arrangement
+from stepnet.plan.partition import Wavefront, Way
 
 # A process that a shell starts in the background ignores Control-C, and those that it starts do.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,10 +34,19 @@ both = sn.Bidirectional(
     wide, cells.rnn("gru", cells.CELLS["gru"].parameters(8, 512, seed=1), reverse=True), merge=None
 )
 both(long[0][:, :2])
+stack = sn.Stack([wide, cells.rnn("gru", cells.CELLS["gru"].parameters(512, 512, seed=2))])
+# The second layer waits for the first one, block by block, whatever is estimated to be faster.
+arrangement.wavefront = lambda loads, *_: Wavefront(((2, 4),), (Way("alone", 1, 0),) * 2, 0, 0)
+stack(long[0][:, :2])
 took: list[float] = []
 for count in (1, 2):
     sn.set_threads(count)
-    for run, x in [(wide, long[0]), (wide, long[1]), (both, long[0][:, :60_000])]:
+    for run, x in [
+        (wide, long[0]),
+        (wide, long[1]),
+        (both, long[0][:, :60_000]),
+        (stack, long[0][:, :60_000]),
+    ]:
         for _ in range(COUNT):
             threading.Thread(target=press).start()
             try:

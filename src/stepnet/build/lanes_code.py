@@ -10,8 +10,8 @@ from llvmlite import ir
 
 from stepnet.build.library_code import LibraryCode, function
 from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.running.laid import LANES
 from stepnet.engines.llvm.writing.code import I32, I64, POINTER
+from stepnet.plan.load import LANES
 
 LANE_BYTES = 8 * (LANES + 8)
 LAID = {"lanes": 0, "steps": 8, "order": 16, "first": 64, "lane_steps": 64 + LANE_BYTES}

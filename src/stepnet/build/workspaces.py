@@ -11,8 +11,8 @@ from stepnet.build.recipe import Kernel, Recipe
 from stepnet.engines.llvm.compile.compiled import Layout
 from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.machine.words import LANE_TABLES, PROGRESS, ROW_TABLES, STEP_TABLES, WORDS
-from stepnet.engines.llvm.running.laid import LANES
 from stepnet.engines.llvm.running.workspace import BLOCK_BYTES, BLOCK_ROWS, SLACK
+from stepnet.plan.load import LANES
 
 CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}
 """The first words of a context: memory for calls and how much it is, the weights, and those to be freed."""

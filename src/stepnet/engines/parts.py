@@ -31,7 +31,7 @@ from stepnet.net.types import CONST
 from stepnet.plan.passes.when import known_once
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
-from stepnet.plan.waves import Waves, runs_of, waves_of
+from stepnet.plan.waves import Waves, lines_of, runs_of, waves_of
 from stepnet.values.once import computed_once
 
 Array = np.ndarray
@@ -39,13 +39,13 @@ Compile = Callable[[Plan], Kernel]
 Join = Callable[[Part], Kernel]
 Total = Callable[[Node, Sequence[Array]], Array]
 """What an engine makes one value for all rows with, of a node and its operands."""
-Chained = Callable[[Sequence[Any], Waves], Chain | None]
-"""What runs bound kernels in one go, by waves of those that do not depend on each other; None where an engine
-runs them one by one.
+Chained = Callable[[Sequence[Any], Waves, Waves], Chain | None]
+"""What runs bound kernels in one go, by waves of those that do not depend on each other, and lines of those
+that may follow one another; None where an engine runs them one by one.
 """
 
 
-def never(bounds: Sequence[Any], waves: Waves) -> Chain | None:
+def never(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
     """Parts run one by one."""
     return None
 
@@ -236,12 +236,13 @@ class BoundParts:
 
         def fits(place: int) -> bool:
             engines = parts[place].kind in ("recurrence", "plain") and not parts[place].late
-            return engines and chained([self.bound[place]], ((0,),)) is not None
+            return engines and chained([self.bound[place]], ((0,),), ()) is not None
 
         def run(places: tuple[int, ...]) -> Run:
             own = [parts[place] for place in places]
             bound = [self.bound[place] for place in places]
-            return Run(places, own, chained(bound, waves_of(own)) if len(places) > 1 else None)
+            chain = chained(bound, waves_of(own), lines_of(own)) if len(places) > 1 else None
+            return Run(places, own, chain)
 
         return tuple(map(run, runs_of(parts, fits)))
 

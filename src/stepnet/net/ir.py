@@ -180,6 +180,15 @@ class Builder:
         pairs = tuple(sorted({**dict(node.pairs), **changed}.items())) if changed else node.pairs
         return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
 
+    def keep(self, node: Node) -> int:
+        """The number of a node of a net whose nodes before it are the ones made so far."""
+        key = node.operation, node.inputs, node.types, node.pairs
+        number = None if node.operation == "input" else self._known.get(key)
+        if number is None:
+            number = self._known[key] = len(self.nodes)
+            self.nodes.append(node)
+        return number
+
     def type_of(self, number: int) -> Type:
         """The type of a node made so far."""
         return self.nodes[number].type
@@ -198,7 +207,10 @@ class Builder:
 
 
 def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
-    """The net of these nodes, without those that no result needs; inputs are kept."""
+    """The net of these nodes, without those that no result needs; inputs are kept.
+
+    The nodes are a checked net's or a builder's, which computed their types. So these are not checked again.
+    """
     inputs = {number for number, node in enumerate(nodes) if node.operation == "input"}
     needed = ancestors(nodes, results) | inputs
     place = {old: new for new, old in enumerate(sorted(needed))}
@@ -208,7 +220,7 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
             Node(n.operation, tuple(place[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
             for n in (nodes[number] for number in sorted(needed))
         )
-    return Net(kept, tuple(place[old] for old in sorted(inputs)), tuple(place[old] for old in results))
+    return unchecked(kept, tuple(place[old] for old in sorted(inputs)), tuple(place[old] for old in results))
 
 
 def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) -> Net:

@@ -39,7 +39,7 @@ class Machine:
     reads: bytes of parameters that are read from each of these, and from memory. rate: bytes of parameters
     times rows that are multiplied, in tiles of many rows. flops: elementwise operations. step: of a step
     besides its work. barrier: until two threads have waited for each other. handover: to hand work to a
-    thread that is awake, and to wait for it.
+    thread that is awake, and to wait for it. block: what a block of a wavefront takes besides its steps.
 
     The defaults were measured on a Zen 5 with vectors of 512 bits (`bench/partition.py`).
     """
@@ -51,6 +51,7 @@ class Machine:
     step: float = 0.12e-6
     barrier: float = 0.14e-6
     handover: float = 2.5e-6
+    block: float = 0.3e-6
 
     def reading(self, size: float) -> float:
         """Seconds to read parameters of so many bytes, as each step does."""
@@ -117,27 +118,67 @@ class Stage:
         return seconds + self.flops * rows / threads / machine.flops
 
 
+@dataclass(frozen=True)
+class WordWork:
+    """What a step does on each word of a row: on each step of an inner sequence, along one axis.
+
+    stage: its work, where a row's words are one thread's. read: the bytes of the values that are read for a
+    word. steps: the work of inner recurrences, whose steps all rows take together and threads share.
+    """
+
+    stage: Stage
+    read: int
+    steps: Stage
+
+    def seconds(self, rows: float, words: float, threads: int, machine: Machine) -> float:
+        """For so many rows of so many words each, shared by so many threads.
+
+        The rows are the same at each step, so their values are read from the cache that holds all of them.
+        """
+        own = ceil(rows / threads)
+        reading = machine.reading(own * words * self.read)
+        seconds = overlapped(own * self.stage.seconds(words, 1, machine), reading)
+        if self.steps.waits:
+            each = self.steps.seconds(rows, threads, machine) + machine.step
+            seconds += words * (each + self.steps.waits * machine.barrier * (threads - 1))
+        return seconds
+
+
 class Size(NamedTuple):
-    """The size of a call: how many sequences have steps, the steps of the longest one, and those of all."""
+    """The size of a call: how many sequences have steps, the steps of the longest one, and those of all.
+
+    words: for each axis of inner sequences that a step reads, how many words a row has in the mean; () where
+    they are not known.
+    """
 
     filled: int
     longest: int
     steps: int
+    words: tuple[int, ...] = ()
 
 
 LANES = 64
 """How many sequences a thread runs at the same time, at most."""
+WORDS = 32
+"""So many words are taken for those of a row where a call's are not known, as by `explain`."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a recurrence does at each step of its loop, and for each step besides."""
+    """What a recurrence does at each step of its loop, and for each step besides.
+
+    words: what a step does on inner sequences, by axis.
+    """
 
     loop: Stage
     others: Stage
+    words: tuple[WordWork, ...] = ()
 
-    def seconds(self, size: Size, sets: int, together: int, machine: Machine) -> float:
-        """For a call on `sets` threads with own sequences, or `together` threads that share steps."""
+    def seconds(self, size: Size, sets: int, together: int, machine: Machine, block: int = 0) -> float:
+        """For a call on `sets` threads with own sequences, or `together` threads that share steps.
+
+        block: in so many steps at a time; 0 for as many as there is room for.
+        """
         if not size.steps:
             return 0.0
         lanes = min(size.filled, LANES * sets)
@@ -145,7 +186,11 @@ class Load:
         rows = size.steps / turns / sets
         threads = max(sets, together)
         seconds = turns * (self.loop.seconds(rows, together, machine) + machine.step)
-        seconds += self.others.seconds(rows * turns, together, machine)
+        counts = size.words or (WORDS,) * len(self.words)
+        for work, words in zip(self.words, counts, strict=True):
+            seconds += turns * work.seconds(rows, words, together, machine)
+        blocks = ceil(turns / block) if block else 1
+        seconds += blocks * self.others.seconds(rows * turns / blocks, together, machine)
         if together > 1:
             seconds += (turns * self.loop.waits + self.others.waits) * machine.barrier * (together - 1)
         return seconds + machine.handover * (threads > 1)

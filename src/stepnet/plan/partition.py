@@ -11,10 +11,19 @@ threads have each step of all sequences together. Each reads its part of the par
 cache when all of them do not, and multiplies more rows by each; and the threads wait for one another at the
 end of each phase of a step. At once, recurrences that do not depend on each other, as both directions of a
 layer, have threads of their own.
+
+Layers of a stack run one after the other, each shared in one of these ways, or as a wavefront:
+
+    in turn        wavefront, in blocks of two steps
+    a a a a        a a a a
+    a a a a            b b b b    the layer behind waits for the outputs of a block,
+                                  once per block: each thread has its own layer's parameters
+
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from stepnet.plan.load import Load, Machine, Size
@@ -160,6 +169,74 @@ def at_once(loads: Sequence[Load], sizes: Sequence[Size], most: int, machine: Ma
     if most > 1 and seconds < in_turn:
         return AtOnce(tuple(order), tuple(own), seconds, in_turn)
     return AtOnce(None, tuple(parts), seconds, in_turn)
+
+
+@dataclass(frozen=True)
+class Wavefront:
+    """How the layers of a stack run: in groups one after the other, those of a group at the same time.
+
+    groups: how many layers each has, and in how many steps at a time its layers follow one another; 0 where
+    it is a single one. ways: how each layer is shared. seconds: of all groups. in_turn: layer after layer.
+    """
+
+    groups: tuple[tuple[int, int], ...]
+    ways: tuple[Way, ...]
+    seconds: float
+    in_turn: float
+
+    def __str__(self) -> str:
+        if all(count == 1 for count, _ in self.groups):
+            return f"one layer after the other: {duration(self.in_turn)} predicted"
+        texts = [
+            f"{count} layers as a wavefront, blocks of {block} steps" if count > 1 else "one layer alone"
+            for count, block in self.groups
+        ]
+        return (
+            f"{', then '.join(texts)}: {duration(self.seconds)} predicted\n"
+            f"  not one layer after the other: {duration(self.in_turn)}"
+        )
+
+
+BLOCKS = 4, 8, 16, 32, 64
+"""Steps of a block of a wavefront. With fewer, layers wait less at both ends, but begin more blocks."""
+
+
+def wavefront(loads: Sequence[Load], size: Size, most: int, machine: Machine) -> Wavefront:
+    """How layers, each of which reads the outputs of the one before, run on at most so many threads."""
+    parts = [partition(load, size, most, machine).chosen for load in loads]
+    # The best way to run the layers from each one on.
+    best: list[tuple[float, tuple[tuple[int, int], ...]]] = [(0.0, ())]
+    for first in reversed(range(len(loads))):
+        ways = [(parts[first].seconds + best[0][0], ((1, 0), *best[0][1]))]
+        for count in range(2, min(most, len(loads) - first) + 1):
+            seconds, block = following(loads[first : first + count], size, machine)
+            after, groups = best[count - 1]
+            ways.append((seconds + after, ((count, block), *groups)))
+        best.insert(0, min(ways))
+    in_turn = sum(way.seconds for way in parts)
+    seconds, groups = best[0]
+    if seconds >= WORTH * sum(load.seconds(size, 1, 1, machine) for load in loads):
+        return Wavefront(((1, 0),) * len(loads), tuple(parts), in_turn, in_turn)
+    first = 0
+    for count, block in groups:
+        if block:
+            own = range(first, first + count)
+            alone = [Way("alone", 1, loads[place].seconds(size, 1, 1, machine)) for place in own]
+            parts[first : first + count] = alone
+        first += count
+    return Wavefront(groups, tuple(parts), seconds, in_turn)
+
+
+def following(loads: Sequence[Load], size: Size, machine: Machine) -> tuple[float, int]:
+    """Seconds that layers take which follow one another, each on a thread, and the steps of a block."""
+
+    def seconds(block: int) -> float:
+        blocks = max(1, ceil(size.longest / block))
+        each = [load.seconds(size, 1, 1, machine, block) + blocks * machine.block for load in loads]
+        # The longest works all the time; the others add a block at its begin or its end.
+        return max(each) + (sum(each) - max(each)) / blocks + machine.handover
+
+    return min((seconds(block), block) for block in BLOCKS)
 
 
 def by_rows(load: Load, size: Size, threads: int, machine: Machine) -> Way:

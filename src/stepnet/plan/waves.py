@@ -1,13 +1,19 @@
-"""Parts of a schedule by what they wait for: waves of parts that do not depend on each other.
+"""Parts of a schedule by what they wait for: waves of parts that do not depend on each other, and lines of
+recurrences that may run at the same time one behind the other.
 
 part 1  recurrence   x         -> a         wave 0   parts 1 and 2
 part 2  recurrence   x         -> b
 part 3  plain        a b       -> y         wave 1   part 3
+
+part 1  recurrence   x         -> a         line     parts 1, 2, 3: each step of one needs the outputs of
+part 2  recurrence   a         -> b                  this step, not the last memory, of the one before
+part 3  recurrence   b         -> c
 """
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from stepnet.net.types import STEPS
 from stepnet.plan.schedule import Part
 
 Waves = tuple[tuple[int, ...], ...]
@@ -23,6 +29,37 @@ def waves_of(parts: Sequence[Part]) -> Waves:
         made |= {number: wave for number in part.results if number >= 0}
         waves.setdefault(wave, []).append(place)
     return tuple(tuple(waves[wave]) for wave in sorted(waves))
+
+
+def lines_of(parts: Sequence[Part]) -> Waves:
+    """The places of recurrences by line, in order. Those of a line are the only ones of their waves, so
+    nothing else runs between them.
+    """
+    lines: list[tuple[int, ...]] = []
+    line: tuple[int, ...] = ()
+    for wave in waves_of(parts):
+        (place, *others) = wave
+        if not others and line and all(follows(parts[place], parts[ahead]) for ahead in line):
+            line += (place,)
+            continue
+        lines.append(line)
+        line = () if others else (place,)
+    return tuple(line for line in (*lines, line) if len(line) > 1)
+
+
+def follows(part: Part, ahead: Part) -> bool:
+    """Whether a recurrence can run some steps behind another: both in the same direction over the same
+    sequences, and it reads nothing of the other but outputs, each at the step that it computes.
+    """
+    if part.plan is None or ahead.plan is None or part.extent != STEPS or ahead.extent != STEPS:
+        return False
+    if {part.kind, ahead.kind} != {"recurrence"} or ahead.last_only or part.late or ahead.late:
+        return False
+    last = len(part.reads) - part.memories - part.statics
+    others = {*part.reads[last:], *part.parameters} - {-1}
+    outputs = {ahead.results[place] for place in ahead.plan.ends.steps}
+    others |= {*part.reads[:last]} & ({*ahead.results} - outputs)
+    return part.plan.reverse == ahead.plan.reverse and others.isdisjoint(ahead.results)
 
 
 def runs_of(parts: Sequence[Part], fits: Callable[[int], bool]) -> list[tuple[int, ...]]:

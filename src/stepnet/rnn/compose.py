@@ -120,16 +120,19 @@ class Bidirectional:
         """
         return scopes_of(self, sequences, initial, statics, lengths, **control)
 
-    def explain(self, engine: Asked = "auto") -> str:
+    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
         """The plan of each direction as text, and whether the engine runs both in one piece.
 
         Args:
             engine: An engine, or several in order of preference.
+            rows: For a call of so many sequences, how threads share it, as in `RNN.explain`; also whether
+                both directions run at the same time.
+            steps: The same for sequences of so many steps.
 
         Returns:
             The text of `RNN.explain` for each direction.
         """
-        return explained(self, self.run, engine)
+        return explained(self, self.run, engine, (rows, steps))
 
     # ---- what it is made of, for `layers`
 
@@ -289,16 +292,19 @@ class Stack:
         """
         return scopes_of(self, sequences, initial, statics, lengths, **control)
 
-    def explain(self, engine: Asked = "auto") -> str:
+    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
         """The plan of each layer as text, and which of them the engine runs in one piece.
 
         Args:
             engine: An engine, or several in order of preference.
+            rows: For a call of so many sequences, how threads share it, as in `RNN.explain`; also which
+                layers run at the same time, one some steps behind the other.
+            steps: The same for sequences of so many steps.
 
         Returns:
             The text of `RNN.explain` for each layer.
         """
-        return explained(self, self.run, engine)
+        return explained(self, self.run, engine, (rows, steps))
 
     # ---- what it is made of, for `layers`
 

@@ -23,10 +23,11 @@ from stepnet.engines.placed import choice as placed_on
 from stepnet.errors import RefusedError
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, STEPS, Extent, Type
-from stepnet.plan.load import Size
+from stepnet.plan.load import WORDS, Size
+from stepnet.plan.partition import AtOnce, Wavefront
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
-from stepnet.plan.waves import waves_of
+from stepnet.plan.waves import lines_of, waves_of
 from stepnet.rnn.expressions import amount, expression, types_text
 from stepnet.rnn.nesting import described, parts_of
 from stepnet.rnn.value_names import Names, is_reading, is_work, named, of_inner_step
@@ -171,7 +172,7 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
     for name, net, phases in stages_of(plan):
         names = inner if name == "loop" else outer
         lines = [
-            tuple(text for n in phase if is_work(net.nodes[n]) for text in lines_of(names, n))
+            tuple(text for n in phase if is_work(net.nodes[n]) for text in node_lines(names, n))
             for phase in phases
         ]
         numbers = [
@@ -195,7 +196,7 @@ def inner_extent(net: Net, number: int) -> Extent:
     return net.type_of(node.inputs[0]).extent if reads else node.types[0].extent
 
 
-def lines_of(names: Names, number: int) -> list[Line]:
+def node_lines(names: Names, number: int) -> list[Line]:
     """The line of one node, with those of its step where it is an inner recurrence."""
     node = names.net.nodes[number]
     if node.operation != "recur":
@@ -301,7 +302,7 @@ def explain(schedule: Schedule, engine: Asked = "auto", size: Size | None = None
     named = list(parts_of(schedule))
     width = max((len(number) for number, _, _ in named), default=0) + 2
     lines = [f"  {number:<{width}}{described(part, inside)}" for number, part, inside in named]
-    texts = ["\n".join(["parts, in the order they run", *lines, *at_once_lines(schedule, chosen, size)])]
+    texts = ["\n".join(["parts, in the order they run", *lines, *shared_lines(schedule, chosen, size)])]
     texts += ["\n".join(engine_lines(chosen, engines))]
     for number, part, _ in named:
         if part.plan is not None:
@@ -334,23 +335,29 @@ def partition_lines(plan: Plan, chosen: str | None, size: Size | None) -> list[s
     if chosen != "llvm" or size is None:
         return []
     text = str(llvm().partition(plan, size))
-    return ["", f"threads, for {described_size(size)}", *indented(text)]
+    inner = f", inner sequences of {WORDS}" if llvm().load(plan).words else ""
+    return ["", f"threads, for {described_size(size)}{inner}", *indented(text)]
 
 
-def at_once_lines(schedule: Schedule, chosen: str | None, size: Size | None) -> list[str]:
-    """The recurrences that do not depend on each other, and whether they run at the same time."""
+def shared_lines(schedule: Schedule, chosen: str | None, size: Size | None) -> list[str]:
+    """Whether recurrences that do not depend on each other run at the same time, and how layers that read one
+    another's outputs follow one another.
+    """
     if chosen != "llvm":
         return []
-    lines: list[str] = []
-    for wave in waves_of(schedule.parts):
-        parts = {place: schedule.parts[place] for place in wave}
-        plans = {place: part.plan for place, part in parts.items() if part.plan and part.extent == STEPS}
+    lines, asked, parts = list[str](), size or SHOWN, schedule.parts
+
+    def weighed(places: Sequence[int], text: AtOnce | Wavefront) -> list[str]:
+        title = f"parts {', '.join(map(str, places))}, for {described_size(asked)}"
+        return ["", f"  {title}", *("  " + line for line in indented(str(text)))]
+
+    for wave in waves_of(parts):
+        plans = {n: plan for n in wave if (plan := parts[n].plan) and parts[n].extent == STEPS}
         plans = {place: plan for place, plan in plans.items() if llvm().load(plan).loop.weights}
         if len(plans) > 1:
-            asked = size or SHOWN
-            text = str(llvm().at_once(list(plans.values()), asked))
-            title = f"parts {', '.join(map(str, plans))}, for {described_size(asked)}"
-            lines += ["", f"  {title}", *("  " + line for line in indented(text))]
+            lines += weighed([*plans], llvm().at_once(list(plans.values()), asked))
+    for line in lines_of(parts):
+        lines += weighed(line, llvm().wavefront([plan for n in line if (plan := parts[n].plan)], asked))
     return lines
 
 

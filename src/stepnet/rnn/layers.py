@@ -91,7 +91,7 @@ class Combined(Protocol):
         """The named values of every step."""
         ...
 
-    def explain(self, engine: Asked = "auto") -> str:
+    def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
         """The plans as text for people."""
         ...
 

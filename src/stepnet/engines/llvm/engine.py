@@ -18,7 +18,7 @@ from stepnet.engines.threads import threads
 from stepnet.net.digest import digest
 from stepnet.net.ir import Node
 from stepnet.plan.load import Load, Size
-from stepnet.plan.partition import AtOnce, Partition, at_once, partition
+from stepnet.plan.partition import AtOnce, Partition, Wavefront, at_once, partition, wavefront
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 
@@ -80,6 +80,11 @@ class LlvmEngine:
         """Whether calls of plans that do not depend on each other run at the same time."""
         machine = machine_for((self.target or host_target()).vector_bytes)
         return at_once(list(map(self.load, plans)), [size] * len(plans), threads(), machine)
+
+    def wavefront(self, plans: Sequence[Plan], size: Size) -> Wavefront:
+        """How calls of plans run, each of which reads the outputs of the one before."""
+        machine = machine_for((self.target or host_target()).vector_bytes)
+        return wavefront(list(map(self.load, plans)), size, threads(), machine)
 
     def key(self, plan: Plan) -> str:
         """What stands for a plan and the target among all that is compiled."""

@@ -16,13 +16,18 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
     The rule takes the new net's builder, the old net, the old number and the new operands. It returns the
     number to use instead, or None to copy the node.
     """
-    builder = Builder()
-    place: list[int] = []
+    builder, place, same = Builder(), list[int](), True  # same: all nodes so far are the old ones, or alike
     for number, node in enumerate(net.nodes):
         operands = [place[operand] for operand in node.inputs]
         replacement = rule(builder, net, number, operands)
-        if replacement is None:
+        same = same and len(builder.nodes) == number
+        if replacement is not None:
+            same = False
+        elif same and node.operation != "recur":
+            replacement = builder.keep(node)
+        else:
             replacement = copied(builder, node, operands, rule) if inside else builder.copy(node, operands)
+            same = same and replacement == number and builder.nodes[number].types == node.types
         place.append(replacement)
     return builder.net(place[result] for result in net.results)
 

@@ -11,7 +11,6 @@ from stepnet.engines.llvm.emit.emit import emit
 from stepnet.engines.llvm.emit.stage import Rows, StageCode
 from stepnet.engines.llvm.lower.lowered import Lowered, RowWork
 from stepnet.engines.llvm.lower.needs import Needs
-from stepnet.engines.llvm.lower.program import lowered
 from stepnet.engines.llvm.machine.records import Field
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.words import WORDS
@@ -19,13 +18,12 @@ from stepnet.engines.llvm.writing.code import I64, POINTER, Code
 from stepnet.plan.plan import Plan
 
 
-def written(plan: Plan, target: Target) -> tuple[ir.Module, Layout]:
-    """The module of a plan for a target, and its layout."""
-    program = lowered(plan, target)
+def written(program: Lowered, target: Target) -> ir.Module:
+    """The module of a lowered plan for a target."""
     module = ir.Module("stepnet")
     module.triple = ""
     write_functions(module, program, target)
-    return module, layout_of(plan, program)
+    return module
 
 
 def layout_of(plan: Plan, program: Lowered) -> Layout:

@@ -1,6 +1,7 @@
 """The code of plans on disk, with what a call has to know of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from stepnet.disk.data import Form
 from stepnet.engines.llvm.compile.compiled import Compiled, Generated, Layout
@@ -13,7 +14,7 @@ from stepnet.engines.llvm.machine.target import Target, host_target
 from stepnet.engines.llvm.products.constants import Constant, Constants, Packed, Places, Scaled
 from stepnet.engines.threads import threads
 from stepnet.net.types import Type
-from stepnet.plan.load import Load, Products, Stage
+from stepnet.plan.load import Load, Products, Stage, WordWork
 from stepnet.plan.plan import Plan
 
 PLAN = Form(
@@ -35,6 +36,7 @@ PLAN = Form(
     Load,
     Stage,
     Products,
+    WordWork,
 )
 
 
@@ -52,25 +54,44 @@ def compiled(plans: Mapping[str, Plan], target: Target) -> dict[str, Compiled]:
     missing = [key for key in plans if key not in known]
     if not missing:
         return known
-    write = late("compile.generate").written
-    modules, layouts = zip(*(write(plans[key], target) for key in missing), strict=True)
-    codes = made_beside(modules, kernels_of(layouts, target), target)
-    for key, code, layout in zip(missing, codes, layouts, strict=True):
+    new = Writing([plans[key] for key in missing], target)
+    codes = made_beside(new.modules(), new.kernels(), target)
+    for key, code, layout in zip(missing, codes, new.layouts, strict=True):
         made = Generated(code, layout)
         keep("plan", PLAN, (key,), made)
         known[key] = Compiled.of(made)
     return known
 
 
-def kernels_of(layouts: Iterable[Layout], target: Target) -> list[Kernel]:
-    """The kernels that calls of such plans will need: what packs their parameters, and hands over work."""
-    entries = [entry for layout in layouts for _, entry in layout.constants.entries]
-    packed = {
-        (entry.sources[0].type.itemsize, entry.width, entry.weights)
-        for entry in entries
-        if isinstance(entry, Packed)
-    }
-    kernels: list[Kernel] = [("products.pack", target, *options) for options in sorted(packed, key=str)]
-    if target == host_target() and threads() > 1:
-        kernels.append(("threads.handover", target))
-    return kernels
+class Writing:
+    """What is written for new plans, in an order that gives LLVM something to do from the start: what hands
+    over work, which depends on no plan; then what packs their parameters; then the plans.
+    """
+
+    def __init__(self, plans: Sequence[Plan], target: Target) -> None:
+        self.plans, self.target = plans, target
+        self.layouts = list[Layout]()
+        self.programs = list[Any]()
+
+    def kernels(self) -> Iterator[Kernel]:
+        """The kernels that calls of the plans will need. The plans are lowered on the way."""
+        if self.target == host_target() and threads() > 1:
+            yield "threads.handover", self.target
+        generate, lowered = late("compile.generate"), late("lower.program").lowered
+        for plan in self.plans:
+            self.programs.append(lowered(plan, self.target))
+            self.layouts.append(generate.layout_of(plan, self.programs[-1]))
+        entries = (entry for layout in self.layouts for _, entry in layout.constants.entries)
+        packed = {
+            (entry.sources[0].type.itemsize, entry.width, entry.weights)
+            for entry in entries
+            if isinstance(entry, Packed)
+        }
+        for options in sorted(packed, key=str):
+            yield "products.pack", self.target, *options
+
+    def modules(self) -> Iterator[Any]:
+        """The modules of the plans, which are lowered by now."""
+        generate = late("compile.generate")
+        for program in self.programs:
+            yield generate.written(program, self.target)

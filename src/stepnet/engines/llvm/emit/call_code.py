@@ -70,6 +70,12 @@ class CallCode:
         """Sets a word of the progress of the call."""
         self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
+    def publish_progress(self, name: str, value: ir.Value) -> None:
+        """Sets a word of the progress of the call for those who wait for it, behind all that was written."""
+        code = self.code
+        place = code.at(self.pointer["progress"], 8 * PROGRESS.index(name))
+        code.store_atomic(value, code.word_pointer(place), "release", 8)
+
     # ---- records
 
     def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> Rows:

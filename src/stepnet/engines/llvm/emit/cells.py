@@ -69,16 +69,6 @@ class CellCode:
         operations = (self.stage.net.nodes[number].operation for number, _ in self.loop.nodes)
         return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
 
-    @property
-    def parameter_bytes(self) -> int:
-        """The bytes of the parameters of all products."""
-        sides = [(len(product.ports), side) for product in self.loop.products for side in product.sides]
-        kinds = [arithmetic(s.weights, s.left.dtype, self.stage.width, self.code.target) for _, s in sides]
-        return sum(
-            gates * kind.words(side.inner) * kind.word_bytes * self.loop.size
-            for (gates, side), kind in zip(sides, kinds, strict=True)
-        )
-
     def plain(self) -> None:
         """Pointwise work without products: row by row."""
         code, abreast = self.code, ABREAST if self.stage.reaches_beyond else 1
@@ -130,6 +120,7 @@ class CellCode:
             return accumulate(code, tile, left, words, kind, **shape, begun=begun)
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
+            """A line ahead of the words, [unit][gate]: what sums begin with, or the scales of columns."""
             type_ = register_type(dtype, width)
             places = [
                 [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(gates)]
@@ -141,15 +132,31 @@ class CellCode:
         scales = self.left(side.scales, side.scales.offset, tile, row).rows(code, tile.rows, code.number(0))
         columns, made = head(1, "float32"), list[list[list[ir.Value]]]()
         for place, (pointer, behind) in enumerate(scales):
-            own = code.spread(code.read(ir.FloatType(), code.at(pointer, behind), 4), width)
-            made.append([])
-            for unit, gate_columns in enumerate(columns):
-                values: list[ir.Value] = [code.sitofp(each, own.type) for each in whole[place][unit]]
-                values = [code.fmul(code.fmul(v, own), c) for v, c in zip(values, gate_columns, strict=True)]
-                if begun is not None:
-                    values = [code.fadd(a, b) for a, b in zip(begun[place][unit], values, strict=True)]
-                made[-1].append(values)
+            scale, before = (
+                self.spread(pointer, behind),
+                [None] * tile.units if begun is None else begun[place],
+            )
+            gates_of_units = zip(whole[place], columns, before, strict=True)
+            made.append([self.scaled(sums, scale, own, earlier) for sums, own, earlier in gates_of_units])
         return made
+
+    def spread(self, pointer: ir.Value, offset: int) -> ir.Value:
+        """A float32 of memory in all elements of a vector."""
+        number = self.code.read(ir.FloatType(), self.code.at(pointer, offset), 4)
+        return self.code.spread(number, self.stage.width)
+
+    def scaled(
+        self, whole: list[ir.Value], scale: ir.Value, columns: list[ir.Value], begun: list[ir.Value] | None
+    ) -> list[ir.Value]:
+        """Sums of whole numbers of a row and unit block, gate by gate: times the scale of the row and those
+        of the columns, added to the sums so far.
+        """
+        code = self.code
+        values: list[ir.Value] = [code.sitofp(each, scale.type) for each in whole]
+        values = [code.fmul(code.fmul(value, scale), own) for value, own in zip(values, columns, strict=True)]
+        if begun is None:
+            return values
+        return [code.fadd(sum_, value) for sum_, value in zip(begun, values, strict=True)]
 
     def left(self, source: Field, offset: int, tile: Tile, row: ir.Value) -> Left:
         """The rows of a left side from an offset on."""
@@ -161,18 +168,26 @@ class CellCode:
         return Left(tuple(code.at(rows.at(code, source.record, one), offset) for one in each))
 
     def epilogues(self, cells: list[Cell]) -> None:
-        """The elementwise work of a tile whose sums are on registers."""
-        while cells:
-            abreast = next(size for size in (ABREAST, 2, 1) if size <= len(cells))
-            self.epilogue(cells[:abreast])
-            cells = cells[abreast:]
+        """The elementwise work of a tile whose sums are on registers. It is short, so cells need not go
+        abreast; and all are computed before any is stored, so that what they share is read once.
+        """
+        computed = [(cell, self.results([cell])) for cell in cells]
+        for cell, results in computed:
+            self.put([cell], results)
 
     def epilogue(self, cells: list[Cell]) -> None:
         """The pointwise nodes of some cells abreast, and the stores."""
-        code, values = self.code, self.computed(cells)
-        for operand, target in self.loop.stores:
-            parts = parted(code, self.abreast(operand, cells, values), len(cells))
-            for cell, part in zip(cells, parts, strict=True):
+        self.put(cells, self.results(cells))
+
+    def results(self, cells: list[Cell]) -> list[ir.Value]:
+        """What is stored of some cells, each for all of them abreast."""
+        values = self.computed(cells)
+        return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
+
+    def put(self, cells: list[Cell], results: list[ir.Value]) -> None:
+        """Stores the results of some cells."""
+        for value, (_, target) in zip(results, self.loop.stores, strict=True):
+            for cell, part in zip(cells, parted(self.code, value, len(cells)), strict=True):
                 self.store(part, target, cell.row, cell.block)
 
     def computed(self, cells: list[Cell]) -> dict[int, ir.Value]:

@@ -19,6 +19,9 @@ another process takes makes the others wait. So between blocks those that were l
 `run` returns between two blocks once it has run for a while, and goes on there when it is called again: that
 is how an interrupt arrives in the middle of a long call.
 
+Layers of a stack may run as a wavefront, each on a thread: a layer's block waits until the layer ahead has
+written its outputs of these steps. A call publishes that behind each block.
+
 Where sequences end early (`emit/early.py`), a call may be over behind any block.
 """
 
@@ -36,6 +39,7 @@ from stepnet.engines.llvm.emit.timetable import write_timetable
 from stepnet.engines.llvm.emit.transfers import begin_all, end, gather, scatter
 from stepnet.engines.llvm.lower.loops import InnerLoop, LaneLoop, Phase
 from stepnet.engines.llvm.machine.system import clock
+from stepnet.engines.llvm.threads.waiting import wait_for_steps
 from stepnet.engines.llvm.writing.code import I64, POINTER
 from stepnet.net.ir import Net
 
@@ -63,16 +67,18 @@ def write_call(call: CallCode) -> None:
         call.threads = code.load(call.threads_cell)
         call.shared = code.icmp_signed(">", call.threads, code.number(1))
         stop = code.smaller(code.add(start, call.word["block_steps"]), call.word["steps"])
+        await_inputs(call, start, stop, now_cell)
         began = call.ticks()
         code.store(zero, call.waited_cell)
         write_block(call, start, stop, now_cell, next_cell)
         with call.by_first_thread():
-            judge(call, began, stop, deadline)
+            pause_or_leave_out(call, began, deadline)
+            call.publish_progress("reached", stop)
         with code.when(code.icmp_signed("<", stop, call.word["steps"])):
             with call.by_first_thread():
                 end_early(call, stop, code.load(now_cell))
             call.wait()
-            between(call, stop, now_cell)
+            return_or_go_on(call, stop, now_cell)
     with call.by_first_thread(), code.when(call.sliced):
         call.set_progress("begin", call.word["steps"])
     code.ret(zero)
@@ -99,8 +105,10 @@ def write_block(
     scatter(call, rows)
 
 
-def judge(call: CallCode, began: ir.Value, stop: ir.Value, deadline: ir.Value) -> None:
-    """Decides whether all threads pause here, and how many go on: half of them, if one was late."""
+def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> None:
+    """What the first thread decides behind a block that began at a time: whether all threads pause, because
+    the deadline is over, and how many go on: half of them, if one was late.
+    """
     code, now = call.code, call.ticks()
     over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
     call.set_progress("pause", code.zext(over, I64))
@@ -112,26 +120,42 @@ def judge(call: CallCode, began: ir.Value, stop: ir.Value, deadline: ir.Value) -
         call.set_progress("threads", half)
 
 
-def between(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
-    """The code between two blocks: threads that are left out end here, and all end where the call is over or
-    pauses.
+def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
+    """Between two blocks a thread returns if it is left out, and all do if the call is over or pauses.
+
+    Of a call that pauses, `begin` and `swapped` say where the next call of `run` goes on: the first step, and
+    whether the memories ahead of it lie in `next`.
     """
-    code = call.code
-    threads, pause = (
-        call.progress("threads"),
-        code.icmp_signed("!=", call.progress("pause"), code.number(0)),
-    )
+    code, threads = call.code, call.progress("threads")
+    pause = code.icmp_signed("!=", call.progress("pause"), code.number(0))
     code.return_when(code.icmp_signed(">=", call.word["thread"], threads), code.number(0))
     over = code.icmp_signed("!=", call.progress("over"), code.number(0))
     with call.by_first_thread(), code.when(over):
         call.set_progress("begin", call.word["steps"])
     code.return_when(over, code.number(0))
     with call.by_first_thread(), code.when(pause):
-        swapped = code.icmp_unsigned("!=", code.load(now_cell), call.pointer["now"])
-        call.set_progress("begin", stop)
-        call.set_progress("swapped", code.zext(swapped, I64))
+        go_on_at(call, stop, now_cell)
     code.return_when(pause, code.number(1))
     code.store(threads, call.threads_cell)
+
+
+def go_on_at(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
+    """Notes with which step the call begins when it is called again, and which memory is which."""
+    code = call.code
+    swapped = code.icmp_unsigned("!=", code.load(now_cell), call.pointer["now"])
+    call.set_progress("begin", step)
+    call.set_progress("swapped", code.zext(swapped, I64))
+
+
+def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.Value) -> None:
+    """In a wavefront, waits for the layer ahead to have computed the steps of this block; pauses with it."""
+    code, zero = call.code, call.code.number(0)
+    with code.when(code.icmp_signed("!=", call.word["ahead"], zero)):
+        ahead = code.inttoptr(call.word["ahead"], POINTER)
+        arrived = code.call(wait_for_steps(code), [ahead, stop, call.word["rest"], call.word["clock"]])
+        with code.when(code.icmp_signed("==", arrived, zero)):
+            go_on_at(call, start, now_cell)
+        code.return_when(code.icmp_signed("==", arrived, zero), code.number(1))
 
 
 def write_phases(

@@ -12,7 +12,7 @@ from llvmlite import ir
 from stepnet.engines.llvm.emit.stage import StageCode
 from stepnet.engines.llvm.lower.loops import EncodeLoop
 from stepnet.engines.llvm.products.arithmetic import Arithmetic, arithmetic, bytes_of, laid_out
-from stepnet.engines.llvm.writing.code import I1, I32, I64, Code, width_of
+from stepnet.engines.llvm.writing.code import I32, Code, width_of
 from stepnet.engines.llvm.writing.stored import INFINITY, bits_of, single_of
 from stepnet.net.encodings import LARGEST, SMALLEST
 
@@ -60,8 +60,7 @@ class EncodeCode:
         values = self.stage.operand(self.loop.source, row, block, {})
         if count is None:
             return values
-        inside = ir.Constant(ir.VectorType(I1, width), [place < count for place in range(width)])
-        return code.select(inside, values, code.splat(values.type, 0))
+        return code.keep_first(values, count, width, code.splat(values.type, 0))
 
     # ---- the scale of int8
 
@@ -85,22 +84,14 @@ class EncodeCode:
         """The largest magnitude in each place of the full blocks of a row, as bits."""
         code = self.code
         least = code.splat(ir.VectorType(I32, self.stage.width), SMALLEST_BITS)
-        if not self.whole:
-            return least
-        before, body, after = code.block, code.append_basic_block("block"), code.append_basic_block("largest")
-        code.branch(body)
-        code.position_at_end(body)
-        place, most = code.phi(I64), code.phi(least.type)
-        larger: ir.Value = most
-        for block in self.blocks(place):
-            larger = self.larger(larger, self.values(row, block))
-        following = code.add(place, code.number(self.unrolled))
-        for phi, first, then in ((place, code.number(0), following), (most, least, larger)):
-            phi.add_incoming(first, before)
-            phi.add_incoming(then, code.block)
-        code.cbranch(code.icmp_signed("<", following, code.number(self.whole)), body, after)
-        code.position_at_end(after)
-        return larger
+
+        def turn(first: ir.Value, most: list[ir.Value]) -> list[ir.Value]:
+            larger = most[0]
+            for block in self.blocks(first):
+                larger = self.larger(larger, self.values(row, block))
+            return [larger]
+
+        return code.carry(0, self.whole, [least], turn, step=self.unrolled)[0]
 
     def larger(self, most: ir.Value, values: ir.Value) -> ir.Value:
         """The larger of bits so far and those of magnitudes, by place: as whole numbers they are in order,

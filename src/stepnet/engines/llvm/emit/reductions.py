@@ -5,6 +5,8 @@ halves: one fixed tree, whatever else is computed. Over the first axis, whole ve
 the other.
 """
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.stage import StageCode
@@ -12,7 +14,6 @@ from stepnet.engines.llvm.lower.loops import FoldLoop, ReduceLoop, ScanLoop
 from stepnet.engines.llvm.writing.code import (
     I1,
     I32,
-    I64,
     Code,
     element_type,
     is_float,
@@ -73,26 +74,47 @@ def neutral(code: Code, loop: ReduceLoop | FoldLoop, type_: ir.Type) -> ir.Value
     return code.splat(type_, number)
 
 
-def in_order(code: Code, loop: ReduceLoop, source: ir.Value, count: int, stride: int, width: int) -> ir.Value:
-    """`count` vectors that lie `stride` bytes apart as one: each combined with what came before it."""
-    type_ = register_type(loop.targets[0].dtype, width)
-    total = neutral(code, loop, type_)
-    if not count:
-        return total
-    start, head, after = code.block, code.append_basic_block("reduce"), code.append_basic_block("reduced")
-    code.branch(head)
-    code.position_at_end(head)
-    index, partial = code.phi(I64), code.phi(type_)
-    index.add_incoming(code.number(0), start)
-    partial.add_incoming(total, start)
-    value = loaded(code, loop, code.at(source, code.mul(index, code.number(stride))), width)
-    total = combine(code, loop, partial, value)
-    following = code.add(index, code.number(1))
-    index.add_incoming(following, code.block)
-    partial.add_incoming(total, code.block)
-    code.cbranch(code.icmp_signed("<", following, code.number(count)), head, after)
-    code.position_at_end(after)
+def in_order(
+    code: Code,
+    loop: ReduceLoop | FoldLoop,
+    type_: ir.Type,
+    count: int,
+    value: Callable[[ir.Value], ir.Value],
+) -> ir.Value:
+    """`count` registers of a type as one: value(0), value(1), ... each combined with those before it."""
+
+    def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
+        return [combine(code, loop, partial[0], value(index))]
+
+    return code.carry(0, count, [neutral(code, loop, type_)], combined)[0]
+
+
+def in_vectors(
+    code: Code,
+    loop: ReduceLoop | FoldLoop,
+    type_: ir.Type,
+    size: int,
+    width: int,
+    value: Callable[[ir.Value], ir.Value],
+) -> ir.Value:
+    """Partial results of `size` numbers in vectors of `width`: value(0), value(1), ... combined in order.
+
+    Of the last vector only those elements count that lie within `size`. A register may be several vectors
+    side by side, each of which is reduced by itself.
+    """
+    whole, rest = divmod(size, width)
+    total = in_order(code, loop, type_, whole, value)
+    if rest:
+        last = value(code.number(whole))
+        total = combine(code, loop, total, code.keep_first(last, rest, width, neutral(code, loop, type_)))
     return total
+
+
+def vectors(
+    code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
+) -> Callable[[ir.Value], ir.Value]:
+    """What reads vector 0, 1, ... of the source, which lie `stride` bytes apart."""
+    return lambda index: loaded(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 
 def trailing(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
@@ -103,13 +125,9 @@ def trailing(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value
     type_ = register_type(loop.targets[0].dtype, width)
     with code.loop(code.number(0), code.number(outer)) as place:
         base = code.at(source, code.mul(place, code.number(inner * size)))
-        total = in_order(code, loop, base, inner // width, width * size, width)
-        if inner % width:
-            rest = loaded(code, loop, code.at(base, inner // width * width * size), width)
-            kept = [ir.Constant(I1, int(element < inner % width)) for element in range(width)]
-            mask = ir.Constant(ir.VectorType(I1, width), kept) if width > 1 else kept[0]
-            total = combine(code, loop, total, code.select(mask, rest, neutral(code, loop, type_)))
-        put(stage, loop, row, place, folded(code, loop, total))
+        value = vectors(code, loop, base, width * size, width)
+        total = in_vectors(code, loop, type_, inner, width, value)
+        store_number(stage, loop, row, place, folded(code, loop, total))
 
 
 def folded(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
@@ -130,9 +148,10 @@ def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value)
     code, width = stage.code, stage.width
     outer, inner = loop.shape
     size = loop.source.itemsize
+    type_ = register_type(loop.targets[0].dtype, width)
     with code.loop(code.number(0), code.number(-(-inner // width))) as block:
         base = code.at(source, code.mul(block, code.number(width * size)))
-        total = in_order(code, loop, base, outer, inner * size, width)
+        total = in_order(code, loop, type_, outer, vectors(code, loop, base, inner * size, width))
         for target in loop.targets:
             pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
             pointer = code.at(pointer, code.mul(block, code.number(width * target.itemsize)))
@@ -149,27 +168,19 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
     with code.loop(code.number(0), code.number(results)) as place:
         base = code.at(source, code.mul(place, code.number(to_result)))
         first = load_vector(code, loop.source.dtype, 1, base, size)
-        start, head, after = code.block, code.append_basic_block("argmax"), code.append_basic_block("found")
-        code.branch(head)
-        code.position_at_end(head)
-        index, best, where = code.phi(I64), code.phi(first.type), code.phi(I64)
-        for phi, value in ((index, code.number(0)), (best, first), (where, code.number(0))):
-            phi.add_incoming(value, start)
-        value = load_vector(
-            code, loop.source.dtype, 1, code.at(base, code.mul(index, code.number(to_next))), size
-        )
-        better = larger(code, value, best)
-        chosen, chosen_at = code.select(better, value, best), code.select(better, index, where)
-        following = code.add(index, code.number(1))
-        for phi, new in ((index, following), (best, chosen), (where, chosen_at)):
-            phi.add_incoming(new, code.block)
-        code.cbranch(code.icmp_signed("<", following, code.number(along)), head, after)
-        code.position_at_end(after)
-        put(stage, loop, row, place, chosen_at)
+
+        def turn(index: ir.Value, best: list[ir.Value]) -> list[ir.Value]:
+            there = code.at(base, code.mul(index, code.number(to_next)))
+            value = load_vector(code, loop.source.dtype, 1, there, size)
+            replaces = larger(code, value, best[0])
+            return [code.select(replaces, *pair) for pair in zip((value, index), best, strict=True)]
+
+        _, where = code.carry(0, along, [first, code.number(0)], turn)
+        store_number(stage, loop, row, place, where)
 
 
 def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
-    """Whether a number replaces the best one so far."""
+    """Whether a number replaces the best one so far: it is larger, or the first NaN."""
     if not is_float(value):
         signed = code.icmp_unsigned if value.type == I1 else code.icmp_signed
         return signed(">", value, best)
@@ -177,8 +188,8 @@ def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
     return code.and_(known, code.fcmp_unordered(">", value, best))
 
 
-def put(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
-    """One number of the result."""
+def store_number(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
+    """Stores one number of the result, at a place of its fields."""
     code = stage.code
     for target in loop.targets:
         pointer = code.at(stage.rows.at(code, target.record, row), target.offset)

@@ -8,7 +8,7 @@ from llvmlite import ir
 from stepnet.engines.llvm.emit.reductions import combine, loaded
 from stepnet.engines.llvm.emit.stage import StageCode
 from stepnet.engines.llvm.lower.loops import ScanLoop
-from stepnet.engines.llvm.writing.code import I64, store_vector
+from stepnet.engines.llvm.writing.code import store_vector
 
 
 def emit_scan(stage: StageCode, loop: ScanLoop) -> None:
@@ -46,20 +46,12 @@ def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width
             place = code.at(pointer, code.mul(number, code.number(target.itemsize)))
             store_vector(code, target.dtype, result, place, target.itemsize)
 
-    total = value(first)
-    put(total, first)
-    before, head, body, after = code.block, *(code.append_basic_block(f"scan.{place}") for place in range(3))
-    code.branch(head)
-    code.position_at_end(head)
-    index, partial = code.phi(I64), code.phi(total.type)
-    index.add_incoming(code.number(1), before)
-    partial.add_incoming(total, before)
-    code.cbranch(code.icmp_signed("<", index, code.number(along)), body, after)
-    code.position_at_end(body)
-    number = code.add(first, code.mul(index, code.number(inner)))
-    total = combine(code, loop, partial, value(number))
-    put(total, number)
-    index.add_incoming(code.add(index, code.number(1)), code.block)
-    partial.add_incoming(total, code.block)
-    code.branch(head)
-    code.position_at_end(after)
+    def turn(index: ir.Value, before: list[ir.Value]) -> list[ir.Value]:
+        number = code.add(first, code.mul(index, code.number(inner)))
+        total = combine(code, loop, before[0], value(number))
+        put(total, number)
+        return [total]
+
+    begun = value(first)
+    put(begun, first)
+    code.carry(1, along, [begun], turn)

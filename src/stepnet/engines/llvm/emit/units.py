@@ -73,7 +73,7 @@ class Tiled:
             if port >= 0
         }
         self.shared = unit.length > 2 * tiling.gates
-        self.fetches = self.shared and unit.parameter_bytes >= FETCHED_BYTES
+        self.fetches = self.shared and tiling.unit_bytes * unit.loop.size >= FETCHED_BYTES
         self.words = self.table("tiles", [word for kind in self.kinds for word in self.words_of(kind)])
         self.counts = self.table("counts", counts_of(tiling))
         with self.code.goto_entry_block():

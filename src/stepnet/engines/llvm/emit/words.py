@@ -9,12 +9,10 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.cells import ABREAST, Cell, CellCode, parted
-from stepnet.engines.llvm.emit.reductions import combine, folded, neutral
+from stepnet.engines.llvm.emit.reductions import folded, in_vectors
 from stepnet.engines.llvm.emit.stage import StageCode
 from stepnet.engines.llvm.lower.loops import FoldLoop, UnitLoop, WordsReduceLoop
 from stepnet.engines.llvm.writing.code import (
-    I1,
-    I64,
     element_type,
     register_type,
     store_vector,
@@ -57,17 +55,9 @@ def of_blocks(stage: StageCode, loop: WordsReduceLoop, block: ir.Value, abreast:
         number = code.sitofp(code.add(last, code.number(1)), element_type(total.type))
         total = code.fdiv(total, code.spread(number, width_of(total)))
     total = code.select(some, total, code.splat(total.type, 0))
-    for target in loop.targets:
-        base = code.at(stage.rows.at(code, target.record, code.number(0)), target.offset)
-        for place, part in enumerate(parted(code, total, abreast)):
-            here = code.mul(code.add(block, code.number(place)), code.number(stage.width * target.itemsize))
-            store_vector(
-                code,
-                target.dtype,
-                part,
-                code.at(base, here),
-                min(stage.width * target.itemsize, target.alignment),
-            )
+    for place, part in enumerate(parted(code, total, abreast)):
+        for target in loop.targets:
+            units.store(part, target, code.number(0), code.add(block, code.number(place)))
 
 
 def emit_fold(stage: StageCode, loop: FoldLoop) -> None:
@@ -88,35 +78,14 @@ def of_features(stage: StageCode, loop: FoldLoop, words: Sequence[ir.Value]) -> 
     """Vectors of partial results of some words, side by side: each block of features combined with those
     before it.
     """
-    code, width = stage.code, stage.width
     units = CellCode(stage, UnitLoop(loop.size, (), loop.nodes, ()))
-    whole, rest = divmod(loop.size, width)
 
     def value(block: ir.Value) -> ir.Value:
         cells = [Cell(word, block, {}) for word in words]
         return units.abreast(loop.source, cells, units.computed(cells))
 
-    type_ = register_type(loop.targets[0].dtype, width * len(words))
-    begun = neutral(code, loop, type_)
-    partial: ir.Value = begun
-    if whole:
-        start, body = code.block, code.append_basic_block("features")
-        after = code.append_basic_block("folded")
-        code.branch(body)
-        code.position_at_end(body)
-        index, before = code.phi(I64), code.phi(type_)
-        partial = combine(code, loop, before, value(index))
-        following = code.add(index, code.number(1))
-        for phi, first, then in ((index, code.number(0), following), (before, begun, partial)):
-            phi.add_incoming(first, start)
-            phi.add_incoming(then, code.block)
-        code.cbranch(code.icmp_signed("<", following, code.number(whole)), body, after)
-        code.position_at_end(after)
-    if rest:
-        kept = [ir.Constant(I1, int(element % width < rest)) for element in range(width * len(words))]
-        mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
-        partial = combine(code, loop, partial, code.select(mask, value(code.number(whole)), begun))
-    return partial
+    type_ = register_type(loop.targets[0].dtype, stage.width * len(words))
+    return in_vectors(stage.code, loop, type_, loop.size, stage.width, value)
 
 
 def chained(
@@ -125,18 +94,8 @@ def chained(
     """All words combined in their order, beginning with the first."""
     code, dtype = stage.code, loop.targets[0].dtype
     node = Node(COMBINE[loop.how], (), (Type(ROWS, (), dtype),))
-    start, head = code.block, code.append_basic_block("words")
-    body, after = code.append_basic_block("word"), code.append_basic_block("combined")
-    code.branch(head)
-    code.position_at_end(head)
-    index, partial = code.phi(I64), code.phi(first.type)
-    index.add_incoming(code.number(1), start)
-    partial.add_incoming(first, start)
-    code.cbranch(code.icmp_signed("<", index, stage.rows.count), body, after)
-    code.position_at_end(body)
-    total = pointwise(code, node, [partial, value(index)], [dtype, dtype])
-    index.add_incoming(code.add(index, code.number(1)), code.block)
-    partial.add_incoming(total, code.block)
-    code.branch(head)
-    code.position_at_end(after)
-    return partial
+
+    def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
+        return [pointwise(code, node, [partial[0], value(index)], [dtype, dtype])]
+
+    return code.carry(1, stage.rows.count, [first], combined)[0]

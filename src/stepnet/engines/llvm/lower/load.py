@@ -1,10 +1,11 @@
 """What the loops of a plan compute and read at each step, as the estimate of times wants it (`plan/load`)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from stepnet.engines.llvm.lower.driven import Program
 from stepnet.engines.llvm.lower.loops import (
+    FoldLoop,
     GatherLoop,
     InnerLoop,
     LaneLoop,
@@ -13,46 +14,65 @@ from stepnet.engines.llvm.lower.loops import (
     ReduceLoop,
     ScanLoop,
     UnitLoop,
+    WordsReduceLoop,
 )
 from stepnet.engines.llvm.lower.tiling import Tiling
 from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.products.arithmetic import arithmetic, bytes_of
 from stepnet.net.ir import Net
-from stepnet.plan.load import Load, Products, Stage
+from stepnet.plan.load import Load, Products, Stage, WordWork
 
 
 def load(program: Program, target: Target) -> Load:
     """The load of a program."""
-    loop = stage(program.body, [program.loop], program.width, target)
-    return Load(loop, stage(program.outer, [program.before, program.after], program.width, target))
+
+    def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> Stage:
+        work = list(work)
+        units = [loop for _, loop in work if isinstance(loop, UnitLoop) and loop.products]
+        products = tuple(products_of(loop, program.width, target) for loop in units)
+        return Stage(products, sum(flops(net, loop) for net, loop in work), waits)
+
+    def word_work(axis: str) -> WordWork:
+        by_row = (
+            (program.body, loop)
+            for phase in program.loop
+            if isinstance(phase, LaneLoop)
+            for along, loop in phase.work
+            if along == axis
+        )
+        inner = [phase for phase in program.loop if isinstance(phase, InnerLoop) and phase.axis == axis]
+        steps = ((each.body, loop) for each in inner for loops in each.phases for loop in loops)
+        read = sum(array.field.bytes for array in program.words if array.axis == axis)
+        return WordWork(stage(by_row, 0), read, stage(steps, sum(len(each.phases) for each in inner)))
+
+    of_rows = stage(((program.body, loop) for loop in loops_of_rows(program.loop)), len(program.loop))
+    outside = [*program.before, *program.after]
+    others = stage(((program.outer, loop) for loop in loops_of_rows(outside)), len(outside))
+    return Load(of_rows, others, tuple(word_work(axis.name) for axis in program.axes))
 
 
-def stage(net: Net, parts: Sequence[Sequence[Phase]], width: int, target: Target) -> Stage:
-    """That of loops by phase, which threads that share them leave together.
+def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
+    """The loops of phases that go over rows, not over their words."""
+    for phase in phases:
+        if isinstance(phase, LaneLoop):
+            yield from (loop for along, loop in phase.work if not along)
+        elif isinstance(phase, InnerLoop):
+            yield from (*phase.begin, *phase.end)
+        else:
+            yield from phase
 
-    Work on the inner sequences of a row counts as if each had one word: how many there are is not known.
+
+def flops(net: Net, loop: Loop) -> int:
+    """The elementwise operations of a loop on each of its rows. What moves or combines numbers without a node
+    of its own counts as one operation on each.
     """
-    phases = [phase for own in parts for phase in own]
-    loops = [(body, loop) for phase in phases for body, loop in loops_of(phase, net)]
-    units = [(body, loop) for body, loop in loops if isinstance(loop, UnitLoop)]
-    products = [products_of(loop, width, target) for _, loop in units if loop.products]
-    flops = sum(loop.size * body.nodes[n].row.flops for body, loop in units for n, _ in loop.nodes)
-    barriers = sum(len(phase.phases) if isinstance(phase, InnerLoop) else 1 for phase in phases)
-    return Stage(tuple(products), flops + sum(copied(loop) for _, loop in loops), barriers)
+    computed = 0
+    if isinstance(loop, UnitLoop | WordsReduceLoop | FoldLoop):
+        computed = loop.size * sum(net.nodes[number].row.flops for number, _ in loop.nodes)
+    return computed + moved(loop)
 
 
-def loops_of(phase: Phase, net: Net) -> Sequence[tuple[Net, Loop]]:
-    """The loops of a phase of a net, each with the net whose nodes it computes."""
-    if isinstance(phase, InnerLoop):
-        within = [(phase.body, loop) for loops in phase.phases for loop in loops]
-        return [(net, loop) for loop in (*phase.begin, *phase.end)] + within
-    return [
-        (net, loop) for loop in ([own for _, own in phase.work] if isinstance(phase, LaneLoop) else phase)
-    ]
-
-
-def copied(loop: Loop) -> int:
-    """The numbers that a loop other than that of units reads on each row."""
+def moved(loop: Loop) -> int:
+    """The numbers that a loop reads on each row to copy, encode or combine them."""
     if isinstance(loop, UnitLoop):
         return 0
     if isinstance(loop, ReduceLoop | ScanLoop):
@@ -62,11 +82,6 @@ def copied(loop: Loop) -> int:
 
 def products_of(loop: UnitLoop, width: int, target: Target) -> Products:
     """The products of a loop."""
-    weights, blocks, tiling = 0, -(-loop.size // width), Tiling.of(loop, width, target)
-    for product in loop.products:
-        for side in product.sides:
-            kind = arithmetic(side.weights, side.left.dtype, width, target)
-            words = kind.words(side.inner) * len(product.ports) * blocks * width
-            weights += words * bytes_of(kind.word)
+    blocks, tiling = -(-loop.size // width), Tiling.of(loop, width, target)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
-    return Products(weights, blocks, tiling.grain, costs)
+    return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)

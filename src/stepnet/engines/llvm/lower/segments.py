@@ -67,7 +67,11 @@ class Segments:
 
     @cached_property
     def numbers(self) -> tuple[list[int], set[int]]:
-        """The segment of each phase, 0 for none, and the phases with which one begins behind work of rows."""
+        """The segment of each phase, 0 for none, and the phases with which one begins behind work of rows.
+
+        A segment begins with a phase that has work on words. It goes on as long as the next phase that has
+        words or products of rows has words, and no such products: these want all rows at once.
+        """
         nodes = self.net.nodes
         words = [any(map(self.of_words, phase)) for phase in self.phases]
         products = [

@@ -14,12 +14,14 @@ from stepnet.engines.llvm.products.tiles import Tile, computing, cover, tiles
 class Tiling:
     """How the products of a loop are computed.
 
-    shapes: the tiles, those of more rows first. gates: the products of a unit. vector_bytes: of a vector of
-    their numbers. grain: in how many unit blocks threads share them.
+    shapes: the tiles, those of more rows first. gates: the products of a unit. unit_bytes: of the parameters
+    of a unit, in all products. vector_bytes: of a vector of sums. grain: threads share the unit blocks in
+    groups of so many.
     """
 
     shapes: tuple[Tile, ...]
     gates: int
+    unit_bytes: int
     vector_bytes: int
     grain: int
 
@@ -28,10 +30,14 @@ class Tiling:
         """That of a loop with products."""
         gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
-        sides = [side for product in loop.products for side in product.sides]
-        parts = max(arithmetic(side.weights, side.left.dtype, width, target).parts for side in sides)
+        parts, unit_bytes = 1, 0
+        for product in loop.products:
+            for side in product.sides:
+                kind = arithmetic(side.weights, side.left.dtype, width, target)
+                parts = max(parts, kind.parts)
+                unit_bytes += len(product.ports) * kind.words(side.inner) * kind.word_bytes
         shapes = tiles(target, gates, blocks, max(1, vector_bytes // target.vector_bytes), parts)
-        return cls(shapes, gates, vector_bytes, grain_of(blocks, shapes[-1].units))
+        return cls(shapes, gates, unit_bytes, vector_bytes, grain_of(blocks, shapes[-1].units))
 
     def cover(self, rows: int) -> tuple[int, ...]:
         """How many tiles of each shape compute so many rows."""

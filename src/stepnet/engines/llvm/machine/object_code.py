@@ -4,10 +4,12 @@ LLVM is called apart (see `apart`): it has objects that are to be freed once. Th
 object code side by side.
 """
 
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import takewhile
+from heapq import heappop, heappush
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -20,6 +22,8 @@ from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.unlocked import emit_object
 from stepnet.engines.processors import processors
 
+TURN = 5e-4  # seconds
+
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
 
@@ -29,12 +33,18 @@ def object_code(module: ir.Module, target: Target) -> ObjectCode:
     return object_codes([module], target)[0]
 
 
-def object_codes(modules: Sequence[ir.Module], target: Target) -> list[ObjectCode]:
-    """What LLVM makes of modules for a target, side by side on the processors."""
-    texts = list(map(str, modules))
-    files = apart(lambda: all_emitted(texts, target))
-    names = [tuple(f.name for f in module.functions if is_public(f)) for module in modules]
-    return list(map(ObjectCode, files, names))
+def object_codes(modules: Iterable[ir.Module], target: Target) -> list[ObjectCode]:
+    """What LLVM makes of modules for a target, side by side on the processors: of the first ones while others
+    are still written, where the modules come from a generator.
+    """
+    names = list[tuple[str, ...]]()
+
+    def texts() -> Iterator[str]:
+        for module in modules:
+            names.append(tuple(f.name for f in module.functions if is_public(f)))
+            yield str(module)
+
+    return list(map(ObjectCode, apart(lambda: all_emitted(texts(), target)), names))
 
 
 def is_public(function: ir.Function) -> bool:
@@ -42,29 +52,51 @@ def is_public(function: ir.Function) -> bool:
     return not function.is_declaration and function.linkage != "internal"
 
 
-def all_emitted(texts: Sequence[str], target: Target) -> list[bytes]:
-    """The object files of modules' texts, the longest ones begun first. Ends when all threads have."""
-    done, errors = dict[int, bytes](), list[Exception]()
-    left = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+def all_emitted(texts: Iterable[str], target: Target) -> list[bytes]:
+    """The object files of modules' texts. Other threads take the longest of those that are there. Ends when
+    all threads have.
+    """
+    known, waiting, done = list[str](), list[tuple[int, int]](), dict[int, bytes]()
 
     def work(thread: int) -> None:
-        try:
-            while not errors:
-                place = left.pop()
-                done[place] = emitted(texts[place], emitter(target, thread))
-        except IndexError:  # others have taken all there was
-            return
-        except Exception as error:  # for whoever asked for them
-            errors.append(error)
+        # What LLVM refuses is left to the caller, who then meets the same refusal.
+        with suppress(IndexError, RuntimeError):
+            while True:
+                place = heappop(waiting)[1]
+                done[place] = emitted(known[place], emitter(target, thread))
 
-    others = [threading.Thread(target=work, args=(n,)) for n in range(1, min(processors(), len(texts)))]
-    begun = list(takewhile(begins, others))
-    work(0)
-    for thread in begun:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return [done[place] for place in range(len(texts))]
+    threads = dict[int, threading.Thread]()
+    try:
+        with short_turns():
+            for place, text in enumerate(texts):
+                known.append(text)
+                heappush(waiting, (-len(text), place))
+                others = (n for n in range(1, processors()) if n not in threads or not threads[n].is_alive())
+                if (number := next(others, None)) is not None:
+                    thread = threading.Thread(target=work, args=(number,))
+                    if begins(thread):
+                        threads[number] = thread
+        work(0)
+    finally:
+        waiting.clear()
+        for thread in threads.values():
+            thread.join()
+    return [done[n] if n in done else emitted(text, emitter(target, 0)) for n, text in enumerate(known)]
+
+
+@contextmanager
+def short_turns() -> Generator[None]:
+    """The interpreter goes from thread to thread after a turn of `TURN`.
+
+    A thread that comes back from LLVM waits for a turn of the one that writes text to end: by default 5 ms,
+    at each of some ten calls for a module.
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(min(TURN, interval))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def begins(thread: threading.Thread) -> bool:

@@ -6,7 +6,7 @@ sources of the modules that generate it.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
@@ -72,15 +72,26 @@ def is_at_hand(kernel: Kernel) -> bool:
     return kernel in LOADED
 
 
-def made_beside(modules: Sequence[Any], kernels: Sequence[Kernel], target: Target) -> list[ObjectCode]:
-    """The object code of modules, and beside it the kernels that are not there yet, for the same target."""
-    missing = [kernel for kernel in kernels if not is_at_hand(kernel)]
-    every = [*modules, *map(written, missing)]
-    codes: list[ObjectCode] = late("machine.object_code").object_codes(every, target)
-    for kernel, code in zip(missing, codes[len(modules) :], strict=True):
+def made_beside(modules: Iterable[Any], kernels: Iterable[Kernel], target: Target) -> list[ObjectCode]:
+    """The object code of modules, and beside it the kernels that are not there yet, for the same target.
+
+    Kernels come first: they are short, so LLVM soon has something to do while the others are written. Both
+    may be generators, which are asked for no more than is needed next.
+    """
+    missing = list[Kernel]()
+
+    def every() -> Iterator[Any]:
+        for kernel in kernels:
+            if not is_at_hand(kernel):
+                missing.append(kernel)
+                yield written(kernel)
+        yield from modules
+
+    codes: list[ObjectCode] = late("machine.object_code").object_codes(every(), target)
+    for kernel, code in zip(missing, codes, strict=False):
         keep("kernel", KERNEL, kernel, code)
         LOADED[kernel] = MachineCode(code)
-    return codes[: len(modules)]
+    return codes[len(missing) :]
 
 
 def written(kernel: Kernel) -> Any:

@@ -18,6 +18,7 @@ CALL_WORDS = (
 WORDS = (
     "thread",
     "progress",
+    "ahead",
     "barrier",
     "rest",
     "clock",
@@ -54,7 +55,10 @@ WORDS = (
     "reverse",
     *CALL_WORDS,
 )
-"""The 64-bit words that a call is described by, in order; the pointers of the user's arrays follow."""
+"""The 64-bit words that a call is described by, in order; the pointers of the user's arrays follow.
+
+ahead: the progress of the call whose outputs this one reads while both run; 0 for none.
+"""
 ROW_TABLES = ("where", "owner", "fresh", "done", "put")
 LANE_TABLES = ("cursor", "left", "current", "count", "inner_rows", "inner_first", "inner_count")
 STEP_TABLES = ("step_base", "step_rows", "step_fresh")
@@ -73,10 +77,10 @@ TABLES = (
 """The words that are pointers to tables of numbers: those of the machine code by lane, by row of a block and
 by step of a block; and those of the call.
 """
-PROGRESS = ("threads", "pause", "begin", "swapped", "over")
+PROGRESS = ("threads", "pause", "begin", "swapped", "over", "reached")
 """The words that say how far a call is, the same for all its threads: how many there are (0 until that is
-known), whether they pause, the step to begin at, whether the memories `now` and `next` are exchanged, and
-whether the call is over ahead of its last step.
+known), whether they pause, the step to begin at, whether the memories `now` and `next` are exchanged,
+whether the call is over ahead of its last step, and before which step all outputs are written.
 """
 
 ARRAYS = ("inputs", "initial", "final", "statics", "outputs", "kept", "reduced", "ended", "offsets")

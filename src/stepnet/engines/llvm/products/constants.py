@@ -71,7 +71,7 @@ class Places:
         type_, places = self.constant.type, self.places
         count = type_.size if places is None else len(places)
         numbers = memory[: count * type_.itemsize].view(type_.dtype)
-        all_ = places is None or np.array_equal(places, np.arange(type_.size))
+        in_order = places is None or np.array_equal(places, np.arange(type_.size))
 
         def put_all(values: Sequence[Array]) -> None:
             numbers[...] = values[0].reshape(-1)
@@ -79,7 +79,7 @@ class Places:
         def put_some(values: Sequence[Array]) -> None:
             numbers[...] = values[0].reshape(-1)[places]
 
-        return put_all if all_ else put_some
+        return put_all if in_order else put_some
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,9 +59,9 @@ class PackCode:
         with code.when(beside):
             self.blocks(full, zero, inner, self.copy)
         with code.when(code.not_(beside)):
-            turned = code.select(along, squares, zero)
-            self.blocks(full, zero, turned, self.turn, self.width // self.terms)
-            self.blocks(full, turned, inner, self.gather)
+            transposed = code.select(along, squares, zero)
+            self.blocks(full, zero, transposed, self.transpose, self.width // self.terms)
+            self.blocks(full, transposed, inner, self.gather)
         with code.loop(zero, inner) as word, code.loop(zero, rest) as place:
             source, packed = self.line(full, word)
             there = code.at(source, code.mul(place, self.words["column_bytes"]))
@@ -106,8 +106,10 @@ class PackCode:
         vector = ir.VectorType(self.element, self.width)
         self.code.write(self.encoded(vector, source, word), packed, self.itemsize)
 
-    def turn(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
-        """As many k as a vector has numbers, which lie side by side for each column."""
+    def transpose(self, source: ir.Value, packed: ir.Value, word: ir.Value) -> None:
+        """A square: as many k as a vector has numbers, which lie side by side for each column. It is read by
+        columns, and transposed on registers.
+        """
         code, width = self.code, self.width
         vector = ir.VectorType(self.element, width)
         square: list[ir.Value] = []
@@ -115,7 +117,9 @@ class PackCode:
             square.append(code.read(vector, source, 1))
             source = code.at(source, self.words["column_bytes"])
         half = width // 2
-        for _ in range(half.bit_length()):  # each turn shuffles both halves into each other
+        # To interleave the first half of the vectors with the second moves one bit of a number's place from
+        # the number of its vector to its place in it. After log2(width) turns all bits are exchanged.
+        for _ in range(half.bit_length()):
             pairs = zip(square[:half], square[half:], strict=True)
             square = [shuffled(code, *pair, first) for pair in pairs for first in (0, half)]
         for first in range(0, width, self.terms):

@@ -8,14 +8,16 @@ chain of additions over k in order, whatever the tile, so every tile gives the s
             16 floats, 11 reads feed 24 multiply-adds, which is what the processor can keep up.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from llvmlite import ir
 
 from stepnet.engines.llvm.products.arithmetic import Arithmetic, bytes_of
 from stepnet.engines.llvm.products.tiles import Tile
-from stepnet.engines.llvm.writing.code import I64, Code, vector_of
+from stepnet.engines.llvm.writing.code import Code, vector_of
 
 Sums = list[list[list[ir.Value]]]
 UNROLLED, FEW = 4, 16
@@ -63,70 +65,88 @@ def accumulate(
     is a multiple of `UNROLLED`, and not 0. unit_bytes: from one unit block to the next; None where they
     follow one another. begun: accumulators to go on with; None for zeros.
     """
-    vector, sum_type = vector_of(kind.word, width), vector_of(kind.sums, width)
-    zero = code.splat(sum_type, 0)
-    k_bytes = kind.left_bytes if left.step is None else left.step
-    vector_bytes = width * kind.word_bytes
-    if isinstance(inner, int) and inner == 0:
-        return begun or [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
+    if unit_bytes is None:
+        assert isinstance(inner, int)
+        unit_bytes = inner * gates * width * kind.word_bytes
+    zero = code.splat(vector_of(kind.sums, width), 0)
+    begun = begun or [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
     step = UNROLLED
     if isinstance(inner, int):
         most = UNROLLED if tile.rows * tile.units * gates < FEW else UNROLLED // 2
         step = next(size for size in (most, 2, 1) if inner % size == 0)
-    before, body, after = code.block, code.append_basic_block("k"), code.append_basic_block("summed")
-    code.branch(body)
-    code.position_at_end(body)
-    place = code.phi(I64)
-    place.add_incoming(code.number(0), before)
-    carried = [
-        [[code.phi(sum_type) for _ in range(gates)] for _ in range(tile.units)] for _ in range(tile.rows)
-    ]
-    sums: Sums = [[[*gates] for gates in units] for units in carried]
-    weights = code.at(packed, code.mul(place, code.number(gates * vector_bytes)))
-    numbers = left.rows(code, tile.rows, code.mul(place, code.number(k_bytes)))
-    if unit_bytes is None:
-        assert isinstance(inner, int)
-        unit_bytes = inner * gates * vector_bytes
+    turn = Turn(code, tile, left, packed, kind, gates, width, unit_bytes)
+    flat = code.carry(0, inner, turn.flat(begun), partial(turn.summed, step), step=step, runs=True)
+    return turn.by_place(flat)
 
-    def parameter(k: int, unit: int, gate: int) -> list[ir.Value]:
-        offset = unit * unit_bytes + (k * gates + gate) * vector_bytes
-        return kind.unpacked(code, code.read(vector, code.at(weights, offset), vector_bytes))
 
-    def spread(pointer: ir.Value) -> list[ir.Value]:
-        itemsize = bytes_of(kind.number)
-        places = (code.at(pointer, part * itemsize) for part in range(kind.parts))
-        return [code.spread(code.read(kind.number, place, itemsize), width) for place in places]
+@dataclass(frozen=True)
+class Turn:
+    """A turn of the loop over k: the sums of a tile with the products of a few words of k added."""
 
-    def number(k: int, row: int) -> list[ir.Value]:
-        pointer, behind = numbers[row]
-        return spread(code.at(pointer, behind + k * k_bytes))
+    code: Code
+    tile: Tile
+    left: Left
+    packed: ir.Value
+    kind: Arithmetic
+    gates: int
+    width: int
+    unit_bytes: int
 
-    def add(row: int, unit: int, gate: int, parts: list[ir.Value], column: list[ir.Value]) -> None:
-        for part, own in zip(parts, column, strict=True):
-            sums[row][unit][gate] = kind.multiply_add(code, part, own, sums[row][unit][gate])
+    def flat(self, sums: Sums) -> list[ir.Value]:
+        """Sums one after the other, as a loop carries them."""
+        return [value for units in sums for gates in units for value in gates]
 
-    columns = list(product(range(tile.units), range(gates)))
-    for k in range(step):
-        # What there are fewer of stays on registers: all columns, or the numbers of all rows.
-        if tile.rows < len(columns):
-            rows = [number(k, row) for row in range(tile.rows)]
-            for unit, gate in columns:
-                column = parameter(k, unit, gate)
-                for row, parts in enumerate(rows):
-                    add(row, unit, gate, parts, column)
-            continue
-        parameters = [parameter(k, unit, gate) for unit, gate in columns]
-        for row in range(tile.rows):
-            parts = number(k, row)
-            for (unit, gate), column in zip(columns, parameters, strict=True):
-                add(row, unit, gate, parts, column)
-    following = code.add(place, code.number(step))
-    place.add_incoming(following, code.block)
-    for row, unit, gate in product(range(tile.rows), range(tile.units), range(gates)):
-        first = zero if begun is None else begun[row][unit][gate]
-        carried[row][unit][gate].add_incoming(first, before)
-        carried[row][unit][gate].add_incoming(sums[row][unit][gate], code.block)
-    end = code.number(inner) if isinstance(inner, int) else inner
-    code.cbranch(code.icmp_signed("<", following, end), body, after)
-    code.position_at_end(after)
-    return sums
+    def by_place(self, flat: Sequence[ir.Value]) -> Sums:
+        """Sums as [row][unit][gate]."""
+        values = iter(flat)
+        shape = range(self.tile.rows), range(self.tile.units), range(self.gates)
+        return [[[next(values) for _ in shape[2]] for _ in shape[1]] for _ in shape[0]]
+
+    def summed(self, count: int, place: ir.Value, flat: Sequence[ir.Value]) -> list[ir.Value]:
+        """The sums with the products of `count` words of k added, from the word at a place on."""
+        code, kind, tile = self.code, self.kind, self.tile
+        sums = self.by_place(flat)
+        line_bytes = self.gates * self.width * kind.word_bytes
+        k_bytes = kind.left_bytes if self.left.step is None else self.left.step
+        weights = code.at(self.packed, code.mul(place, code.number(line_bytes)))
+        pointers = self.left.rows(code, tile.rows, code.mul(place, code.number(k_bytes)))
+
+        def add(row: int, unit: int, gate: int, numbers: list[ir.Value], column: list[ir.Value]) -> None:
+            for number, own in zip(numbers, column, strict=True):
+                sums[row][unit][gate] = kind.multiply_add(code, number, own, sums[row][unit][gate])
+
+        columns = list(product(range(tile.units), range(self.gates)))
+        for k in range(count):
+
+            def numbers(row: int, ahead: int = k * k_bytes) -> list[ir.Value]:
+                pointer, behind = pointers[row]
+                return self.spread(code.at(pointer, behind + ahead))
+
+            # What there are fewer of stays on registers: all columns, or the numbers of all rows.
+            if tile.rows < len(columns):
+                rows = [numbers(row) for row in range(tile.rows)]
+                for unit, gate in columns:
+                    column = self.column(weights, k, unit, gate)
+                    for row, own in enumerate(rows):
+                        add(row, unit, gate, own, column)
+                continue
+            parameters = [self.column(weights, k, unit, gate) for unit, gate in columns]
+            for row in range(tile.rows):
+                own = numbers(row)
+                for (unit, gate), column in zip(columns, parameters, strict=True):
+                    add(row, unit, gate, own, column)
+        return self.flat(sums)
+
+    def column(self, weights: ir.Value, k: int, unit: int, gate: int) -> list[ir.Value]:
+        """The parameters of a gate of a unit block for the k-th word of the turn, unpacked."""
+        vector_bytes = self.width * self.kind.word_bytes
+        place = self.code.at(weights, unit * self.unit_bytes + (k * self.gates + gate) * vector_bytes)
+        return self.kind.unpacked(
+            self.code, self.code.read(vector_of(self.kind.word, self.width), place, vector_bytes)
+        )
+
+    def spread(self, pointer: ir.Value) -> list[ir.Value]:
+        """The numbers of the left side for a word of k, each in all elements of a vector."""
+        code, itemsize = self.code, bytes_of(self.kind.number)
+        places = (code.at(pointer, part * itemsize) for part in range(self.kind.parts))
+        return [code.spread(code.read(self.kind.number, place, itemsize), self.width) for place in places]

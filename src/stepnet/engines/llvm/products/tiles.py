@@ -52,9 +52,9 @@ def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int 
     whichever are fewer, and for one of the others.
     """
     registers = target.registers // vectors
-    budget = registers * 3 // (3 + parts)
+    most_sums = registers * 3 // (3 + parts)
 
-    def rows_for(columns: int) -> int:
+    def rows_that_fit(columns: int) -> int:
         fitting = (
             rows
             for rows in range(MOST_ROWS, 1, -1)
@@ -63,6 +63,7 @@ def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int 
         return next(fitting, 1)
 
     def units_for(rows: int, most: int) -> int:
+        """As many unit blocks, doubled from one on, as keep the processor busy with at most so many sums."""
         units = 1
         while units < min(blocks, STREAMS) and 2 * units * rows * gates <= most:
             # Two tiles that wait a little for their sums can be shared between threads, and one cannot.
@@ -72,14 +73,17 @@ def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int 
             units *= 2
         return min(units, blocks)
 
-    wide = min(blocks, max(1, 3 // gates))
-    many = rows_for(wide * gates)
-    if wide > 1:
-        many = power_of_two(many)
-    some = [Tile(rows, units_for(rows, budget)) for rows in SIZES if rows < many]
-    some = [tile for tile in some if tile.units == 1 or power_of_two(tile.rows) == tile.rows]
-    one = Tile(1, units_for(1, registers // 2 if parts == 1 else budget // 2))
-    return tuple(dict.fromkeys((Tile(many, wide) if many > 1 else one, *some, one)))
+    # With few gates a large tile has several unit blocks, so that a number that is spread over a vector feeds
+    # more than one multiply-add. Cells of such tiles are counted by shifts and masks: rows are powers of two.
+    large_units = min(blocks, max(1, 3 // gates))
+    large_rows = rows_that_fit(large_units * gates)
+    if large_units > 1:
+        large_rows = power_of_two(large_rows)
+    small = [Tile(rows, units_for(rows, most_sums)) for rows in SIZES if rows < large_rows]
+    small = [tile for tile in small if tile.units == 1 or power_of_two(tile.rows) == tile.rows]
+    single = Tile(1, units_for(1, registers // 2 if parts == 1 else most_sums // 2))
+    large = Tile(large_rows, large_units) if large_rows > 1 else single
+    return tuple(dict.fromkeys((large, *small, single)))
 
 
 def power_of_two(most: int) -> int:

@@ -72,11 +72,13 @@ class Again:
         CREW.run(self.orders, self.between)
 
     def between(self) -> None:
-        """Says how far the call is, to who watches."""
+        """Says how far the call is, to who watches; then all that paused may go on."""
         watch = watching()
         if watch is not None and self.reach is not None:
             self.told = True
             watch(self.reach.progress(self.place, False))
+        for space in self.pausing:
+            space.go_on()
 
 
 class Together(Again):

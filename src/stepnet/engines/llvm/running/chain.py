@@ -9,26 +9,26 @@ and orders. A call of other lengths makes its tables (`Laid`), once for all kern
 and writes its words. No Python runs between two kernels, for which it would have to come back into the cache.
 
 The kernels of a wave do not depend on each other, as both directions of a layer. They run at the same time,
-each on threads of its own, where that is estimated to take less time (`plan/partition.py`).
+each on threads of its own, where that is estimated to take less time (`plan/partition.py`). Layers of a stack
+make a wave of their own where that takes less time: each waits, block by block, for the outputs of the one
+before it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.machine.memory import POOL
 from stepnet.engines.llvm.machine.system import clock
 from stepnet.engines.llvm.running.again import Again
+from stepnet.engines.llvm.running.arrangement import Arranger
 from stepnet.engines.llvm.running.form import Arrays, Form
 from stepnet.engines.llvm.running.laid import Laid, Sets
-from stepnet.engines.llvm.running.native import CALL, DECIDED, POINTERS, Native
+from stepnet.engines.llvm.running.native import CALL, POINTERS, Native
 from stepnet.engines.llvm.running.reach import Reach
-from stepnet.engines.processor import machine_for
 from stepnet.engines.threads import threads
 from stepnet.engines.watching import watching
-from stepnet.plan.load import Size
-from stepnet.plan.partition import AtOnce, Way, at_once
 from stepnet.plan.waves import Waves
 
 SPARE = 8
@@ -41,13 +41,14 @@ FROZEN_BYTES = 2 * 2**20
 @dataclass(frozen=True)
 class Shape:
     """What memory is prepared for: the waves of kernels, and of each kernel the lanes of each set, how many
-    threads share its steps, and how many words of inner sequences it has room for. ends: whether sequences
-    may end early.
+    threads share its steps, how many steps its blocks have where it is part of a wavefront (0 where not), and
+    how many words of inner sequences it has room for. ends: whether sequences may end early.
     """
 
     waves: Waves
     lanes: tuple[tuple[int, ...], ...]
     together: tuple[int, ...]
+    blocks: tuple[int, ...]
     rooms: tuple[int, ...]
     ends: bool
 
@@ -60,11 +61,15 @@ class Prepared:
     ) -> None:
         self.shape, self.natives, self.pauses = shape, natives, pauses
         self.spaces = [
-            [native.workspace(lanes, together, room, shape.ends) for lanes in sets]
-            for native, sets, together, room in zip(
-                natives, shape.lanes, shape.together, shape.rooms, strict=True
+            [native.workspace(lanes, together, room, shape.ends, block) for lanes in sets]
+            for native, sets, together, block, room in zip(
+                natives, shape.lanes, shape.together, shape.blocks, shape.rooms, strict=True
             )
         ]
+        for ahead, place in (pair for wave in shape.waves for pair in pairwise(wave)):
+            if shape.blocks[place]:
+                for space, followed in zip(self.spaces[place], self.spaces[ahead], strict=True):
+                    space.follow(followed)
         self.runs = [self.run_of(wave, kind) for wave in shape.waves]
         self.reach = Reach(shape.waves, self.spaces)
         for place, run in enumerate(self.runs):
@@ -112,43 +117,14 @@ class Prepared:
 class Chain:
     """Kernels that run in one go, from any number of threads of Python at once."""
 
-    def __init__(self, natives: Sequence[Native], waves: Waves) -> None:
-        self.natives, self.waves = natives, waves
+    def __init__(self, natives: Sequence[Native], waves: Waves, lines: Waves = ()) -> None:
+        self.natives, self.arranger = natives, Arranger(natives, waves, lines)
         self.defers = all(native.defers for native in natives)
         self.spare: list[Prepared] = []
-        self.decided: dict[tuple[Any, ...], AtOnce] = {}
 
     def started(self) -> "Started":
         """What takes the calls of all kernels, and then runs them."""
         return Started(self)
-
-    def arranged(self, laid: Sequence[Laid]) -> tuple[Waves, list[Way]]:
-        """The waves in which calls run, and how each call is shared between threads."""
-        most, waves = threads(), list[tuple[int, ...]]()
-        ways = [native.partition(own, most).chosen for native, own in zip(self.natives, laid, strict=True)]
-        for wave in self.waves:
-            if len(wave) == 1 or most == 1:
-                waves += [(place,) for place in wave]
-                continue
-            decided = self.at_once(wave, [laid[place].size for place in wave], most)
-            if decided.order is None:
-                waves += [(place,) for place in wave]
-                continue
-            waves.append(tuple(wave[place] for place in decided.order))
-            for place, way in zip(wave, decided.ways, strict=True):
-                ways[place] = way
-        return tuple(waves), ways
-
-    def at_once(self, wave: tuple[int, ...], sizes: Sequence[Size], most: int) -> AtOnce:
-        """Whether the kernels of a wave run at the same time."""
-        key = most, wave, *sizes
-        if key not in self.decided:
-            if len(self.decided) >= DECIDED:
-                self.decided.clear()
-            natives = [self.natives[place] for place in wave]
-            loads = [native.compiled.load for native in natives]
-            self.decided[key] = at_once(loads, sizes, most, machine_for(natives[0].target.vector_bytes))
-        return self.decided[key]
 
     def prepared(
         self,
@@ -159,12 +135,13 @@ class Chain:
     ) -> Prepared:
         """Memory for calls, with all words written."""
         laid = list(map(Laid.of, calls))
-        waves, ways = self.arranged(laid)
-        sets = [own.sets(way.sets) for own, way in zip(laid, ways, strict=True)]
-        lanes = tuple(tuple(count for count, _ in own) for own in sets)
         ends = any(call.until is not None for call in calls)
+        arranged = self.arranger.arranged(calls)
+        sets = [own.sets(way.sets) for own, way in zip(laid, arranged.ways, strict=True)]
+        lanes = tuple(tuple(count for count, _ in own) for own in sets)
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
-        shape = Shape(waves, lanes, tuple(way.together for way in ways), rooms, ends)
+        together = tuple(way.together for way in arranged.ways)
+        shape = Shape(arranged.waves, lanes, together, tuple(arranged.blocks), rooms, ends)
         known = self.taken(shape) if kind is Again and pauses else None
         prepared = known or Prepared(self.natives, shape, kind, pauses)
         prepared.write(calls, arrays, sets)

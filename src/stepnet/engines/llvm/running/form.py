@@ -139,3 +139,11 @@ def offsets_by_axis(axes: Sequence[Axis], call: Call) -> list[Array]:
     # What a Ragged has checked: machine code reads an offset of each row, or of each step.
     assert all(len(own) == count + 1 for own, count in zip(offsets, counts, strict=True))
     return [np.ascontiguousarray(own, np.int64) for own in offsets]
+
+
+def words_of(axes: Sequence[Axis], call: Call) -> tuple[int, ...]:
+    """How many words a row has in the mean, along each axis: rounded up to powers of two, so that many calls
+    are of the same size.
+    """
+    means = (-(-int(offsets[-1]) // max(1, len(offsets) - 1)) for offsets in offsets_by_axis(axes, call))
+    return tuple(1 << max(0, mean - 1).bit_length() for mean in means)

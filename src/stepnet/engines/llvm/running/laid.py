@@ -12,9 +12,8 @@ import numpy as np
 from stepnet.engines.base import Array, Call
 from stepnet.engines.lanes import Lanes, lanes_for
 from stepnet.engines.llvm.machine.memory import pointer
-from stepnet.plan.load import Size
+from stepnet.plan.load import LANES, Size
 
-LANES = 64
 EXACT = 16
 FEW = 32
 """So many lengths are looked at by Python sooner than by NumPy."""

@@ -14,13 +14,13 @@ from stepnet.engines.llvm.machine.words import ARRAYS, CALL_WORDS, WORDS
 from stepnet.engines.llvm.products.constants import constant_values
 from stepnet.engines.llvm.running.again import OUTSIDE
 from stepnet.engines.llvm.running.finish import Finish
-from stepnet.engines.llvm.running.form import Arrays, Form, Kind, offsets_by_axis
-from stepnet.engines.llvm.running.laid import LANES, Laid
+from stepnet.engines.llvm.running.form import Arrays, Form, Kind, offsets_by_axis, words_of
+from stepnet.engines.llvm.running.laid import Laid
 from stepnet.engines.llvm.running.refill import Refill
 from stepnet.engines.llvm.running.workspace import SLACK, WORD, Workspace
 from stepnet.engines.processor import machine_for
 from stepnet.errors import InputError
-from stepnet.plan.load import Size
+from stepnet.plan.load import LANES, Size
 from stepnet.plan.partition import Partition, partition
 from stepnet.plan.plan import Plan
 
@@ -89,15 +89,20 @@ class Native:
 
     # ---- what describes a call
 
-    def partition(self, laid: Laid, most: int) -> Partition:
-        """How a call is shared between at most so many threads."""
-        key = most, laid.size
+    def size(self, call: Call) -> Size:
+        """The size of a call, by which it is shared between threads."""
+        size = Laid.of(call).size
+        return size._replace(words=words_of(self.compiled.axes, call)) if self.compiled.axes else size
+
+    def partition(self, size: Size, most: int) -> Partition:
+        """How a call of a size is shared between at most so many threads."""
+        key = most, size
         known = self.partitions.get(key)
         if known is None:
             if len(self.partitions) >= DECIDED:
                 self.partitions.clear()
             machine = machine_for(self.target.vector_bytes)
-            known = self.partitions[key] = partition(self.compiled.load, laid.size, most, machine)
+            known = self.partitions[key] = partition(self.compiled.load, size, most, machine)
         return known
 
     @property
@@ -118,11 +123,11 @@ class Native:
         longest = [int(np.diff(each).max(initial=0)) for each in offsets_by_axis(self.compiled.axes, call)]
         return (1 << max(longest).bit_length()) + SLACK if longest else 0
 
-    def workspace(self, lanes: int, together: int, room: int, ends: bool) -> Workspace:
+    def workspace(self, lanes: int, together: int, room: int, ends: bool, block: int = 0) -> Workspace:
         """Memory for calls of so many lanes, with room for so many words. ends: whether sequences may end
-        early.
+        early. block: how many steps a block has at most; 0 for as many as fit.
         """
-        return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends)
+        return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
 
     def words(self, call: Call, arrays: Arrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
         """The words of a call for a set of lanes.

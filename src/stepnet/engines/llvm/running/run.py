@@ -10,7 +10,6 @@ from stepnet.engines.llvm.machine.memory import POOL
 from stepnet.engines.llvm.running.again import Again, Together
 from stepnet.engines.llvm.running.chain import Chain
 from stepnet.engines.llvm.running.form import Form
-from stepnet.engines.llvm.running.laid import Laid
 from stepnet.engines.llvm.running.native import Native
 from stepnet.engines.packed import called_again
 from stepnet.engines.threads import threads
@@ -49,7 +48,7 @@ class Runner:
         arrays = form.arrays(call.sequences, call.initial, call.statics, results)
         steps = (
             call.lengths.max(initial=0) <= 1
-            and native.partition(Laid.of(call), threads()).chosen.together > 1
+            and native.partition(native.size(call), threads()).chosen.together > 1
         )
         native.begin(call, arrays)
         prepared = self.alone.prepared((call,), (arrays,), Together if steps else Again, pauses=not whole)
@@ -90,7 +89,7 @@ class Runner:
         return run
 
 
-def chained(bounds: Sequence[Any], waves: Waves) -> Chain | None:
+def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
     """What runs these in one go; None where one of them has work for NumPy, which cannot wait."""
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
-    return Chain(natives, waves) if len(natives) == len(bounds) else None
+    return Chain(natives, waves, lines) if len(natives) == len(bounds) else None

@@ -26,6 +26,7 @@ PAUSE_BYTES = 600 * 2**20
 # What is computed of words takes longer than parameters take to be read: functions, most of all.
 WORDS_COST = 4
 WORD = {name: place for place, name in enumerate(WORDS)}
+PAUSE = PROGRESS.index("pause")
 START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
 
 
@@ -39,7 +40,10 @@ class Done(NamedTuple):
 
 
 class Workspace:
-    """The memory that one set of lanes works in, and a row of words for each thread that works there."""
+    """The memory that one set of lanes works in, and a row of words for each thread that works there.
+
+    block: how many steps a block has at most; 0 for as many as fit.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Workspace:
         reverse: bool,
         room: int,
         ends: bool,
+        block: int = 0,
     ) -> None:
         strides = compiled.strides
         rows = max(min(BLOCK_ROWS, BLOCK_BYTES // strides["block"]), 32)
@@ -62,7 +67,7 @@ class Workspace:
         )
         in_words = sum(each.field.bytes for each in compiled.inner) + words + kept_words
         slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + WORDS_COST * lanes * room * in_words)
-        block_steps = max(1, min(rows // lanes, slowest, ENDING_STEPS if ends else rows))
+        block_steps = max(1, min(rows // lanes, slowest, ENDING_STEPS if ends else block or rows))
         rows, slots = block_steps * lanes + SLACK, lanes + SLACK
         parts = {
             "now": slots * strides["now"],
@@ -95,6 +100,14 @@ class Workspace:
         self.addresses = [pointer(row) for row in self.words]
         self.rows = [view(row) for row in self.words]
         self._begun = view(self.progress)[: len(PROGRESS)]
+
+    def follow(self, ahead: "Workspace") -> None:
+        """Makes its blocks wait for those of another one, whose outputs are its inputs."""
+        self.words[:, WORD["ahead"]] = pointer(ahead.progress)
+
+    def go_on(self) -> None:
+        """Takes back that the call pauses, while nothing runs."""
+        self._begun[PAUSE] = 0
 
     def begin(self) -> None:
         """Resets the progress of the call; it is for one thread until more are there."""

@@ -1,7 +1,10 @@
 """How threads that share a step wait for one another, in machine code."""
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
+from stepnet.engines.llvm.machine.words import PROGRESS
 from stepnet.engines.llvm.writing.code import I64, POINTER, Code
 from stepnet.engines.llvm.writing.system_code import write_rest, write_ticks
 
@@ -47,8 +50,7 @@ def barrier(code: Code) -> ir.Function:
 def wait_while(code: Code) -> ir.Function:
     """The function `wait_while(word, value, rest, clock)`: it returns when a word is another than `value`.
 
-    It spins briefly, for the others are nearly there; then it rests between looks, for another process may
-    have the processor that they need. Gives how many ticks of the clock it rested.
+    Gives how many ticks of the clock it rested.
     """
     function, here = internal(code, "wait_while")
     if here is None:
@@ -59,16 +61,49 @@ def wait_while(code: Code) -> ir.Function:
     def same() -> ir.Value:
         return here.icmp_signed("==", here.load_atomic(word, "acquire", 8), value)
 
-    spins, no = here.alloca(I64), here.number(0)
-    here.store(no, spins)
-    with here.loop_while(
-        lambda: here.and_(same(), here.icmp_signed("<", here.load(spins), here.number(SPINS)))
-    ):
-        here.pause()
-        here.store(here.add(here.load(spins), here.number(1)), spins)
-    here.return_when(here.icmp_signed("<", here.load(spins), here.number(SPINS)), no)
+    here.return_when(spin(here, same), here.number(0))
     began = write_ticks(here, clock, scratch)
     with here.loop_while(same):
         write_rest(here, rest)
     here.ret(here.sub(write_ticks(here, clock, scratch), began))
+    return function
+
+
+def spin(code: Code, waits: Callable[[], ir.Value]) -> ir.Value:
+    """Looks for a while whether there is still something to wait for; gives whether that has ended.
+
+    The others are nearly there, mostly. Else another process may have the processor that they need, so who
+    waits longer rests between looks.
+    """
+    spins, most = code.alloca(I64), code.number(SPINS)
+    code.store(code.number(0), spins)
+    with code.loop_while(lambda: code.and_(waits(), code.icmp_signed("<", code.load(spins), most))):
+        code.pause()
+        code.store(code.add(code.load(spins), code.number(1)), spins)
+    return code.icmp_signed("<", code.load(spins), most)
+
+
+def wait_for_steps(code: Code) -> ir.Function:
+    """The function `wait_for_steps(progress, steps, rest, clock)`: it returns when another call has written
+    its outputs of so many steps, or pauses before that; gives whether it has.
+    """
+    function, here = internal(code, "wait_for_steps")
+    if here is None:
+        return function
+    progress, steps, rest, _ = function.args
+
+    def word(name: str) -> ir.Value:
+        place = here.at(progress, 8 * PROGRESS.index(name))
+        return here.load_atomic(here.word_pointer(place), "acquire", 8)
+
+    def are_missing() -> ir.Value:
+        return here.icmp_signed("<", word("reached"), steps)
+
+    def waits() -> ir.Value:
+        return here.and_(are_missing(), here.icmp_signed("==", word("pause"), here.number(0)))
+
+    spin(here, waits)
+    with here.loop_while(waits):
+        write_rest(here, rest)
+    here.ret(here.select(are_missing(), here.number(0), here.number(1)))
     return function

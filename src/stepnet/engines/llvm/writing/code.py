@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 from llvmlite import ir
 from llvmlite.binding import llvm_version_info
@@ -59,10 +60,18 @@ def places(first: int, count: int) -> ir.Constant:
     return ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
 
 
+class Undefined(ir.Constant):
+    """A register without a value, as one word of text: llvmlite writes every element of a vector."""
+
+    def get_reference(self) -> str:
+        """Its text as an operand."""
+        return "undef"
+
+
 @lru_cache(maxsize=1024)
 def undefined(type_: ir.Type) -> ir.Constant:
     """A register in which nothing is put yet."""
-    return ir.Constant(type_, ir.Undefined)
+    return Undefined(type_, ir.Undefined)
 
 
 class Code(ir.IRBuilder):
@@ -74,6 +83,32 @@ class Code(ir.IRBuilder):
     def __init__(self, block: ir.Block, target: Target) -> None:
         super().__init__(block)
         self.target = target
+        self.places: tuple[ir.Block, dict[tuple[str, int, int], ir.Value]] = block, {}
+
+    # ---- places: sums, products and pointers that a block has are not written again
+
+    def once(self, what: str, a: ir.Value, b: ir.Value, write: Callable[[], ir.Value]) -> ir.Value:
+        """The value of an operation without effects, written where this block does not have it yet."""
+        block, known = self.places
+        if block is not self.block:
+            known = dict[tuple[str, int, int], ir.Value]()
+            self.places = self.block, known
+        key = what, id(a), id(b)  # of objects that the instructions keep alive
+        if key not in known:
+            known[key] = write()
+        return known[key]
+
+    def add(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
+        """The sum of two integers."""
+        if rhs is integer(0):
+            return lhs
+        return self.once("add", lhs, rhs, lambda: super(Code, self).add(lhs, rhs, name, flags))
+
+    def mul(self, lhs: Any, rhs: Any, name: str = "", flags: Sequence[str] = ()) -> Any:
+        """The product of two integers."""
+        if rhs is integer(1):
+            return lhs
+        return self.once("mul", lhs, rhs, lambda: super(Code, self).mul(lhs, rhs, name, flags))
 
     # ---- numbers
 
@@ -98,6 +133,12 @@ class Code(ir.IRBuilder):
     def part(self, value: ir.Value, first: int, count: int) -> ir.Value:
         """`count` elements of a vector, from the element `first` on."""
         return self.shuffle_vector(value, undefined(value.type), places(first, count))
+
+    def keep_first(self, value: ir.Value, count: int, width: int, others: ir.Value) -> ir.Value:
+        """Of each `width` elements of a register the first `count`, and of `others` the rest."""
+        kept = [ir.Constant(I1, int(place % width < count)) for place in range(width_of(value))]
+        mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
+        return self.select(mask, value, others)
 
     def smaller(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """The smaller of two integers."""
@@ -147,7 +188,7 @@ class Code(ir.IRBuilder):
         """The pointer, `offset` bytes on."""
         if isinstance(offset, int):
             return pointer if offset == 0 else self.at(pointer, self.number(offset))
-        return self.gep(pointer, [offset], source_etype=I8)
+        return self.once("at", pointer, offset, lambda: self.gep(pointer, [offset], source_etype=I8))
 
     def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
         """The value of a type at a pointer."""
@@ -204,6 +245,47 @@ class Code(ir.IRBuilder):
         index.add_incoming(self.add(index, stride), self.block)
         self.branch(head)
         self.position_at_end(after)
+
+    def carry(
+        self,
+        start: int,
+        stop: int | ir.Value,
+        begun: Sequence[ir.Value],
+        turn: Callable[[ir.Value, list[ir.Value]], Sequence[ir.Value]],
+        *,
+        step: int = 1,
+        runs: bool = False,
+    ) -> list[ir.Value]:
+        """The values that a loop carries on registers: `begun` at first, and after the turn with index i what
+        `turn(i, values)` gives, for i = start, start + step, ... while i < stop.
+
+        runs: there is at least one turn. Then, as for a `stop` that is known, the test stands at the end of a
+        turn alone, and each turn has one branch.
+        """
+        if isinstance(stop, int):
+            if start >= stop:
+                return list(begun)
+            runs, stop = True, self.number(stop)
+        before, head, after = self.block, self.append_basic_block("turn"), self.append_basic_block("carried")
+        self.branch(head)
+        self.position_at_end(head)
+        index, values = self.phi(I64), [self.phi(value.type) for value in begun]
+        if not runs:
+            body = self.append_basic_block("body")
+            self.cbranch(self.icmp_signed("<", index, stop), body, after)
+            self.position_at_end(body)
+        results = [*turn(index, [*values])]
+        following = self.add(index, self.number(step))
+        firsts, nexts = (self.number(start), *begun), (following, *results)
+        for phi, first, then in zip((index, *values), firsts, nexts, strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(then, self.block)
+        if runs:
+            self.cbranch(self.icmp_signed("<", following, stop), head, after)
+        else:
+            self.branch(head)
+        self.position_at_end(after)
+        return results if runs else [*values]
 
     @contextmanager
     def loop_while(self, holds: Callable[[], ir.Value]) -> Generator[None]:

@@ -1,0 +1,364 @@
+"""Layers of a stack as a wavefront: each on a thread, some steps behind the layer that it reads."""
+
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from same_bits import assert_same_bits
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet import cells
+from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.engines.llvm.running import arrangement, chain
+from stepnet.engines.llvm.running.again import Again
+from stepnet.engines.llvm.threads.workers import CREW, Lateness
+from stepnet.engines.part import Run
+from stepnet.engines.threads import threads
+from stepnet.engines.watching import Progress
+from stepnet.errors import InputError
+from stepnet.plan.load import Load, Machine, Size
+from stepnet.plan.partition import Wavefront, Way, wavefront
+from stepnet.plan.waves import lines_of
+
+Array = np.ndarray
+Front = Callable[..., Wavefront]
+WIDE, HERE = Target("avx512", "znver4", "", 64, 32), Machine()
+pytestmark = pytest.mark.alone  # threads that wait for one another, on all processors
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Generator[None]:
+    """Leaves the number of threads as it was, and none of them out."""
+    before, CREW.lateness = threads(), Lateness()
+    yield
+    sn.set_threads(before)
+    CREW.lateness = Lateness()
+
+
+def layer(inputs: int, hidden: int, seed: int, kind: str = "gru", reverse: bool = False) -> sn.RNN:
+    params = cells.CELLS[kind].parameters(inputs, hidden, seed=seed)
+    return cells.rnn(kind, params, reverse=reverse)
+
+
+def wide(inputs: int, hidden: int, seed: int) -> sn.RNN:
+    """A GRU in float64."""
+    params = cells.CELLS["gru"].parameters(inputs, hidden, seed=seed)
+    return cells.rnn("gru", {name: array.astype("f8") for name, array in params.items()})
+
+
+def skipping() -> sn.Graph:
+    """The third layer reads the first one's outputs beside the second one's."""
+    layers = [layer(8, 16, 0), layer(16, 24, 1), layer(40, 8, 2)]
+
+    def model(x: Any, _: Any) -> Any:
+        first = layers[0](x)[0]
+        return layers[2](np.concatenate([layers[1](first)[0], first], axis=-1))[0]
+
+    return sn.Graph(model, inputs=8)
+
+
+STACKS: dict[str, Any] = {
+    # The second layer takes a fraction of the time of the first: it would overtake it.
+    "a short one behind a long one": lambda: sn.Stack([layer(8, 128, 0), layer(128, 4, 1)]),
+    "four": lambda: sn.Stack([layer(8, 16, 0), layer(16, 24, 1, "lstm"), layer(24, 8, 2), layer(8, 8, 3)]),
+    "in reverse": lambda: sn.Stack([layer(8, 16, 0, reverse=True), layer(16, 8, 1, "lstm", reverse=True)]),
+    "float64": lambda: sn.Stack([wide(8, 16, 0), wide(16, 16, 1)]),
+    "skipping": skipping,
+}
+LENGTHS = [[1], [7], [33], [200], [5, 1, 9], [40, 3], [17] * 40, [], [*range(1, 70)], [0], [3, 0, 8]]
+
+
+def sequences(lengths: list[int], seed: int) -> sn.Ragged:
+    random = np.random.default_rng(seed)
+    values = random.normal(size=(sum(lengths), 8)).astype("f4")
+    return sn.Ragged(values, (np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),))
+
+
+def inputs() -> list[Any]:
+    """Sequences of any lengths, and arrays, which come often enough for frozen calls."""
+    ragged = [sequences(lengths, seed) for seed, lengths in enumerate(LENGTHS)]
+    shapes = (1, 1, 1, 6, 6, 6)
+    return ragged + [np.random.default_rng(n).normal(size=(n, 30, 8)).astype("f4") for n in shapes]
+
+
+def one_by_one(run: Callable[[Any], Any], values: list[Any]) -> list[Any]:
+    """The results with layers one after the other, by one thread."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "fits", lambda *_: False)
+        sn.set_threads(1)
+        return [run(value) for value in values]
+
+
+def forced(block: int, most: int) -> Front:
+    """Always a wavefront: as many layers at once as may be."""
+
+    def front(loads: list[Load], *_: Any) -> Wavefront:
+        whole, rest = divmod(len(loads), most)
+        groups = ((most, block),) * whole + ((rest, block if rest > 1 else 0),) * (rest > 0)
+        return Wavefront(groups, (Way("alone", 1, 0.0),) * len(loads), 0.0, 0.0)
+
+    return front
+
+
+def tasks_of_runs(patch: pytest.MonkeyPatch) -> list[int]:
+    """How many tasks each run of machine code has, as they run."""
+    seen, run = list[int](), Again.__call__
+
+    def counted(self: Again) -> None:
+        seen.append(len(self.tasks))
+        run(self)
+
+    patch.setattr(Again, "__call__", counted)
+    return seen
+
+
+# ---- results -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "block"), [(2, 1), (2, 16), (3, 4)])
+@pytest.mark.parametrize("name", STACKS)
+def test_a_wavefront_gives_the_bits_of_layers_one_by_one(
+    name: str, count: int, block: int, monkeypatch: pytest.MonkeyPatch
+):
+    model, values = STACKS[name](), inputs()
+    expected = one_by_one(model, values)
+    monkeypatch.setattr(arrangement, "wavefront", forced(block, count))
+    seen = tasks_of_runs(monkeypatch)
+    sn.set_threads(count)
+    for _ in range(2):
+        for value, right in zip(values, expected, strict=True):
+            assert_same_bits(model(value), right)
+    assert max(seen) > 1
+
+
+def test_a_wavefront_gives_what_the_interpreter_computes(monkeypatch: pytest.MonkeyPatch):
+    layers = [(8, 64, 0, "gru"), (64, 64, 1, "lstm")]
+    compiled = sn.Stack([layer(*each) for each in layers])
+    params = [cells.CELLS[kind].parameters(i, h, seed=seed) for i, h, seed, kind in layers]
+    params = [{name: array.astype("f8") for name, array in each.items()} for each in params]
+    right = sn.Stack([cells.rnn(kind, p) for (*_, kind), p in zip(layers, params, strict=True)])
+    monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
+    sn.set_threads(2)
+    x = np.random.default_rng(0).normal(size=(2, 50, 8))
+    assert_close(compiled(x.astype("f4"))[0], right(x, engine="interpret")[0], 50, 64)
+
+
+def test_a_wavefront_that_pauses_behind_every_block(monkeypatch: pytest.MonkeyPatch):
+    """What waits pauses with what it waits for, goes on with it, and says how far it is."""
+    monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
+    for name in ("four", "a short one behind a long one"):
+        model, values = STACKS[name](), [sequences(lengths, 0) for lengths in ([900], [40, 300, 7])]
+        expected = one_by_one(model, values)
+        sn.set_threads(2)
+        with monkeypatch.context() as patch:
+            patch.setattr(chain, "SLICE", 1e-9)
+            for value, right in zip(values, expected, strict=True):
+                seen = list[Progress]()
+                with sn.progress(seen.append):
+                    assert_same_bits(model(value), right)
+                steps = [now.steps for now in seen]
+                assert len({*steps}) > 10
+                assert steps == sorted(steps)
+                assert steps[-1] == seen[0].all_steps == len(model.layers) * len(value.values)
+
+
+def test_a_wavefront_that_no_other_thread_helps_with(monkeypatch: pytest.MonkeyPatch):
+    """The caller does all layers, each behind the one that it reads."""
+    model, values = STACKS["four"](), inputs()
+    expected = one_by_one(model, values)
+    monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
+    monkeypatch.setattr(Lateness, "allowed", lambda *_: 1)
+    sn.set_threads(2)
+    CREW.lateness.note(1)
+    for value, right in zip(values, expected, strict=True):
+        assert_same_bits(model(value), right)
+
+
+def test_what_ends_a_wavefront_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
+    model, x = STACKS["four"](), sequences([700], 0)
+    (expected,) = one_by_one(model, [x])
+    monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
+    sn.set_threads(2)
+    for ends_at in (1, 2, 5):
+        calls = list[Progress]()
+
+        def interrupt(now: Progress, calls: list[Progress] = calls, ends_at: int = ends_at) -> None:
+            calls.append(now)
+            if len(calls) == ends_at:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(chain, "SLICE", 1e-9)
+            with sn.progress(interrupt), pytest.raises(KeyboardInterrupt):
+                model(x)
+        assert_same_bits(model(x), expected)
+
+
+def test_wavefronts_of_many_threads_of_python(monkeypatch: pytest.MonkeyPatch):
+    model, wrong = STACKS["four"](), list[int]()
+    values = [sequences([length], length) for length in range(3, 30)]
+    expected = one_by_one(model, values)
+    monkeypatch.setattr(arrangement, "wavefront", forced(2, 2))
+    sn.set_threads(2)
+
+    def work(seed: int) -> None:
+        for place in np.random.default_rng(seed).integers(0, len(values), 100):
+            if not np.array_equal(model(values[place])[0].values, expected[place][0].values):
+                wrong.append(seed)
+
+    started = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_an_index_outside_a_table_of_a_layer(wrong: int, monkeypatch: pytest.MonkeyPatch):
+    def step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+        h = np.tanh(p["E"][x] + h @ p["R"])
+        return x, h
+
+    rows = [10, 10]
+    rows[wrong] = 3
+    params = [{"E": np.ones((count, 64), "f4"), "R": np.zeros((64, 64), "f4")} for count in rows]
+    model = sn.Stack([sn.RNN(step, each, memory=64) for each in params])
+    monkeypatch.setattr(arrangement, "wavefront", forced(2, 2))
+    sn.set_threads(2)
+    for _ in range(5):
+        with pytest.raises(InputError, match="an integer is outside the rows"):
+            model(np.array([[1, 2, 3, 0, 1, 2, 2]]))
+        np.testing.assert_array_equal(model(np.array([[1, 2, 0, 2]]))[0], [[1, 2, 0, 2]])
+
+
+# ---- which layers may follow one another -------------------------------------------------------------------
+
+
+def lines(model: Callable[[Any], Any]) -> list[int]:
+    """How many recurrences each line has."""
+    parts = sn.Graph(lambda x, _: model(x), inputs=8).schedule.parts
+    return [len(line) for line in lines_of(parts)]
+
+
+def test_recurrences_that_read_outputs_step_by_step_may_follow_one_another():
+    first, second, third, back = (layer(8, 8, seed, reverse=seed == 3) for seed in range(4))
+    assert lines(lambda x: third(second(first(x)[0])[0])[0]) == [3]
+    assert lines(lambda x: second(first(x)[0], first(x)[1])[0]) == []
+    assert lines(lambda x: back(first(x)[0])[0]) == []
+    assert lines(lambda x: back(first(back(x)[0])[0])[0]) == []
+    assert lines(lambda x: third(back(second(first(x)[0])[0])[0])[0]) == [2]
+    assert lines(lambda x: second(first(x)[0])[0] + back(x)[0]) == []
+    assert lines(lambda x: third(second(first(x)[0])[0], first(x)[1])[0]) == [2]
+
+
+# ---- what is chosen ----------------------------------------------------------------------------------------
+
+
+def load(cell: str, hidden: int) -> Load:
+    """What a layer of a processor with 32 vectors of 512 bits does, whichever this machine has."""
+    rnn = cells.rnn(cell, cells.CELLS[cell].parameters(hidden, hidden))
+    assert rnn.schedule.whole is not None
+    return LlvmEngine(WIDE).load(rnn.schedule.whole)
+
+
+def call(rows: int, steps: int = 100) -> Size:
+    return Size(rows, steps, rows * steps)
+
+
+@pytest.mark.parametrize(
+    ("cell", "hidden", "rows", "counts"),
+    [  # each is the best of those that bench/partition.py measured, by a twentieth or more
+        ("gru", 64, 1, [2]),
+        ("gru", 64, 2, [2]),
+        ("gru", 64, 3, [2]),
+        ("lstm", 64, 1, [2]),
+        ("lstm", 64, 2, [2]),
+        ("lstm", 128, 1, [2]),
+        ("gru", 128, 1, [2]),
+        ("gru", 256, 1, [1, 1]),
+        ("gru", 256, 4, [1, 1]),
+        ("lstm", 256, 1, [1, 1]),
+        ("gru", 512, 1, [1, 1]),
+    ],
+)
+def test_two_layers_run_the_way_that_was_measured_to_be_the_best(
+    cell: str, hidden: int, rows: int, counts: list[int]
+):
+    front = wavefront([load(cell, hidden)] * 2, call(rows), 2, HERE)
+    assert [count for count, _ in front.groups] == counts
+    assert all((block > 0) == (count > 1) for count, block in front.groups)
+    assert front.seconds <= front.in_turn
+
+
+def test_layers_are_grouped_by_the_threads_that_there_are():
+    gru = load("gru", 64)
+    counts = {
+        (layers, most): sorted(count for count, _ in wavefront([gru] * layers, call(1), most, HERE).groups)
+        for layers, most in ((3, 2), (4, 2), (4, 4), (5, 4), (2, 4))
+    }
+    assert counts == {(3, 2): [1, 2], (4, 2): [2, 2], (4, 4): [4], (5, 4): [1, 4], (2, 4): [2]}
+
+
+def test_the_longest_layers_share_a_group():
+    """Beside a layer that takes long, a short one costs nothing: the two long ones run at the same time."""
+    long, short = load("gru", 64), load("gru", 8)
+    front = wavefront([short, long, long], call(1), 2, HERE)
+    assert [count for count, _ in front.groups] == [1, 2]
+
+
+def test_next_to_no_work_and_slow_threads_leave_layers_one_after_the_other():
+    for each, size, most, machine in [
+        (load("gru", 64), call(1), 1, HERE),
+        (load("gru", 64), call(1), 2, replace(HERE, handover=1e-3)),
+        (load("gru", 64), call(1), 2, replace(HERE, block=1e-4)),
+        (load("gru", 4), call(1, 4), 2, HERE),
+        (load("gru", 64), Size(0, 0, 0), 2, HERE),
+    ]:
+        assert wavefront([each] * 2, size, most, machine).groups == ((1, 0), (1, 0))
+
+
+def test_a_block_is_shorter_where_there_are_more_rows_and_longer_where_it_costs_more():
+    gru = load("gru", 64)
+
+    def block(rows: int, machine: Machine) -> int:
+        ((_, steps),) = wavefront([gru] * 2, call(rows), 2, machine).groups
+        return steps
+
+    assert block(4, HERE) < block(1, HERE) < block(1, replace(HERE, block=2e-6))
+
+
+def test_stacks_of_small_layers_run_as_wavefronts(monkeypatch: pytest.MonkeyPatch):
+    """Also where calls are frozen; by one thread one after the other."""
+    model, x = sn.Stack([layer(64, 64, 0), layer(64, 64, 1)]), np.zeros((1, 100, 64), "f4")
+    seen = tasks_of_runs(monkeypatch)
+    for count, tasks in ((2, [2]), (1, [1, 1])):
+        sn.set_threads(count)
+        for _ in range(4):
+            seen.clear()
+            model(x)
+        assert seen == tasks
+
+
+def test_a_wavefront_says_what_was_weighed():
+    sn.set_threads(2)
+    front = LlvmEngine().wavefront([load_plan(64)] * 3, call(1))
+    text = str(front)
+    assert "2 layers as a wavefront, blocks of" in text
+    assert "one layer alone" in text
+    assert "\n  not one layer after the other: " in text
+    stack = sn.Stack([layer(64, 64, seed) for seed in range(3)])
+    assert text.splitlines()[0] in stack.explain(rows=1, steps=100)
+    assert "wavefront" not in stack.explain()
+    assert "wavefront" not in stack.explain("interpret", rows=1)
+    assert "one layer after the other: " in stack.explain(rows=64, steps=100)
+
+
+def load_plan(hidden: int) -> Any:
+    """The plan of a GRU."""
+    return layer(hidden, hidden, 0).schedule.whole
