@@ -66,7 +66,8 @@ class Workspace:
             for kind in ("words", "kept")
         )
         in_words = sum(each.field.bytes for each in compiled.inner) + words + kept_words
-        slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + WORDS_COST * lanes * room * in_words)
+        at_words = WORDS_COST * lanes * in_words + sum(work.steps.weights for work in compiled.load.words)
+        slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + room * at_words)
         block_steps = max(1, min(rows // lanes, slowest, ENDING_STEPS if ends else block or rows))
         rows, slots = block_steps * lanes + SLACK, lanes + SLACK
         parts = {
