@@ -2,7 +2,8 @@
 
 import gc
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from random_gradients import plain
 from test_explain import gru
 from test_gradients import STEPS as KINDS_OF_STEPS
-from test_gradients import documents, nested
+from test_gradients import documents, nested, with_inner_parameters
 from turns import in_turns
 
 import stepnet as sn
@@ -305,8 +306,9 @@ def test_any_step_is_explained(name: str, checkpoint: Any) -> None:
     assert ("per entry of rows/static" in text) == (name == "attention")
 
 
-def test_nested_recurrences_are_explained() -> None:
-    layer = nested("float32", enters=False)
+@pytest.mark.parametrize("make", [partial(nested, enters=False), with_inner_parameters])
+def test_nested_recurrences_are_explained(make: Callable[[str], sn.RNN]) -> None:
+    layer = make("float32")
     layer(documents().with_values(documents().values.astype("float32")), engine="interpret")
     for checkpoint in (None, 2):
         text = sn.vjp(layer).explain(checkpoint=checkpoint)

@@ -2,7 +2,7 @@
 interpreter in float64, alone and together, and with any number of threads.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,10 +67,13 @@ class Nesting:
             name: self.matrix(name, *shape).astype(dtype) for name, shape in shapes.items()
         }
 
+        bias = self.matrix("bias", 1, self.inner).astype(dtype)[0]
+
         def gated(x: Any, memory: Any, p: Any, statics: Any, index: Any = None) -> Any:
             c, total = memory["c"], memory["total"]
             gates = x @ p["W"] + c @ p["R"]
             z, n = 1 / (1 + np.exp(-gates[:, : self.inner])), np.tanh(gates[:, self.inner :])
+            n = n + x[:, -1:] * c * bias  # words as they were given, beside products of them
             n = n + np.tanh(statics @ p["H"]) if self.reads else n
             n = n + (index[:, None] % 3).astype(c.dtype) if self.counts else n
             total = total + (1 if index is None else index)
@@ -88,7 +91,7 @@ class Nesting:
         word = self.word(dtype)
 
         def step(x: Any, h: Any, p: Any, statics: Any) -> Any:
-            sequence = x["words"] if self.axis == "words" else statics
+            sequence = x["words"] if self.axis == "words" else statics[:, 1:]
             begun = h @ p["S"]
             c = {"memory": begun, "part": np.concatenate([begun, begun], axis=-1)[:, 1 : self.inner + 1]}
             total = np.sum(h > 0, axis=-1).astype(np.int64)
@@ -142,7 +145,7 @@ class Given:
         flat = ragged(random, lengths(random, rows, 4), nesting.flat)
         words = ragged(random, lengths(random, flat.total, 9), nesting.words)
         inner = sn.Ragged(words.values, (*flat.offsets, *words.offsets))
-        keys = ragged(random, lengths(random, rows, 12), nesting.words)
+        keys = ragged(random, lengths(random, rows, 12), nesting.words + 1)
         return cls({"flat": flat, "words": inner}, keys)
 
     def of(self, dtype: str, rows: Any = slice(None)) -> dict[str, Any]:
@@ -179,15 +182,8 @@ def nestings(axis: str, reading: str) -> st.SearchStrategy[Nesting]:
     )
 
 
-@pytest.mark.long(every=2)
-@pytest.mark.parametrize("axis", ["words", "keys"])
-@pytest.mark.parametrize("reading", READINGS)
-@settings(max_examples=2)
-@given(data=st.data(), dtype=st.sampled_from(["float32", "float64"]), rows=st.integers(1, 12))
-def test_nestings_are_what_the_interpreter_gives(
-    reading: str, axis: str, data: st.DataObject, dtype: str, rows: int
-):
-    nesting = data.draw(nestings(axis, reading))
+def assert_right(nesting: Nesting, dtype: str, rows: int) -> None:
+    """Asserts that machine code gives what the interpreter does, and the same bits in any company."""
     given, rnn = Given.random(nesting, rows), nesting.rnn(dtype)
     outputs, final = call(rnn, given.of(dtype), engine="llvm")
     assert is_whole(rnn)
@@ -205,32 +201,123 @@ def test_nestings_are_what_the_interpreter_gives(
             assert_same_bits([alone, end], [{n: o[chosen] for n, o in outputs.items()}, final[chosen]])
 
 
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize("axis", ["words", "keys"])
+@pytest.mark.parametrize("reading", READINGS)
+@settings(max_examples=2)
+@given(data=st.data(), dtype=st.sampled_from(["float32", "float64"]), rows=st.integers(1, 12))
+def test_nestings_are_what_the_interpreter_gives(
+    reading: str, axis: str, data: st.DataObject, dtype: str, rows: int
+):
+    assert_right(data.draw(nestings(axis, reading)), dtype, rows)
+
+
+def nested(axis: str, reading: str, starts: str, reverse: bool) -> Nesting:
+    """A nesting that has everything, along an axis."""
+    return Nesting(3, 5, 17, 33, axis, starts, True, True, reverse, False, reading, 7)
+
+
+@pytest.mark.parametrize(
+    "nesting",
+    [
+        nested("words", "attended", "part", reverse=True),
+        nested("keys", "joined", "memory", reverse=True),
+        nested("words", "first", "memory", reverse=False),
+    ],
+    ids=["words", "keys", "forwards"],
+)
+def test_a_nesting_with_everything_is_what_the_interpreter_gives(nesting: Nesting):
+    assert_right(nesting, "float32", 9)
+
+
 # ---- one thing at a time -----------------------------------------------------------------------------------
 
 
-def test_a_table_is_read_at_inner_steps_and_integers_outside_are_refused():
-    def word(symbol: Any, c: Any, p: Any) -> Any:
-        c = np.tanh(p["table"][symbol] + c @ p["R"])
-        return c, c
+def test_inner_steps_do_what_needs_their_memory_alone():
+    nesting = nested("words", "sum", "memory", reverse=False)
+    rnn = nesting.rnn("float32")
+    call(rnn, Given.random(nesting, 2).of("float32"))
+    (plan,) = (part.plan for part in rnn.schedule.parts if part.plan and part.kind == "recurrence")
+    body = plan.body
+    (inner,) = (node.recur.body for node in body.nodes if node.operation == "recur")
+    assert sum(node.kind == "matmul" for node in inner.nodes) == 1  # of four: words, statics and outputs
+    assert sum(node.kind == "matmul" for node in body.nodes) >= 3
+
+
+def test_an_inner_recurrence_over_a_value_repeated_at_each_word():
+    words = sn.RNN(lambda x, c, p: (c, np.sin(x[:, ::-1] + 2 * c)), memory=sn.Spec(3, "float64"))
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        h = np.cos(h) + words(sn.expand(h, x), initial=h)[1]
+        return h, h
+
+    rnn = sn.RNN(step, memory=sn.Spec(3, "float64"))
+    counts = np.array([2, 0, 5])
+    given = sn.Ragged(np.zeros((7, 1)), (np.array([0, 1, 3]), np.cumsum([0, *counts])))
+    _, final = rnn(given, initial=np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]), engine="llvm")
+    assert is_whole(rnn)
+    for row, h, own in (
+        (0, np.array([0.1, 0.2, 0.3]), counts[:1]),
+        (1, np.array([0.4, 0.5, 0.6]), counts[1:]),
+    ):
+        for count in own:
+            c = h
+            for _ in range(count):
+                c = np.sin(h[::-1] + 2 * c)
+            h = np.cos(h) + c
+        assert_close(final[row], h, 7, 3)
+
+
+def reader(reverse: bool = False) -> tuple[sn.RNN, Callable[[int, Array], Array]]:
+    """A recurrence whose inner one reads a table of three rows, and the step of that."""
+
+    def word(symbol: Any, memory: Any, p: Any) -> Any:
+        c, least = memory["c"], memory["least"]  # with a memory the place is known at the inner step alone
+        c = np.tanh(p["table"][np.maximum(symbol, least)] + c @ p["R"] + c[:, :1] @ gain)
+        return c, {"c": c, "least": least}
 
     random = np.random.default_rng(4)
     params = {"table": random.normal(size=(3, 5)), "R": random.normal(size=(5, 5))}
-    words = sn.RNN(word, params, memory=5)
+    gain = np.array([[0.5]])
+    memory = {"c": sn.Spec(5, "float64"), "least": sn.Spec((), "int64")}
+    words = sn.RNN(word, params, memory=memory, reverse=reverse)
 
-    def step(symbols: Any, h: Any, p: Any) -> Any:
-        _, h = words(symbols, initial=h)
-        return h, h
+    def step(symbols: Any, memory: Any, p: Any) -> Any:
+        _, last = words(symbols, initial=memory)
+        return last["c"], last
 
+    def by_hand(symbol: int, c: Array) -> Array:
+        return word(np.array([symbol]), {"c": c, "least": np.array([0])}, params)[0]
+
+    return sn.RNN(step, memory=memory), by_hand
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 2), (1, 2, 0, 2)], ids=["forwards", "reverse"])
+def test_a_table_is_read_at_inner_steps_and_integers_outside_are_refused(order: tuple[int, ...]):
+    rnn, word = reader(reverse=order[0] == 1)
     symbols = sn.Ragged(np.array([0, 2, 1, 2]), (np.array([0, 2]), np.array([0, 3, 4])))
-    rnn = sn.RNN(step, memory=sn.Spec(5, "float64"))
     _, final = rnn(symbols, engine="llvm")
     assert is_whole(rnn)
     c = np.zeros((1, 5))
-    for symbol in (0, 2, 1, 2):
-        c, _ = word(np.array([symbol]), c, params)
-    assert_close(final, c, 4, 5)
+    for symbol in order:
+        c = word(symbol, c)
+    assert_close(final["c"], c, 4, 5)
     with pytest.raises(InputError, match="outside the rows of the parameter"):
         rnn(symbols.with_values(np.array([0, 2, 1, 3])), engine="llvm")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_no_word_outside_a_row_is_read(reverse: bool):
+    rnn, word = reader(reverse)
+    sn.set_threads(1)  # all rows take their inner steps together
+    memory = np.array([99, 0, 2, 1, 2, 99])  # 99 is outside the table
+    symbols = sn.Ragged(memory[1:5], (np.arange(4), np.array([0, 1, 3, 4])))
+    _, final = rnn(symbols, engine="llvm")
+    for row, own in enumerate(symbols.to_list()):
+        c = np.zeros((1, 5))
+        for symbol in own[0][::-1] if reverse else own[0]:
+            c = word(symbol, c)
+        assert_close(final["c"][row : row + 1], c, 2, 5)
 
 
 def test_inner_sequences_of_inner_sequences_run_part_by_part():

@@ -130,12 +130,14 @@ def test_random_steps(tmp_path_factory: pytest.TempPathFactory, data: st.DataObj
 # ---- what is refused ---------------------------------------------------------------------------------------
 
 
-def nested() -> sn.RNN:
-    """Sequences of sequences."""
+def nested(enters: bool) -> sn.RNN:
+    """Sequences of sequences. enters: whether the outer memory is where the inner one begins."""
     words = cell("gru", 3, 4)
-    return sn.RNN(
-        lambda x, h, p: (h, np.tanh(words(x, initial="zeros")[1] + h)), memory=4, inputs=sn.Spec(3, levels=1)
-    )
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        return h, np.tanh(words(x, initial=h if enters else "zeros")[1] + h)
+
+    return sn.RNN(step, memory=4, inputs=sn.Spec(3, levels=1))
 
 
 def test_blocks_of_steps_are_as_long_as_the_engines(tmp_path: Path):
@@ -154,13 +156,14 @@ def test_blocks_of_steps_are_as_long_as_the_engines(tmp_path: Path):
     assert_as_in_python(library, model(x, engine="llvm"), x)
 
 
-def test_models_that_numpy_takes_part_in_are_refused(tmp_path: Path):
+@pytest.mark.parametrize("enters", [False, True])
+def test_models_that_numpy_takes_part_in_are_refused(enters: bool, tmp_path: Path):
     with pytest.raises(
         RefusedError,
         match=r"a library takes flat sequences; the model has values at rows/steps/"
         r".* Build the layers without it",
     ):
-        build(nested(), tmp_path)
+        build(nested(enters), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -254,8 +254,15 @@ def test_a_model_without_such_recurrences_is_refused_with_all_reasons() -> None:
     doubles = sn.cells.rnn("gru", {name: array.astype("f8") for name, array in double.items()})
     with pytest.raises(RefusedError, match="llvm: it has no product of float32 values with parameters"):
         sn.quantize(doubles, [x.with_values(x.values.astype("f8")) for x in SAMPLES])
-    with pytest.raises(RefusedError, match="there is none"):
+    none = "no recurrence over flat sequences with no other recurrence in its step"
+    with pytest.raises(RefusedError, match=none):
         sn.quantize(sn.Graph(lambda x, p: x + 1, inputs=6), SAMPLES)
+    words = cell("gru", 6, 4)
+    entered = sn.RNN(lambda x, h, p: (h, words(x, initial=h)[1]), memory=4)
+    sample = SAMPLES[0]
+    documents = sn.Ragged(sample.values, (np.array([0, len(sample)]), *sample.offsets))
+    with pytest.raises(RefusedError, match=none):
+        sn.quantize(entered, [documents])
 
 
 def test_statics_and_several_inputs() -> None:

@@ -164,7 +164,7 @@ def check_part(part: Part, what: str) -> None:
     """Raises `RefusedError` for a part that is no machine code."""
     reasons = {
         "total": "a value over all sequences of a batch is computed by NumPy",
-        "loop": "a recurrence whose memory an inner one needs runs step by step in Python",
+        "loop": "a recurrence whose steps are run part by part is a loop in Python",
         "joined": "several recurrences in one piece are another engine's",
     }
     reason = reasons.get(part.kind)

@@ -1,9 +1,9 @@
 """Frozen calls that the steps of a loop share: parts that are prepared once and run again at every step.
 
-A recurrence whose memory an inner one needs runs step by step, and each step does little work. So its plain
-parts run on arrays that are allocated once. As sequences end, rows leave. Their places in the arrays are
-still computed, on old values, until half of the rows have left. A recurrence over sequences that are the same
-at every step, such as a static, is kept until a row leaves.
+A recurrence whose steps run part by part does little work in each part. So its plain parts run on arrays that
+are allocated once. As sequences end, rows leave. Their places in the arrays are still computed, on old
+values, until half of the rows have left. A recurrence over sequences that are the same at every step, such as
+a static, is kept until a row leaves.
 """
 
 from collections.abc import Sequence

@@ -31,6 +31,7 @@ from stepnet.values.arguments import shown
 from stepnet.values.structure import named_leaves
 
 Array = np.ndarray
+NONE_FLAT = "it has no recurrence over flat sequences with no other recurrence in its step"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Trials:
             reasons = {self.reason(n, self.precision(n, d)): None for n in self.plans for d in dtypes}
             raise RefusedError(
                 "no recurrence of this model runs in fewer bits"
-                + "".join(f"\n  {reason}" for reason in reasons or ["there is none"])
+                + "".join(f"\n  {reason}" for reason in reasons or [NONE_FLAT])
             )
         return {number: options for number, options in made.items() if options}
 

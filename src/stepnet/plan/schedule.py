@@ -4,7 +4,7 @@
     plain         nodes without a recurrence: run by an engine as a recurrence without memory
     across        a value expanded to, or reduced from, a deeper extent: NumPy
     total         a value over all rows, and values computed from such: NumPy
-    loop          a recurrence whose memory an inner one needs: step by step, each step a schedule of its own
+    loop          a recurrence whose steps run part by part, each step a schedule of its own
     joined        several flat recurrences that an engine runs in one piece: layers, or both directions of one
 
 Nothing here knows an engine. Each part has a plan, which an engine runs.

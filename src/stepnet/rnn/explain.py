@@ -254,10 +254,8 @@ def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
     weights = {operand for operand in foreign if net.type_of(operand).extent == CONST}
     taken = {source(net, operand) for operand in foreign - weights}
     taken = {operand for operand in taken if net.nodes[operand].operation != "index"}
-    users = [n for n, node in enumerate(net.nodes) if n not in inside and not is_reading(node)]
-    wanted = {
-        source(net, operand) for n in users for operand in net.nodes[n].inputs if net.nodes[operand].types
-    }
+    users = [node for n, node in enumerate(net.nodes) if n not in inside and is_work(node)]
+    wanted = {source(net, operand) for node in users for operand in node.inputs}
     handed = (wanted | {source(net, result) for result in net.results}) & inside
     sizes = {n: net.type_of(n).itemsize for n in weights}
     for node in (net.nodes[n] for n in numbers if net.nodes[n].kind == "matmul"):

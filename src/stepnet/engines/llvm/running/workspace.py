@@ -95,14 +95,15 @@ class Workspace:
             for kind in ("words", "kept")
         )
         in_words = sum(each.field.bytes for each in compiled.inner) + words + kept_words
-        slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + WORDS_COST * lanes * room * in_words)
+        at_words = WORDS_COST * lanes * in_words + sum(work.steps.weights for work in compiled.load.words)
+        slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + room * at_words)
         rows = block_rows(compiled)
         block_steps = max(1, min(rows // lanes, slowest, ENDING_STEPS if ends else block or rows))
         sizes = part_sizes(strides, lanes, block_steps * lanes, block_steps)
         slots = lanes + SLACK
         sizes |= {
             "words": whole_lines(together * room * words),
-            "kept_words": whole_lines(slots * room * kept_words),
+            "kept_words": whole_lines(lanes * room * kept_words),
         }
         for name in ("now", "next", "lane"):
             sizes[f"inner_{name}"] = whole_lines(slots * strides.get(f"inner {name}", 0))
