@@ -217,11 +217,7 @@ class Replay:
     __name__ = "block"
 
     def __call__(
-        self,
-        x: dict[str, Traced],
-        memory: dict[str, Traced],
-        params: None,
-        statics: dict[str, Traced] | None = None,
+        self, x: dict[str, Traced], memory: dict[str, Traced], params: None, statics: dict[str, Traced] | None
     ) -> tuple[Any, Any]:
         """The outputs and the next memories."""
         net, output_num = self.net, self.output_num

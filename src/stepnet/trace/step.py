@@ -5,14 +5,14 @@ then the next value of each memory.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, cast
 
 import numpy as np
 
-from stepnet.errors import InputError
+from stepnet.errors import InputError, StepError
 from stepnet.net.ir import Builder, Net, Recur, without_unused
 from stepnet.net.precision import Precision
 from stepnet.net.types import AXES, CONST, ROWS, Extent, Type, extent_of, is_beside
@@ -167,6 +167,12 @@ class TracedStep:
         return Recur(self.body, inputs, memories, reverse, unroll, self.precision)
 
 
+NO_STATICS = (
+    "the step has a parameter `statics`, and failed without any: {}; give statics= to the call, and with "
+    "inputs= their features as statics= to RNN"
+)
+
+
 def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:
     """The traced step, for structures of `Spec`s (with dtypes) and of parameter arrays.
 
@@ -190,7 +196,12 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
         extras = extra_arguments(step, builder, traced["static"])
         if statics is not None and "statics" not in extras:
             raise InputError("statics were given, but the step has no parameter named `statics`")
-        returned = step(traced["x"], traced["memory"], traced["param"], **extras)
+        try:
+            returned = step(traced["x"], traced["memory"], traced["param"], **extras)
+        except (AttributeError, TypeError, ValueError, StepError) as error:
+            if "statics" in extras and statics is None and "None" in str(error):
+                raise InputError(NO_STATICS.format(error)) from error
+            raise
     with NamingLine(step), written_at(defined_at(step)):
         if not isinstance(returned, tuple) or len(pair := cast("tuple[Any, ...]", returned)) != 2:
             raise refuse("a step returns (output, memory), as one tuple of two")
@@ -241,19 +252,12 @@ def blank(structure: Any) -> Any:
 
 def extra_arguments(step: Step, builder: Builder, statics: Any) -> dict[str, Any]:
     """The arguments `statics` and `index`, for a step that has parameters of these names."""
-    names: Mapping[str, inspect.Parameter]
     try:
         names = inspect.signature(step).parameters
     except (TypeError, ValueError):
         names = {}
     extras: dict[str, Any] = {}
     if "statics" in names:
-        if statics is None and names["statics"].default is inspect.Parameter.empty:
-            raise InputError(
-                "the step has a parameter `statics`, and no statics were given: the call takes statics=, and "
-                "RNN takes their features as statics= beside inputs=; a step that also runs without them has "
-                "the default statics=None"
-            )
         extras["statics"] = statics
     if "index" in names:
         extras["index"] = Traced(builder, builder.add("index"))

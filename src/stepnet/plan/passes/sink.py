@@ -68,7 +68,7 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
         only = {
             number
             for number in ancestors(body.nodes, (output,)) - needed
-            if body.type_of(number).extent != CONST
+            if any(type_.extent != CONST for type_ in body.nodes[number].types)
         }
         only -= set(body.inputs)
         if any(is_inner(body.nodes[number]) for number in only):
