@@ -367,6 +367,7 @@ def test_a_call_is_over_where_half_of_the_sequences_have_ended(
     threads = 1 if hidden < 400 else 2
     monkeypatch.setattr("stepnet.engines.llvm.running.run.threads", lambda: threads)
     monkeypatch.setattr("stepnet.engines.llvm.running.chain.threads", lambda: threads)
+    monkeypatch.setattr("stepnet.engines.llvm.running.arrangement.threads", lambda: threads)
     rnn = ending(hidden)
     run = LlvmEngine().compile(rnn.schedule).bind(leaves(rnn.params))
     place = list(rnn.memory).index("ended")

@@ -153,8 +153,8 @@ def test_a_cache_that_others_can_write_to_is_not_read(
 
 
 def test_a_disk_that_is_full(compiled: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    """Files end after 6 KB: small entries are stored, and large ones leave nothing behind."""
-    full = ran(tmp_path / "cache", "stack", limit=6000)
+    """Files end after 8 KB: small entries are stored, and large ones leave nothing behind."""
+    full = ran(tmp_path / "cache", "stack", limit=8000)
     assert full["digests"].items() <= compiled[1]["digests"].items()
     assert full["counts"]["failed"] == 3, "the plans of two layers, and the schedule"
     names = [file.name for file in (tmp_path / "cache").iterdir()]

@@ -199,7 +199,8 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
         try:
             returned = step(traced["x"], traced["memory"], traced["param"], **extras)
         except (AttributeError, TypeError, ValueError, StepError) as error:
-            if "statics" in extras and statics is None and "None" in str(error):
+            is_of_none = any(text in str(error) for text in ("None", "dtype object"))
+            if "statics" in extras and statics is None and is_of_none:
                 raise InputError(NO_STATICS.format(error)) from error
             raise
     with NamingLine(step), written_at(defined_at(step)):
