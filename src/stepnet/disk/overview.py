@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stepnet.disk import entry
 from stepnet.disk.folder import NotUsableError, opened
 from stepnet.disk.settings import Settings
+from stepnet.disk.sources import sources
 from stepnet.disk.store import NAME, found, remove, write
 from stepnet.errors import FileError
 
@@ -35,6 +36,7 @@ def why_not(chosen: Settings) -> str | None:
     if chosen.reason is not None or chosen.folder is None:
         return chosen.reason
     try:
+        sources("values")
         with opened(chosen.folder, make=True) as folder:
             name = f"{os.urandom(16).hex()}.trial"
             write(folder, name, bytes(TRIAL))
