@@ -310,7 +310,11 @@ def test_cache_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert lines[-1] == "  and 2 more, which --json lists"
     code, stdout, _ = stepnet("cache", "--clear")
     assert (code, stdout.splitlines()[0]) == (0, "22 entries removed")
-    assert json.loads(stepnet("cache", "--json")[1])["entries"] == []
+    (tmp_path / "cache" / f"{'e' * 32}.plan").mkdir()
+    found = json.loads(stepnet("cache", "--json")[1])
+    assert (found["entries"], found["left"]) == ([], [f"{'e' * 32}.plan"])
+    shown = ["  not removed, because they are no files:", f"  {'e' * 32}.plan"]
+    assert stepnet("cache", "--clear")[1].splitlines()[-2:] == shown
     assert f"cache         {tmp_path / 'cache'}, " in stepnet("doctor")[1]
 
 

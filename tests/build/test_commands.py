@@ -1,6 +1,8 @@
 """`stepnet build`, and libraries run from Python: nothing is loaded but what the caller trusts."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,40 @@ def test_a_library_that_ends_early_is_not_loaded(tmp_path: Path, monkeypatch: py
         path.write_bytes(whole[:size])
         with pytest.raises(FileError, match=f"the library has {size} of {len(whole)} bytes"):
             load(path, trust=True)
+
+
+def test_a_library_that_was_replaced_while_it_was_loaded(tmp_path: Path):
+    path = build(cell("gru", 3, 4), tmp_path, name="one", inputs=3).shared
+    x = sequences([3, 1], 3)
+    library = load(path, trust=True)
+    right = library({"x": x})
+    for name, cause in (("two", "a function is missing "), ("one", "this process has loaded another")):
+        other = build(cell("lstm", 3, 5), tmp_path / name, name=name, inputs=3).shared
+        other.replace(path)
+        with pytest.raises(FileError, match=f"{cause}.*load it in a new process, or from another folder"):
+            load(path, trust=True)
+    assert_same_bits(library({"x": x}), right)
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path: Path):
+    made = build(cell("gru", 3, 4), tmp_path, inputs=3, weights="beside")
+    assert made.weights is not None
+    folder = tmp_path / os.fsdecode(b"\xff\xfe")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system has names in UTF-8 alone")
+    x, right = sequences([3, 1], 3), load(made.shared, trust=True)
+    for file in (made.shared, made.weights):
+        shutil.copy(file, folder)
+    assert_same_bits(load(folder / made.shared.name, trust=True)({"x": x}), right({"x": x}))
+
+
+def test_arrays_without_names(tmp_path: Path):
+    library = load(build(cell("gru", 3, 4), tmp_path, inputs=3).shared, trust=True)
+    for wrong in (None, [], sequences([3], 3)):
+        with pytest.raises(InputError, match="a library takes a dict of arrays by their names, not"):
+            library(wrong)  # type: ignore[arg-type]
 
 
 def test_weights_beside_are_found_and_checked(tmp_path: Path):

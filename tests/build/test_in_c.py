@@ -75,6 +75,21 @@ def test_the_shared_library_and_an_ordinary_program(tmp_path: Path):
     assert output(compiled(HERE / "checks.c", made, shared=True)) == "done\n"
 
 
+@pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler, c++")
+@pytest.mark.parametrize("weights", ["inside", "beside"])
+def test_the_header_is_of_the_oldest_cplusplus(weights: str, tmp_path: Path):
+    made = build(cell("gru", 8, 16), tmp_path, name="gru", weights=weights, inputs=8)
+    flags = ["-std=c++98", "-pedantic", "-Wall", "-Wextra", "-Werror", "-Wno-long-long", "-fsyntax-only"]
+    done = subprocess.run(
+        ["c++", *flags, "-x", "c++", "-include", str(made.header), "-"],
+        input="int code = GRU_OK;\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_example(tmp_path: Path):
     file = ROOT / "src/stepnet/cli/data/speaker_gru.safetensors"
     layer, _ = commands.load(file, commands.choice(None, None, None, None))

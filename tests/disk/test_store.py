@@ -313,6 +313,26 @@ def test_clearing_removes_entries_alone(cache: Path) -> None:
     assert [file.name for file in cache.iterdir()] == ["notes.txt"]
 
 
+def test_what_is_no_file_is_left(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPNET_CACHE_MB", "1")
+    stored(cache)
+    kept = [f"{OTHER}.plan", f"{OTHER}.plan.new-{'0' * 16}"]
+    for name in kept:
+        (cache / name).mkdir()
+        os.utime(cache / name, (1, 1))  # the first to be evicted, by its time
+    for number in range(6):
+        store.put("plan", key(number), bytes(250_000))
+    assert store.COUNTS["failed"] == 0
+    assert store.get("plan", key(0)) is None, "entries are evicted all the same"
+    assert store.get("plan", key(5)) is not None
+    assert overview.left(settings()) == kept
+    assert overview.clear(settings()) == 4
+    assert sorted(file.name for file in cache.iterdir()) == kept
+    store.put("plan", OTHER, PAYLOAD)
+    assert store.COUNTS["failed"] == 1
+    assert sorted(file.name for file in cache.iterdir()) == kept, "nothing is left of an entry in its place"
+
+
 def test_a_folder_that_is_not_private_is_not_cleared(cache: Path) -> None:
     file = stored(cache)
     cache.chmod(0o755)

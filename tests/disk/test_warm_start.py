@@ -17,8 +17,10 @@ import pytest
 from processes.cached import MODELS
 
 import stepnet as sn
-from stepnet.disk import folder, sources, store
+from stepnet.disk import folder, overview, sources, store
 from stepnet.disk.data import Form, NotDataError
+from stepnet.disk.folder import NotUsableError
+from stepnet.disk.settings import settings
 from stepnet.engines.llvm.compile.stored_plan import PLAN
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.machine import image, stored_code, target
@@ -233,6 +235,37 @@ def test_a_changed_module_changes_the_key(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(set(digests)) == 4
     (inside / "notes.txt").write_text("no module")
     assert sources.folder_digest.__wrapped__("plan") == digests[-1]
+
+
+def test_modules_without_sources_change_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PACKAGE", tmp_path)
+    cached = tmp_path / "plan" / "__pycache__"
+    cached.mkdir(parents=True)
+    (cached / "fold.cpython-311.pyc").write_bytes(b"of a source that is not there")
+    with pytest.raises(NotUsableError, match=f"^{tmp_path / 'plan'} has no modules, so it cannot be checked"):
+        sources.folder_digest.__wrapped__("plan")
+    digests = list[str]()
+    for data in (b"1", b"12"):
+        (tmp_path / "plan" / "fold.pyc").write_bytes(data)
+        digests.append(sources.folder_digest.__wrapped__("plan"))
+    assert digests[0] != digests[1]
+
+
+def test_without_a_list_of_the_modules_nothing_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPNET_CACHE", "1")
+    monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(sources, "PACKAGE", tmp_path / "bundle.zip" / "stepnet")
+    monkeypatch.setattr(sources, "folder_digest", sources.folder_digest.__wrapped__)
+    monkeypatch.setattr(stored_code, "generator", stored_code.generator.__wrapped__)
+    (tmp_path / "bundle.zip").write_bytes(b"")
+    rnn = sn.RNN(lambda x, h, p: (h * 3.25, h * 3.25 + x), memory=2)
+    x = np.arange(12, dtype="float32").reshape(1, 6, 2)
+    np.testing.assert_array_equal(rnn(x)[0], rnn(x, engine="interpret")[0])
+    assert not [file for file in (tmp_path / "cache").glob("*") if file.suffix != ".targets"]
+    reason = f"{sources.PACKAGE / 'values'} cannot be listed (Not a directory), so it cannot be checked"
+    assert str(overview.why_not(settings())).startswith(reason)
 
 
 def test_this_processor_is_known_by_what_the_system_says(

@@ -13,7 +13,7 @@ from llvmlite import ir
 from llvmlite.binding import ffi
 
 import stepnet as sn
-from stepnet.engines.llvm.machine import object_code
+from stepnet.engines.llvm.machine import object_code, room
 from stepnet.engines.llvm.machine.target import host_target
 from stepnet.engines.llvm.machine.unlocked import emit_object
 from stepnet.engines.llvm.products.pack_code import write_pack
@@ -67,6 +67,41 @@ def test_without_a_thread_to_spare_they_come_one_by_one(monkeypatch: pytest.Monk
     right = object_code.object_codes(modules(), TARGET)
     monkeypatch.setattr(threading.Thread, "start", none)
     assert object_code.all_emitted(list(map(str, modules())), TARGET) == [code.data for code in right]
+
+
+def little(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Makes the system refuse to map more than so many bytes."""
+    original = room.mapped
+
+    def mapped(size: int) -> Any:
+        if size > most:
+            raise MemoryError
+        return original(size)
+
+    monkeypatch.setattr(room, "mapped", mapped)
+
+
+def test_without_memory_for_a_thread_they_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = object_code.object_codes(modules(), TARGET)
+    monkeypatch.setattr(object_code, "processors", lambda: 2)
+    monkeypatch.setattr(threading.Thread, "run", lambda _: pytest.fail("a thread has begun"))
+    little(monkeypatch, 2 * room.ALONE)
+    assert object_code.all_emitted(list(map(str, modules())), TARGET) == [code.data for code in right]
+
+
+def test_without_memory_for_a_text_llvm_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = str(modules()[0])
+    needed = room.ALONE + room.FOR_BYTE * len(text)
+    machine = object_code.emitter(TARGET, 0)
+    with monkeypatch.context() as limited:
+        little(limited, needed - 1)
+        limited.setattr(object_code.llvm, "parse_assembly", lambda *_: pytest.fail("LLVM was called"))
+        with pytest.raises(MemoryError, match=f"^to compile takes {needed >> 20} MB of memory more"):
+            object_code.emitted(text, machine)
+    little(monkeypatch, needed)
+    assert object_code.emitted(text, machine)
+    with room.room(1), pytest.raises(MemoryError, match="raise its limit"):
+        object_code.emitted(text, machine)
 
 
 def test_code_is_generated_while_another_thread_has_llvmlites_lock() -> None:

@@ -72,7 +72,8 @@ def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> s
         "enum {",
     ]
     for number, (code, text) in enumerate(zip(NAMES, ERRORS, strict=True)):
-        lines.append(f"    {upper}_{code} = {number}, /* {text} */")
+        comma = "," if number < len(NAMES) - 1 else ""  # C++98 and C89 allow none at the end
+        lines.append(f"    {upper}_{code} = {number}{comma} /* {text} */")
     lines += [
         "};",
         "",

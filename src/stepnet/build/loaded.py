@@ -7,6 +7,7 @@ and what is called, and how, the library says itself.
 
 import ctypes
 import math
+import os
 import platform
 import sys
 from collections.abc import Mapping
@@ -31,6 +32,10 @@ from stepnet.values.arguments import shown
 Array = np.ndarray
 LIBRARY = ".so"
 DESCRIBE = b"_describe"
+ANOTHER = (
+    "this process has loaded another library from here before: "
+    "load it in a new process, or from another folder"
+)
 
 
 class Functions:
@@ -79,7 +84,7 @@ class Library:
         self.path, self.about, self._functions = path, about, functions
         self._context, self._lock = ctypes.c_void_p(), Lock()
         out = ctypes.byref(self._context)
-        self.check(functions.new(out) if beside is None else functions.open(str(beside).encode(), out))
+        self.check(functions.new(out) if beside is None else functions.open(os.fsencode(beside), out))
 
     def __del__(self) -> None:
         if self.__dict__.get("_context"):
@@ -95,6 +100,8 @@ class Library:
         Raises:
             InputError: For arrays that do not fit.
         """
+        if not isinstance(arrays, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InputError(f"a library takes a dict of arrays by their names, not {shown(arrays)}")
         texts = self.about.arrays
         known = [each.name for each in texts if each.kind not in ("output", "final")]
         unknown = [name for name in arrays if name not in known]
@@ -209,14 +216,15 @@ def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = 
     name = library_name(path, data)
     try:
         functions = Functions(ctypes.CDLL(str(path.resolve())), name)
-    except (OSError, AttributeError) as error:
+    except OSError as error:
         raise FileError(f"{path}: the library cannot be loaded ({error})") from error
+    except AttributeError as error:  # of the library that is in memory, which may be another
+        raise FileError(
+            f"{path}: a function is missing ({error}): stepnet did not build this library, or {ANOTHER}"
+        ) from error
     about = functions.about
     if functions.describe() not in data:
-        raise FileError(
-            f"{path}: this process has loaded another library from here before: load it in a new process, or "
-            "from another folder"
-        )
+        raise FileError(f"{path}: {ANOTHER}")
     if about.weights is None:
         return Library(path, functions, about, None)
     return Library(

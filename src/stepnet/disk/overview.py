@@ -1,14 +1,14 @@
 """What is in the cache, whether it can be used, and how it is emptied: for people who ask."""
 
 import os
-import stat
 from contextlib import suppress
 from dataclasses import dataclass
 
 from stepnet.disk import entry
 from stepnet.disk.folder import NotUsableError, opened
 from stepnet.disk.settings import Settings
-from stepnet.disk.store import NAME, found, remove, write
+from stepnet.disk.sources import sources
+from stepnet.disk.store import NAME, foreign, found, remove, write
 from stepnet.errors import FileError
 
 TRIAL = 2**16
@@ -35,6 +35,7 @@ def why_not(chosen: Settings) -> str | None:
     if chosen.reason is not None or chosen.folder is None:
         return chosen.reason
     try:
+        sources("values")
         with opened(chosen.folder, make=True) as folder:
             name = f"{os.urandom(16).hex()}.trial"
             write(folder, name, bytes(TRIAL))
@@ -52,9 +53,17 @@ def entries(chosen: Settings) -> list[Kept]:
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), opened(chosen.folder, make=False) as folder:
             for name, status in found(folder):
-                if NAME.fullmatch(name) and stat.S_ISREG(status.st_mode):
+                if NAME.fullmatch(name):
                     made.append(Kept(name, status.st_size, status.st_mtime, hits_of(folder, name)))
     return sorted(made, key=lambda each: -each.used)
+
+
+def left(chosen: Settings) -> list[str]:
+    """What has the name of an entry and is no file, which clearing and eviction leave where it is."""
+    if chosen.folder is not None:
+        with suppress(NotUsableError, OSError), opened(chosen.folder, make=False) as folder:
+            return foreign(folder)
+    return []
 
 
 def hits_of(folder: int, name: str) -> int:
@@ -69,7 +78,9 @@ def hits_of(folder: int, name: str) -> int:
 
 
 def clear(chosen: Settings) -> int:
-    """Removes all entries, and gives how many there were; raises `FileError` where it may not."""
+    """Removes all entries, but not what is `left`, and gives how many there were; raises `FileError` where it
+    may not.
+    """
     if chosen.folder is None:
         return 0
     try:

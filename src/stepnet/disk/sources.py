@@ -5,24 +5,45 @@ size of each file and when it was changed. To read them all would take longer th
 """
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from stepnet.disk.folder import NotUsableError
 from stepnet.net.digest import digest
 from stepnet.values.version import __version__
 
 PACKAGE = Path(__file__).resolve().parents[1]
+UNKNOWN = "so it cannot be checked that what is stored is of this version"
+MODULES = (".py", ".pyc")
+"""How the files of modules end; without sources they are `.pyc`, outside of `__pycache__`."""
 
 
 def sources(*folders: str) -> str:
-    """The digest of the modules in these folders of the package, and of its version."""
+    """The digest of the modules in these folders of the package, and of its version. Raises `NotUsableError`
+    where the files cannot be listed, as in a zip file.
+    """
     return digest(__version__, *map(folder_digest, folders))
 
 
 @cache
 def folder_digest(folder: str) -> str:
     """The digest of the modules in one folder."""
-    return digest(folder, tuple(sorted(facts_of(PACKAGE / folder))))
+    with listing(PACKAGE / folder):
+        facts = sorted(facts_of(PACKAGE / folder))
+    if not facts:
+        raise NotUsableError(f"{PACKAGE / folder} has no modules, {UNKNOWN}")
+    return digest(folder, tuple(facts))
+
+
+@contextmanager
+def listing(folder: Path) -> Generator[None]:
+    """In the block, code is listed by which keys are made; raises `NotUsableError` where it cannot be."""
+    try:
+        yield
+    except OSError as error:
+        raise NotUsableError(f"{folder} cannot be listed ({error.strerror}), {UNKNOWN}") from None
 
 
 def facts_of(folder: Path) -> list[tuple[str, int, int]]:
@@ -30,7 +51,7 @@ def facts_of(folder: Path) -> list[tuple[str, int, int]]:
     facts = list[tuple[str, int, int]]()
     with os.scandir(folder) as files:
         for file in files:
-            if file.name.endswith(".py"):
+            if file.name.endswith(MODULES):
                 status = file.stat()
                 facts.append((os.path.relpath(file.path, PACKAGE), status.st_size, status.st_mtime_ns))
             elif file.is_dir() and file.name != "__pycache__":

@@ -10,6 +10,7 @@ others see all of it or nothing. Nobody waits: two that compute the same write t
 import errno
 import os
 import re
+import stat
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -146,6 +147,18 @@ def evict(folder: int, most: int) -> None:
 
 def found(folder: int) -> Iterator[tuple[str, os.stat_result]]:
     """The names of the cache's own files, unfinished ones too, and what the system knows of them."""
+    return ((name, status) for name, status in named(folder) if stat.S_ISREG(status.st_mode))
+
+
+def foreign(folder: int) -> list[str]:
+    """What has the name of an entry and is no file: a folder, a link, a pipe. Nobody but a user makes these,
+    so they are left where they are.
+    """
+    return sorted(name for name, status in named(folder) if not stat.S_ISREG(status.st_mode))
+
+
+def named(folder: int) -> Iterator[tuple[str, os.stat_result]]:
+    """What has a name of the cache's own, and what the system knows of it."""
     for name in os.listdir(folder):
         if NAME.fullmatch(name) or UNFINISHED.fullmatch(name):
             with suppress(FileNotFoundError):  # another process may have evicted it

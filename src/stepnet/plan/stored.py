@@ -11,6 +11,7 @@ from typing import Any
 
 from stepnet.disk import store
 from stepnet.disk.data import Form, NotDataError
+from stepnet.disk.folder import NotUsableError
 from stepnet.disk.sources import sources
 from stepnet.net.digest import digest
 from stepnet.net.ends import Ends
@@ -55,7 +56,10 @@ def key_of(traced: Net) -> str | None:
     if not store.is_used() or bytes_of(traced) > MOST_BYTES:
         return None
     named = tuple((node.name, node.source) for node in all_nodes(traced))
-    return digest(sources(*PLANNING), traced, named)
+    try:
+        return digest(sources(*PLANNING), traced, named)
+    except NotUsableError:
+        return None
 
 
 def bytes_of(net: Net) -> int:

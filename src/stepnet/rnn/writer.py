@@ -154,11 +154,16 @@ def said_so_far(start: Any) -> Ragged:
     given = start if isinstance(start, Ragged) else array_of(start, "start")
     values = given.values if isinstance(given, Ragged) else given
     axes = values.ndim + (given.levels if isinstance(given, Ragged) else 0)
-    if (values.size and values.dtype.kind not in "iu") or axes not in (1, 2) or not is_symbols(values):
+    if (values.size and values.dtype.kind not in "iu") or axes not in (1, 2):
         described = given if isinstance(given, Ragged) else f"{values.dtype}{list(values.shape)}"
         raise InputError(
             "start is whole numbers from 0: one symbol per sequence [batch], or a Ragged or an array "
             f"[batch, time] of them, not {described}"
+        )
+    wrong = values[(values < 0) | (values > LARGEST)] if values.size else values
+    if wrong.size:
+        raise InputError(
+            f"start has the symbol {wrong.flat[0]}, and symbols are whole numbers from 0 to 2**63 - 1"
         )
     symbols = values.astype(np.int64)
     if isinstance(given, Ragged):
@@ -171,11 +176,6 @@ def said_so_far(start: Any) -> Ragged:
     return said
 
 
-def is_symbols(values: Array) -> bool:
-    """Whether whole numbers can be symbols."""
-    return not values.size or not ((values < 0) | (values > LARGEST)).any()
-
-
 def checked_most(max_steps: Any) -> int:
     """The largest number of steps; raises `InputError` where it is missing."""
     if max_steps is None:
@@ -186,7 +186,7 @@ def checked_most(max_steps: Any) -> int:
 def checked_stops(stop: Any) -> Array:
     """The symbols that end a sequence."""
     given = () if stop is None else stop
-    return whole_numbers([given] if is_integer(given) else given, None, "stop")
+    return whole_numbers([given] if is_integer(given) else given, None, "stop", many="one or a list of them")
 
 
 def checked_symbols(symbols: Any, shape: tuple[int, ...]) -> Array:

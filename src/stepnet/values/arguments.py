@@ -256,17 +256,18 @@ def unknown_dtype(name: str, what: str) -> str:
     return f"{text}: cast it, .astype(np.int64)" if name.startswith(("int", "uint")) else text
 
 
-def whole_numbers(given: Any, count: int | None, what: str, most: int = LARGEST) -> Array:
-    """The numbers as int64 along one axis, none negative; raises `InputError` for others.
+def whole_numbers(
+    given: Any, count: int | None, what: str, most: int = LARGEST, many: str = "one per sequence"
+) -> Array:
+    """The numbers as int64 along one axis, none negative; raises `InputError` for others. many: how many they
+    are, in words.
 
     Those beyond int64, where `most` allows them, become the negative numbers of the same bits.
     """
     array = array_of(given, what)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu") or count not in (None, len(array)):
-        many = "" if count is None else f"{count} "
-        raise InputError(
-            f"{what} is {many}whole numbers, one per sequence, not {array.dtype}{list(array.shape)}"
-        )
+        number = "" if count is None else f"{count} "
+        raise InputError(f"{what} is {number}whole numbers, {many}, not {array.dtype}{list(array.shape)}")
     if not array.size:
         return np.zeros(0, np.int64)
     wrong = (array < 0) | (array > most)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepnet.disk.overview import Kept, clear, entries, why_not
+from stepnet.disk.overview import Kept, clear, entries, left, why_not
 from stepnet.disk.settings import settings
 
 KINDS = {
@@ -20,7 +20,8 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 @dataclass(frozen=True)
 class Cache:
     """The cache. reason: why nothing is stored in it; None where it is used. most: how large it becomes.
-    cleared: how many entries were removed just now, None where that was not asked for.
+    left: what has the name of an entry and is no file. cleared: how many entries were removed just now, None
+    where that was not asked for.
     """
 
     folder: str | None
@@ -28,6 +29,7 @@ class Cache:
     most: int
     bytes: int
     entries: Sequence[Kept]
+    left: Sequence[str]
     cleared: int | None = None
 
 
@@ -38,7 +40,7 @@ def examine(remove: bool = False) -> Cache:
     kept = entries(chosen)
     folder = None if chosen.folder is None else str(chosen.folder)
     total = sum(each.bytes for each in kept)
-    return Cache(folder, why_not(chosen), chosen.most, total, kept, cleared)
+    return Cache(folder, why_not(chosen), chosen.most, total, kept, left(chosen), cleared)
 
 
 def state(cache: Cache) -> str:
@@ -63,6 +65,9 @@ def cache_text(cache: Cache) -> str:
         lines.append(f"  {each.name:<42}{size(each.bytes):>9}  {each.hits:>6}  {ago(each.used)} ago")
     if len(cache.entries) > SHOWN:
         lines.append(f"  and {len(cache.entries) - SHOWN} more, which --json lists")
+    if cache.left:
+        lines += ["", "  not removed, because they are no files:"]
+        lines += [f"  {name}" for name in cache.left[:SHOWN]]
     return "\n".join(lines)
 
 

@@ -12,4 +12,9 @@ from stepnet.engines.apart import undivided
 
 def late(module: str) -> Any:
     """A module that generates code, by its folder and name, as `products.arithmetic`."""
-    return undivided(lambda: import_module(f"stepnet.engines.llvm.{module}"))
+
+    def load() -> Any:
+        import_module("stepnet.engines.llvm.machine.room").load_llvm()
+        return import_module(f"stepnet.engines.llvm.{module}")
+
+    return undivided(load)

@@ -18,6 +18,7 @@ from llvmlite import ir
 from stepnet.engines.apart import apart
 from stepnet.engines.limits import processors
 from stepnet.engines.llvm.machine.image import ObjectCode
+from stepnet.engines.llvm.machine.room import ALONE, FOR_BYTE, THREAD, room
 from stepnet.engines.llvm.machine.system import symbols
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.unlocked import emit_object
@@ -59,8 +60,9 @@ def all_emitted(texts: Iterable[str], target: Target) -> list[bytes]:
     known, waiting, done = list[str](), list[tuple[int, int]](), dict[int, bytes]()
 
     def work(thread: int) -> None:
-        # What LLVM refuses is left to the caller, who then meets the same refusal.
-        with suppress(IndexError, RuntimeError):
+        # What LLVM refuses is left to the caller, who then meets the same refusal. So is a text for which
+        # there is no memory beside others: the caller then compiles it alone.
+        with suppress(IndexError, RuntimeError, MemoryError):
             while True:
                 place = heappop(waiting)[1]
                 done[place] = emitted(known[place], emitter(target, thread))
@@ -100,10 +102,11 @@ def short_turns() -> Generator[None]:
 
 
 def begins(thread: threading.Thread) -> bool:
-    """Begins a thread; False where the system has none to spare."""
+    """Begins a thread; False where the system has none to spare, or no memory for it."""
     try:
-        thread.start()
-    except RuntimeError:
+        with room(THREAD):
+            thread.start()
+    except (RuntimeError, MemoryError):
         return False
     return True
 
@@ -111,9 +114,12 @@ def begins(thread: threading.Thread) -> bool:
 def emitted(
     text: str, machine: llvm.TargetMachine, change: Callable[[llvm.ModuleRef], None] = lambda module: None
 ) -> bytes:
-    """The object file of a module's text. change: what is done to the module before code is written."""
+    """The object file of a module's text. change: what is done to the module before code is written.
+
+    Raises `MemoryError` where there is too little, and `RuntimeError` for a text that LLVM refuses.
+    """
     # What LLVM knows of a module is a hundred times as large as its code, and goes with the block.
-    with llvm.parse_assembly(text, llvm.create_context()) as parsed:
+    with room(ALONE + FOR_BYTE * len(text)), llvm.parse_assembly(text, llvm.create_context()) as parsed:
         # LLVM's optimiser is left out: the code is written as it should run. On a GRU it took 40% of the
         # compile time and changed the speed by less than its spread.
         change(parsed)
@@ -124,8 +130,9 @@ def emitted(
 @cache
 def emitter(target: Target, thread: int) -> llvm.TargetMachine:
     """The machine that writes code for a target: one for each thread, and kept, with its half a megabyte."""
-    triple = llvm.Target.from_default_triple()
-    return triple.create_target_machine(cpu=target.cpu, features=target.features, opt=3)
+    with room(ALONE):
+        triple = llvm.Target.from_default_triple()
+        return triple.create_target_machine(cpu=target.cpu, features=target.features, opt=3)
 
 
 # ---- loading -----------------------------------------------------------------------------------------------

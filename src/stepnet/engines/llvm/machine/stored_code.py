@@ -8,13 +8,15 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import llvmlite
 
 from stepnet.disk import store
 from stepnet.disk.data import Form
-from stepnet.disk.sources import sources
+from stepnet.disk.folder import NotUsableError
+from stepnet.disk.sources import listing, sources
 from stepnet.engines.llvm.machine.build import MachineCode
 from stepnet.engines.llvm.machine.image import ObjectCode
 from stepnet.engines.llvm.machine.late import late
@@ -29,25 +31,35 @@ GENERATING = ("values", "net", "plan", "engines")
 
 @cache
 def generator() -> str:
-    """A digest of what generates code here, apart from what it is generated for."""
-    folder = os.path.join(os.path.dirname(llvmlite.__file__), "binding")
-    library = sorted(
-        (each.name, each.stat().st_size) for each in os.scandir(folder) if "llvmlite." in each.name
-    )
+    """A digest of what generates code here, apart from what it is generated for. Raises `NotUsableError`."""
+    folder = Path(llvmlite.__file__).with_name("binding")
+    with listing(folder), os.scandir(folder) as files:
+        library = sorted((each.name, each.stat().st_size) for each in files if "llvmlite." in each.name)
     ticks = clock().number, clock().per_second
     return digest(sources(*GENERATING), llvmlite.__version__, tuple(library), sys.platform, ticks)
 
 
 def read(kind: str, form: Form, key: tuple[Any, ...]) -> Any:
     """The value of a kind with a key, read from disk; None where there is none."""
-    data = store.get(kind, digest(generator(), kind, *key)) if store.is_used() else None
+    name = name_of(kind, key)
+    data = None if name is None else store.get(kind, name)
     return None if data is None else form.unpacked(data)
 
 
 def keep(kind: str, form: Form, key: tuple[Any, ...], value: Any) -> None:
     """Stores a value of a kind under a key."""
-    if store.is_used():
-        store.put(kind, digest(generator(), kind, *key), form.packed(value))
+    if (name := name_of(kind, key)) is not None:
+        store.put(kind, name, form.packed(value))
+
+
+def name_of(kind: str, key: tuple[Any, ...]) -> str | None:
+    """The name under which a value is stored; None where nothing is."""
+    if not store.is_used():
+        return None
+    try:
+        return digest(generator(), kind, *key)
+    except NotUsableError:
+        return None
 
 
 Kernel = tuple[Any, ...]

@@ -109,6 +109,9 @@ def processor() -> str | None:
 def targets() -> tuple[Target, ...]:
     """The same, by asking LLVM."""
     # Imported where it is needed: what a process loads from disk needs no LLVM.
+    from stepnet.engines.llvm.machine.room import load_llvm
+
+    load_llvm()
     import llvmlite.binding as llvm
 
     features = dict(llvm.get_host_cpu_features())
