@@ -78,6 +78,20 @@ def test_lstm_has_one_phase() -> None:
     assert len(planned(lstm, {"h": H, "c": H}).loop) == 1
 
 
+def test_pointwise_work_waits_for_those_who_read_it() -> None:
+    """Else the whole of a matrix memory is written and read again between two phases."""
+
+    def step(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
+        key = x / np.abs(x).sum(axis=-1, keepdims=True)
+        written = memory["C"] * np.float32(0.5) + key[:, :, None] * x[:, None, :]
+        return written.sum(axis=-1), {"C": written}
+
+    made = sn.RNN(step, memory={"C": (4, 4)}, inputs=4).plan
+    ((_, net, phases),) = ((name, net, phases) for name, net, phases in made.stages if net is made.body)
+    found = {phase for phase, numbers in enumerate(phases) for n in numbers if net.type_of(n).size == 16}
+    assert len(found) == 1
+
+
 def test_a_sum_over_features_starts_new_phases() -> None:
     found = planned(normalised)
     assert "matmul" in kinds(found.body, found.loop[0])

@@ -237,6 +237,7 @@ def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
     later = set[int]()
     while torn := torn_nodes(net, phase := phase_of_each(net, numbers, later)):
         later |= torn
+    phase = postponed(net, numbers, phase)
     count = max(phase.values(), default=-1) + 1
     return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in range(count))
 
@@ -247,7 +248,7 @@ def phase_of_each(net: Net, numbers: list[int], later: set[int]) -> dict[int, in
     inside = set(numbers)
     for number in numbers:
         node = net.nodes[number]
-        if (node.kind == "view" and len(node.inputs) == 1) or node.operation in ("expand", "index"):
+        if is_plain_view(node) or node.operation in ("expand", "index"):
             continue
         if node.operation == "result":
             phase[number] = phase[node.inputs[0]]
@@ -260,6 +261,45 @@ def phase_of_each(net: Net, numbers: list[int], later: set[int]) -> dict[int, in
                 own_phase = max(own_phase, phase[root] + (0 if along else 1))
         phase[number] = own_phase
     return phase
+
+
+def postponed(net: Net, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
+    """The phases, with pointwise work where its value is read, if it needs no value of its own phase's.
+
+        1  a = f * C                     1
+        2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
+
+    A value that is read in a later phase alone is written and read again. Where C is a matrix for each row,
+    that is most of what a step reads and writes.
+    """
+    readers = dict[int, list[tuple[int, int]]]()
+    for number in numbers:
+        if not is_plain_view(net.nodes[number]):
+            for operand in net.nodes[number].inputs:
+                readers.setdefault(view_chain(net, operand)[0], []).append((number, operand))
+    for number in reversed(numbers):
+        node, reads = net.nodes[number], readers.get(number, [])
+        if node.kind != "pointwise" or not reads or any(reader not in phase for reader, _ in reads):
+            continue
+        first = min(phase[reader] for reader, _ in reads)
+        stays = any(
+            phase.get(view_chain(net, operand)[0]) == phase[number] and joins(net, operand, node)
+            for operand in node.inputs
+        )
+        along = all(
+            net.nodes[reader].kind == "pointwise" and joins(net, operand, net.nodes[reader])
+            for reader, operand in reads
+            if phase[reader] == first
+        )
+        moved = {**phase, number: first}
+        if first > phase[number] and along and not stays and not torn_nodes(net, moved):
+            phase = moved
+    return phase
+
+
+def is_plain_view(node: Node) -> bool:
+    """Whether a node shows the numbers of another one, and nothing is computed for it."""
+    return node.kind == "view" and len(node.inputs) == 1
 
 
 def torn_nodes(net: Net, phase: dict[int, int]) -> set[int]:
