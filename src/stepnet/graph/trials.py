@@ -196,8 +196,8 @@ def check_numbers(sample: int, program: GraphProgram, outputs: Sequence[Array]) 
         if np.isnan(array).any():
             output = f"output `{name}`" if name else "the output"
             raise InputError(
-                f"{output} has NaN for sample {sample} in float32, so no error can be measured: look for NaN, "
-                "infinity and very large numbers in the parameters and the sample"
+                f"{output} has NaN for sample {sample} in float32, so no error can be measured: look for "
+                "NaN, infinity and very large numbers in the parameters and the sample"
             )
 
 

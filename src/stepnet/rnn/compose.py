@@ -172,8 +172,8 @@ class Bidirectional:
             return forward, backward
         if not last_only and ends_early(self):
             raise InputError(
-                f"outputs of the two directions do not merge by {self.merge!r} at every step: with until= each "
-                "direction ends at a step of its own; use last_only=True or merge=None"
+                f"outputs of the two directions do not merge by {self.merge!r} at every step: with until= "
+                "each direction ends at a step of its own; use last_only=True or merge=None"
             )
         return merged(forward, backward, self.merge, last_only)
 

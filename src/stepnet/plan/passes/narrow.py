@@ -71,12 +71,12 @@ def weights_of(body: Net) -> int:
 
 
 def check_narrow(net: Net) -> None:
-    """Raises `InputError` for a recurrence in fewer bits that has no product in float32, as for float64 inputs."""
+    """Raises `InputError` for a recurrence in fewer bits without a product in float32, as for float64 inputs."""
     for node in net.nodes:
         precision = node.recur.precision if node.operation == "recur" else None
         if precision is not None and precision.is_low and not weights_of(node.recur.body):
             raise InputError(
                 f"a recurrence is quantized to {precision.dtype}, but has no product of float32 values with "
-                "parameters for inputs of these dtypes: give float32 inputs and parameters, or call the model "
-                "that was quantized"
+                "parameters for inputs of these dtypes: give float32 inputs and parameters, or call the "
+                "model that was quantized"
             )
