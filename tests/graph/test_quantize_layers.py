@@ -201,3 +201,14 @@ def test_inputs_that_leave_nothing_in_fewer_bits() -> None:
         sn.quantize(layer, SAMPLES, "int8")(np.zeros((1, 2, 6)))
     with pytest.raises(InputError, match=message):
         sn.quantize(sn.Graph(lambda x, p: layer(x)[0]), SAMPLES, "int8")(np.zeros((1, 2, 6)))
+
+
+def test_a_step_that_does_not_read_its_memory_stays_in_float32() -> None:
+    weights = normal(6, 6)
+    plain = sn.RNN(lambda x, h, p: (np.tanh(x @ p), h), weights, memory=6)
+    layer = cell("gru", 6, 4)
+    small = sn.quantize(sn.Graph(lambda x, p: layer(plain(x)[0])[0]), SAMPLES, "int8")
+    first, second = small.report.recurrences
+    assert (first.dtype, second.dtype) == ("float32", "int8")
+    reason = "nothing reads its memory, so it is done at once for all steps"
+    assert first.what == first.reasons["int8"] == reason

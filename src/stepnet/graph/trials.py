@@ -115,7 +115,9 @@ class Trials:
 
     def cell(self, number: int, precision: Precision) -> Cell | str:
         """What the engines have for a recurrence in a precision, or the reason why they have nothing."""
-        plan = self.plans[number]
+        plan = self.plans.get(number)
+        if plan is None:
+            return "nothing reads its memory, so it is done at once for all steps"
         marks = {n: precision for n, node in enumerate(plan.traced.nodes) if node.operation == "recur"}
         return cell_of(replace(plan, traced=in_precisions(plan.traced, marks)), self.engines)
 

@@ -71,7 +71,7 @@ def weights_of(body: Net) -> int:
 
 
 def check_narrow(net: Net) -> None:
-    """Raises `InputError` for a recurrence in fewer bits without a product in float32, as for float64 inputs."""
+    """Raises `InputError` for a recurrence in fewer bits without a float32 product, as for float64 inputs."""
     for node in net.nodes:
         precision = node.recur.precision if node.operation == "recur" else None
         if precision is not None and precision.is_low and not weights_of(node.recur.body):
