@@ -476,7 +476,8 @@ def random_steps(draw: st.DrawFn, sizes: tuple[int, ...] = SIZES, most: int = 9)
     following += ["'count': memory['count'] + 1"] if counted else []
     output = draw(st.sampled_from(OUTPUTS[len(shown)])).format(*shown)
     lines = [*draft.lines, f"return {output}, {{{', '.join(following)}}}"]
-    source = "def step(x, memory, params, statics, index):\n" + "".join(f"    {line}\n" for line in lines)
+    head = "def step(x, memory, params, index, statics=None):\n"
+    source = head + "".join(f"    {line}\n" for line in lines)
     specs = memory | ({"count": sn.Spec((), np.int64)} if counted else {})
     return RandomStep(source, draft.params, inputs, specs, statics)
 

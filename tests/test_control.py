@@ -428,3 +428,24 @@ def test_until_on_what_is_the_same_in_every_row(output: Any, engine: str) -> Non
     np.testing.assert_array_equal(
         outputs.values, np.broadcast_to(output(np.full(2, 3.0)), outputs.values.shape)
     )
+
+
+@pytest.mark.parametrize("early", ["forward", "backward", "both"])
+def test_directions_that_end_at_steps_of_their_own_merge_in_the_end_alone(early: str) -> None:
+    def total(x: Any, h: Any, p: Any) -> Any:
+        return h + x, h + x
+
+    def direction(name: str, bound: float) -> sn.RNN:
+        until = (lambda output, memory: output >= bound) if early in (name, "both") else None
+        return sn.RNN(total, memory=(), reverse=name == "backward", until=until)
+
+    layers = direction("forward", 3), direction("backward", 2)
+    x = sn.Ragged.from_list([np.array([3.0, 1, 1]), np.array([1.0, 1, 3])])
+    with pytest.raises(
+        InputError, match="do not merge by 'concat' at every step: with until= each direction"
+    ):
+        sn.Bidirectional(*layers)(x)
+    last, _ = sn.Bidirectional(*layers)(x, last_only=True)
+    forward, backward = sn.Bidirectional(*layers, merge=None)(x)[0]
+    ends = [[one[-1] for one in forward.to_list()], [one[0] for one in backward.to_list()]]
+    np.testing.assert_array_equal(last, np.transpose(ends))

@@ -219,3 +219,27 @@ def test_inputs_fit_what_was_declared() -> None:
     graph = sn.Graph(lambda x, params: sn.reduce(x, "max"), inputs=3)
     with pytest.raises(InputError, match=r"input has features \[2\]; this graph was made for \[3\]"):
         graph(np.ones((1, 2, 2), "float32"))
+
+
+@pytest.mark.parametrize("engine", ["llvm", "interpret", ("onednn", "llvm")])
+def test_a_step_that_does_not_read_its_memory(engine: Any) -> None:
+    random = np.random.default_rng(0)
+    weights = random.normal(size=(3, 2))
+
+    def step(x: Any, memory: Any, p: Any) -> Any:
+        y = np.tanh(x @ p)
+        return y, {"y": y, "count": memory["count"] + 1}
+
+    memory = {"y": 2, "count": ()}
+    here, back = (sn.RNN(step, weights, memory=memory, reverse=reverse) for reverse in (False, True))
+
+    def model(x: Any, params: Any) -> Any:
+        both = np.concatenate([here(x)[0], back(x)[0]], axis=-1)
+        return {"steps": both, "sum": sn.reduce(here(x)[0], "sum")}
+
+    sequences = [random.normal(size=(length, 3)) for length in (4, 0, 2)]
+    outputs = sn.Graph(model)(sn.Ragged.from_list(sequences), engine=engine)
+    for place, x in enumerate(sequences):
+        right = np.tanh(x @ weights)
+        assert_close(outputs["steps"][place], np.concatenate([right, right], axis=-1), 4, 3)
+        assert_close(outputs["sum"][place], right.sum(axis=0), 4, 3)

@@ -171,3 +171,44 @@ def test_unknown_dtypes() -> None:
     wrong: Any = "bf16"
     with pytest.raises(InputError, match="dtype is one of int8, bfloat16, auto, not 'bf16'"):
         sn.quantize(cell("gru", 6, 4), SAMPLES, wrong)
+
+
+def test_outputs_with_nan_have_no_error() -> None:
+    params = cell("gru", 6, 4).params
+    params = {**params, "W": np.full_like(params["W"], np.nan)}
+    message = "the output has NaN for sample 0 in float32, so no error can be measured"
+    with pytest.raises(InputError, match=message):
+        sn.quantize(sn.cells.rnn("gru", params), SAMPLES)
+
+
+def test_the_same_infinity_is_no_error() -> None:
+    def ruled_out(x: Any, h: Any, p: Any) -> Any:
+        h = np.tanh(x @ p["W"] + h)
+        return np.concatenate([h, np.log(h * 0)], axis=-1), h
+
+    layer = sn.RNN(ruled_out, {"W": normal(6, 4)}, memory=4)
+    (error,) = sn.quantize(layer, SAMPLES, "int8").report.outputs
+    plain = sn.RNN(lambda x, h, p: (ruled_out(x, h, p)[1],) * 2, layer.params, memory=4)
+    (right,) = sn.quantize(plain, SAMPLES, "int8").report.outputs
+    assert 0 < error.largest == right.largest
+    assert error.scale == pytest.approx(right.scale)
+
+
+def test_inputs_that_leave_nothing_in_fewer_bits() -> None:
+    layer = cell("gru", 6, 4)
+    message = "quantized to int8, but has no product of float32 values with parameters for inputs of these"
+    with pytest.raises(InputError, match=message):
+        sn.quantize(layer, SAMPLES, "int8")(np.zeros((1, 2, 6)))
+    with pytest.raises(InputError, match=message):
+        sn.quantize(sn.Graph(lambda x, p: layer(x)[0]), SAMPLES, "int8")(np.zeros((1, 2, 6)))
+
+
+def test_a_step_that_does_not_read_its_memory_stays_in_float32() -> None:
+    weights = normal(6, 6)
+    plain = sn.RNN(lambda x, h, p: (np.tanh(x @ p), h), weights, memory=6)
+    layer = cell("gru", 6, 4)
+    small = sn.quantize(sn.Graph(lambda x, p: layer(plain(x)[0])[0]), SAMPLES, "int8")
+    first, second = small.report.recurrences
+    assert (first.dtype, second.dtype) == ("float32", "int8")
+    reason = "nothing reads its memory, so it is done at once for all steps"
+    assert first.what == first.reasons["int8"] == reason

@@ -12,6 +12,7 @@ from stepnet.graph.trace import Model, TracedModel, trace_model
 from stepnet.net.ir import Builder, Net
 from stepnet.net.precision import Precision
 from stepnet.plan.groups import flat_recurrences
+from stepnet.plan.passes.narrow import check_narrow
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.batch import Batch, Statics
 from stepnet.rnn.declared import beside, check_inputs, keep, with_dtypes
@@ -95,6 +96,7 @@ class GraphPrograms:
             check_inputs(self.statics, statics, "static", "graph")
             traced = trace_model(self.model, inputs, statics, self.params)
             program = GraphProgram(marked(traced, self.precisions), self.params)
+            check_narrow(program.net)
             keep(self.programs, key, program)
         self.latest = program
         return program

@@ -88,7 +88,8 @@ def quantize(
         engines that was given here for a `Graph`, and for layers llvm.
 
     Raises:
-        InputError: For samples without steps or with NaN or infinity, and arguments of another form.
+        InputError: For samples without steps or with NaN or infinity, outputs with NaN, and arguments of
+            another form.
         RefusedError: For a model without a recurrence that these engines run in fewer bits, with all reasons.
 
     >>> import numpy as np

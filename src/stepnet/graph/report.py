@@ -15,6 +15,9 @@ Array = np.ndarray
 class OutputError:
     """How far an output is from that in float32, over all samples.
 
+    Where float32 gives an infinity, as a model that rules out a class with one does, the same infinity is no
+    difference; the scale is that of the other numbers.
+
     Attributes:
         name: The output, by its name in the model's outputs; "" for the only one.
         largest: The largest absolute difference.
@@ -36,8 +39,8 @@ class OutputError:
         ours, theirs = (
             np.concatenate([np.ravel(each).astype(np.float64) for each in all_]) for all_ in (low, right)
         )
-        away = ours - theirs
-        return cls(name, float(np.abs(away).max(initial=0)), rms(away), rms(theirs))
+        away = np.subtract(ours, theirs, where=ours != theirs, out=np.zeros_like(ours))
+        return cls(name, float(np.abs(away).max(initial=0)), rms(away), rms(theirs[np.isfinite(theirs)]))
 
     @property
     def relative(self) -> float:

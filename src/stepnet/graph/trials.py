@@ -76,6 +76,8 @@ class Trials:
                     reads[number] = tuple(part.reads[place] for place in made.reads)
         scales = scales_of(parts.net, reads, program, readings, keep)
         right = tuple(run(bound_to(parts, program, engines), program, reading.call) for reading in readings)
+        for place_, arrays in enumerate(right):
+            check_numbers(place_, program, arrays)
         return cls(program, engines, readings, plans, scales, right)
 
     @property
@@ -114,7 +116,9 @@ class Trials:
 
     def cell(self, number: int, precision: Precision) -> Cell | str:
         """What the engines have for a recurrence in a precision, or the reason why they have nothing."""
-        plan = self.plans[number]
+        plan = self.plans.get(number)
+        if plan is None:
+            return "nothing reads its memory, so it is done at once for all steps"
         marks = {n: precision for n, node in enumerate(plan.traced.nodes) if node.operation == "recur"}
         return cell_of(replace(plan, traced=in_precisions(plan.traced, marks)), self.engines)
 
@@ -187,6 +191,17 @@ def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) ->
     if not any(reading.call.lengths.any() for reading in readings):
         raise InputError("the samples have no steps; give some that are usual")
     return readings
+
+
+def check_numbers(sample: int, program: GraphProgram, outputs: Sequence[Array]) -> None:
+    """Raises `InputError` for outputs in float32 with NaN: nothing can be said to be near them."""
+    for (name, _), array in zip(named_leaves(program.output), outputs, strict=True):
+        if np.isnan(array).any():
+            output = f"output `{name}`" if name else "the output"
+            raise InputError(
+                f"{output} has NaN for sample {sample} in float32, so no error can be measured: look for "
+                "NaN, infinity and very large numbers in the parameters and the sample"
+            )
 
 
 def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedule:

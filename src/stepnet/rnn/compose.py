@@ -170,6 +170,11 @@ class Bidirectional:
         forward, backward = outputs
         if self.merge is None:
             return forward, backward
+        if not last_only and ends_early(self):
+            raise InputError(
+                f"outputs of the two directions do not merge by {self.merge!r} at every step: with until= "
+                "each direction ends at a step of its own; use last_only=True or merge=None"
+            )
         return merged(forward, backward, self.merge, last_only)
 
 

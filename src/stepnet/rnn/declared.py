@@ -14,6 +14,7 @@ import numpy as np
 from stepnet.errors import InputError
 from stepnet.net.precision import Precision
 from stepnet.net.types import own_copy
+from stepnet.plan.passes.narrow import check_narrow
 from stepnet.rnn.batch import Batch, Statics, initial_arrays
 from stepnet.rnn.control import MASKED, Control, Until
 from stepnet.rnn.frozen import FrozenCalls
@@ -152,6 +153,8 @@ class Declared:
                 traced = trace_step(self.step, inputs, memory, statics, self.params)
             traced = replace(traced, precision=self.precision)
             program = StepProgram(traced, self.reverse, self.unroll)
+            if self.precision is not None:
+                check_narrow(program.net)
             keep(self._programs, key, program)
         self._latest = program
         return program

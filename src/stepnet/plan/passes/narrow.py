@@ -11,6 +11,7 @@ products, which keep what it says.
 
 from collections.abc import Collection
 
+from stepnet.errors import InputError
 from stepnet.net.encodings import ENCODINGS, MOST_TERMS
 from stepnet.net.ir import Builder, Net, Node
 from stepnet.net.types import CONST
@@ -60,8 +61,22 @@ def can_be_narrow(net: Net, node: Node) -> bool:
 
 def narrow_weights(net: Net) -> int:
     """How many weights of the recurrences of a net can be in fewer bits."""
-    places = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
-    bodies = [net.nodes[number].recur.body for number in places]
-    products = [(body, node) for body in bodies for node in body.nodes if can_be_narrow(body, node)]
-    rights = {(id(body), node.inputs[1]): body.type_of(node.inputs[1]).size for body, node in products}
-    return sum(rights.values())
+    return sum(weights_of(node.recur.body) for node in net.nodes if node.operation == "recur")
+
+
+def weights_of(body: Net) -> int:
+    """How many weights of the products of a step can be in fewer bits."""
+    products = [node for node in body.nodes if can_be_narrow(body, node)]
+    return sum({node.inputs[1]: body.type_of(node.inputs[1]).size for node in products}.values())
+
+
+def check_narrow(net: Net) -> None:
+    """Raises `InputError` for a recurrence in fewer bits without a float32 product, as for float64 inputs."""
+    for node in net.nodes:
+        precision = node.recur.precision if node.operation == "recur" else None
+        if precision is not None and precision.is_low and not weights_of(node.recur.body):
+            raise InputError(
+                f"a recurrence is quantized to {precision.dtype}, but has no product of float32 values with "
+                "parameters for inputs of these dtypes: give float32 inputs and parameters, or call the "
+                "model that was quantized"
+            )

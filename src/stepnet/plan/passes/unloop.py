@@ -1,8 +1,9 @@
 """Recurrences without memory as work on all steps.
 
-    recur(d, W): y = d @ W.T      ->      y = d @ W.T
+    recur(d, h, W): h' = d @ W.T; y = h'      ->      y = d @ W.T
 
-The gradient of a step whose memory nothing reads has such recurrences.
+A step that does not read its memory is one, where nothing reads the last memory either. A plan would have no
+loop for it. The gradient of a step whose memory nothing reads has such recurrences too.
 """
 
 from dataclasses import replace
@@ -12,6 +13,7 @@ from stepnet.net.ir import Builder, Net
 from stepnet.net.type_rules import recur_extent
 from stepnet.plan.groups import has_inner
 from stepnet.plan.passes.outward import Outward
+from stepnet.plan.passes.prune import prune
 from stepnet.plan.passes.rewrite import rewritten
 from stepnet.plan.passes.when import When, when_inside
 
@@ -20,8 +22,8 @@ Results = dict[int, list[int]]
 
 
 def unloop(net: Net) -> Net:
-    """The net in which the steps of flat recurrences without memory are done at once."""
-    return rewritten(net, partial(unlooped, {}))
+    """The net in which the steps of flat recurrences are done at once where no memory of theirs is read."""
+    return rewritten(prune(net), partial(unlooped, {}))
 
 
 def unlooped(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
