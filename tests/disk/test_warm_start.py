@@ -337,7 +337,7 @@ def test_loaded_code_can_not_be_written_to() -> None:
     sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(6, 5, seed=0))(np.zeros((1, 2, 6), "float32"))
     kernel = LlvmEngine().compile_plan(plan_of())
     address = kernel.compiled.run.address
-    lines = Path("/proc/self/maps").read_text().splitlines()
+    lines = os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines()
     ranges = [([int(end, 16) for end in line.split()[0].split("-")], line.split()[1]) for line in lines]
     (permissions,) = [mode for (first, last), mode in ranges if first <= address < last]
     assert permissions == "r-xp"

@@ -76,6 +76,7 @@ TESTS: dict[str, Sequence[str]] = {
         f"engines/llvm/{name}.py": ("tests/test_inner_sequences.py", "tests/test_attention.py")
         for name in ("emit/lanes", "emit/words", "lower/segments", "lower/taken_in")
     },
+    "engines/llvm/machine/room.py": ("tests/engines/test_object_code.py", "tests/test_processes.py"),
     "engines/llvm/machine/elf.py": ("tests/build", "tests/disk/test_warm_start.py"),
     "engines/llvm/running/arrangement.py": ("tests/engines/test_wavefront.py", "tests/engines/test_chain.py"),
     "engines/llvm/emit/inner.py": ("tests/test_inner_recurrences.py",),

@@ -23,7 +23,10 @@ Results = dict[int, list[int]]
 
 def unloop(net: Net) -> Net:
     """The net in which the steps of flat recurrences are done at once where no memory of theirs is read."""
-    return rewritten(prune(net), partial(unlooped, {}))
+    pruned = prune(net)
+    lost = any(node.operation == "recur" and not node.recur.memory_count for node in pruned.nodes)
+    # Pruning is for that alone: it changes the order of sums, which gradients with checkpoints rely on.
+    return rewritten(pruned if lost else net, partial(unlooped, {}))
 
 
 def unlooped(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
