@@ -238,10 +238,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         start = -whole.ctypes.data % memory.PAGE
         return whole[start : start + size]
 
-    monkeypatch.setattr(memory.POOL, "make", plainly)
-    for pool in (memory.POOL, memory.PLAIN):
-        monkeypatch.setattr(pool, "most", 0)
-        monkeypatch.setattr(pool, "free", {})
+    monkeypatch.setattr(memory, "aligned", plainly)
+    monkeypatch.setattr(memory.POOL, "most", 0)
+    monkeypatch.setattr(memory.POOL, "free", {})
     sn.set_threads(1)
     yield
     sn.set_threads(None)

@@ -1,19 +1,8 @@
 """Memory for machine code: zeroed where it is promised, apart, and used again."""
 
-from typing import Any
-
-import numpy as np
 import pytest
 
-from stepnet.engines.llvm.machine.memory import (
-    HUGE,
-    MOSTLY_FULL,
-    Held,
-    Pool,
-    Rows,
-    Together,
-    aligned,
-)
+from stepnet.engines.llvm.machine.memory import HUGE, MOSTLY_FULL, Pool, Rows, Together, aligned
 
 
 def test_what_is_given_back_is_taken_again_and_zeroed() -> None:
@@ -83,27 +72,6 @@ def test_large_results_have_their_memory_as_long_as_one_of_them_is_there() -> No
     assert (view == 1).all()
     del view
     assert layout.new()[0].ctypes.data == begin
-
-
-def test_results_of_some_hundred_kilobytes_go_where_others_were_that_nobody_has_any_more() -> None:
-    """Else each call asks the system for new pages; in huge pages a result would take 2 MB for as long as it
-    is kept.
-    """
-    rows = Rows((100,), "float32")
-    kept, freed = rows.new(1000), rows.new(1000)
-    kept[...], place = 7, freed.ctypes.data
-    view = freed[3]
-    del freed
-    assert rows.new(1000).ctypes.data != place  # `view` still shows it
-    del view
-    again = rows.new(1000)
-    assert again.ctypes.data == place
-    again[...] = 1
-    assert np.all(kept == 7)
-    base: Any = again
-    while not isinstance(base, Held):
-        base = base.base
-    assert 4 * 10**5 <= base.memory.nbytes < 5 * 10**5
 
 
 def test_memory_that_the_system_does_not_have_is_an_error_of_memory() -> None:

@@ -5,8 +5,7 @@ page's end: it looks the next one up and begins to prefetch anew. In pages of 2 
 
 A page that a process has not used yet costs a visit to the system, and in pages of 4 KB that may take longer
 than the work on what they hold. So large results begin in huge pages too, and memory that calls work in goes
-from one to the next (`Pool`). Results that would leave most of a huge page empty do so too, in small pages:
-some allocators return what is freed to the system, and ask for it again at the next call.
+from one to the next (`Pool`).
 
 The memory is private to the process: after a fork, parent and child each have their own.
 """
@@ -15,7 +14,7 @@ import ctypes
 import errno
 import mmap
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
 from math import prod
@@ -28,7 +27,6 @@ Array = np.ndarray
 PAGE = 4096
 HUGE = 2 * 1024 * 1024
 WORTH_HUGE = 128 * 1024
-PLAIN_POOLED = 32 * 2**20
 MOSTLY_FULL = 3 * 2**19
 """From so many bytes on an array has huge pages to itself: it fills three quarters of them at least."""
 LINE = 64
@@ -91,12 +89,11 @@ class Together:
 
     def new(self) -> list[Array]:
         """The arrays, with any numbers. Large memory is given back when the last of them is gone."""
-        if self.bytes < WORTH_HUGE:
+        if self.bytes < MOSTLY_FULL:
             return self.arrays(np.empty(self.bytes, np.uint8))
-        pool = POOL if self.bytes >= MOSTLY_FULL else PLAIN
-        memory = pool.take(self.bytes, zeroed=False)
+        memory = POOL.take(self.bytes, zeroed=False)
         held = Held(memory)
-        weakref.finalize(held, pool.give_back, memory).atexit = False
+        weakref.finalize(held, POOL.give_back, memory).atexit = False
         return self.arrays(np.asarray(held))
 
 
@@ -108,9 +105,9 @@ class Rows:
         self.bytes = bytes_of((shape, dtype))
 
     def new(self, count: int) -> Array:
-        """A new array of so many rows with any numbers: where it is large, in memory that was used before."""
+        """A new array of so many rows with any numbers: in huge pages where it is large."""
         shape = (count, *self.shape)
-        if count * self.bytes < WORTH_HUGE:
+        if count * self.bytes < MOSTLY_FULL:
             return np.empty(shape, self.dtype)
         return Together([(shape, self.dtype)]).new()[0]
 
@@ -124,8 +121,7 @@ def bytes_of(shape: Shape) -> int:
 class Pool:
     """Memory that is not used now, for the next that needs as much.
 
-    most: how many bytes are kept. Where more would be, what was kept so far is freed. make: new memory of so
-    many bytes.
+    most: how many bytes are kept. Where more would be, what was kept so far is freed.
 
     >>> pool = Pool(2**20)
     >>> first = pool.take(1000)
@@ -136,8 +132,8 @@ class Pool:
 
     # Each change of a list or a dictionary is done at once, whatever other threads do, and needs no lock.
 
-    def __init__(self, most: int, make: Callable[[int], Array] = aligned) -> None:
-        self.most, self.make = most, make
+    def __init__(self, most: int) -> None:
+        self.most = most
         self.free: dict[int, list[Array]] = {}
 
     def take(self, size: int, zeroed: bool = True) -> Array:
@@ -146,7 +142,7 @@ class Pool:
         try:
             memory = self.free.get(size, []).pop()
         except IndexError:
-            return self.make(size)
+            return aligned(size)
         if zeroed:
             memory[...] = 0
         return memory
@@ -170,12 +166,7 @@ def size_class(size: int) -> int:
     return -(-size // step) * step
 
 
-def plain(size: int) -> Array:
-    """`size` bytes of the allocator's, with any numbers."""
-    return np.empty(size, np.uint8)
-
-
-POOL, PLAIN = Pool(POOLED), Pool(PLAIN_POOLED, plain)
+POOL = Pool(POOLED)
 
 
 def pointer(array: Array | None) -> int:
