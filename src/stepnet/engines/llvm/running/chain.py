@@ -34,8 +34,10 @@ from stepnet.plan.waves import Waves
 SPARE = 8
 # Machine code runs for so many seconds at a time, so that an interrupt arrives.
 SLICE = 0.05
-# The most memory that a kernel of a frozen call keeps to work in.
+# The most memory that a kernel of a frozen call keeps to work in; and that of a call of single steps, which
+# take less time than preparing them, however much memory they have.
 FROZEN_BYTES = 2 * 2**20
+FROZEN_STEP_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,8 @@ class Started:
         prepared = chain.prepared(self.calls, self.arrays)
         for own in self.arrays:
             own.give_back()
-        if prepared.bytes <= FROZEN_BYTES * len(self.calls):
+        single = all(call.lengths.max(initial=0) <= 1 for call in self.calls)
+        if prepared.bytes <= (FROZEN_STEP_BYTES if single else FROZEN_BYTES) * len(self.calls):
             # Not the calls, whose sequences are the caller's: the tables that the words point to.
             return Frozen(chain, self.forms, prepared, [Laid.of(call) for call in self.calls])
         chain.give_back(prepared)

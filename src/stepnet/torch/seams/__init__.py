@@ -1,0 +1,7 @@
+"""Models of Hugging Face transformers: their recurrences on the CPU, run by stepnet.
+
+    a module's forward  --reads-->  mamba_selective_scan  ->  the function of stepnet that stands in for it
+
+`table` says which function of theirs is which of ours, `selective`, `delta` and `others` have these, `scan`
+runs a step over tensors, and `modules` puts them into the modules of a model and takes them out again.
+"""

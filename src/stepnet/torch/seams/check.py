@@ -1,0 +1,76 @@
+"""Whether a function of transformers computes what ours does: both are run on a few numbers.
+
+    hidden_states:bct A:cn ...  -->  tensors of random numbers  -->  theirs(...), ours(...)  -->  compared
+
+A release of transformers may change a function and keep its name and arguments. This sees it when a model is
+accelerated, where else results would be wrong.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from stepnet.engines import checked_engine
+from stepnet.net.tolerance import tolerance
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams.scan import ENGINE, LENGTHS
+from stepnet.torch.seams.table import Seam
+
+torch: Any = pytorch("torch")
+SIZES = {"b": 2, "t": 3, "c": 4, "n": 3, "h": 4, "g": 2, "p": 3, "k": 3, "v": 2, "1": 1}
+"""The size of the axis of each letter."""
+NEGATIVE = ("A", "g")
+INTERPRET = checked_engine("interpret")
+
+
+@lru_cache
+def difference(theirs: Callable[..., Any], seam: Seam, is_method: bool) -> str | None:
+    """Why a function of transformers is not what a seam says; None if it is.
+
+    theirs: the function without what wraps it, which looks for kernels.
+    """
+    names, ours = ([name for name in named(function)] for function in (theirs, seam.ours))
+    if names != ours:
+        return f"it takes the arguments {', '.join(names)}, and stepnet knows {', '.join(ours)}"
+    first = (None,) if is_method else ()
+    given, known = (tensors(seam) for _ in range(2))
+    with torch.no_grad():
+        before = [token for token in ((ENGINE, ENGINE.set(INTERPRET)), (LENGTHS, LENGTHS.set(None)))]
+        try:
+            results = flat(theirs(*first, **given)), flat(seam.ours(*first, **known))
+        finally:
+            for variable, token in before:
+                variable.reset(token)
+    pairs = zip([*results[0], *flat(given)], [*results[1], *flat(known)], strict=True)
+    most = 4 * tolerance("float32", length=SIZES["t"], width=SIZES["k"])
+    for number, (x, y) in enumerate(pairs):
+        if x.shape != y.shape or bool(((x - y).abs() > most * x.abs().clamp(min=1)).any()):
+            return f"result {number} of it is not what stepnet computes from the same numbers"
+    return None
+
+
+def named(function: Callable[..., Any]) -> list[str]:
+    """The names of a function's arguments, but for **kwargs."""
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
+
+
+def tensors(seam: Seam) -> dict[str, Any]:
+    """The arguments of the call, the same at each."""
+    random = torch.Generator().manual_seed(0)
+    arguments = dict(seam.options)
+    for name, _, letters in (word.rpartition(":") for word in seam.sizes.split()):
+        own = [1 if letter.isupper() else SIZES[letter] for letter in letters]
+        whole = [SIZES[letter.lower()] for letter in letters]
+        numbers = torch.rand(own, generator=random) - (name in NEGATIVE)
+        arguments[name] = numbers > 0.5 if name == "reset" else numbers.expand(whole)
+    return arguments
+
+
+def flat(value: Any) -> list[Any]:
+    """The tensors in results or arguments, in order, as numbers."""
+    if isinstance(value, torch.Tensor):
+        return [value.float()]
+    parts = list(value.values()) if isinstance(value, dict) else value
+    return [tensor for part in parts if not isinstance(part, (int, float, str)) for tensor in flat(part)]

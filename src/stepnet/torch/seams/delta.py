@@ -1,0 +1,105 @@
+"""What stands in for transformers' functions of delta rules. The arguments are those of transformers."""
+
+from typing import Any
+
+from stepnet.torch.seams.scan import scan
+from stepnet.torch.seams.steps import Delta
+
+
+def torch_chunk_gated_delta_rule(
+    query: Any,
+    key: Any,
+    value: Any,
+    g: Any,
+    beta: Any,
+    chunk_size: int = 64,
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+) -> tuple[Any, Any]:
+    """The outputs [batch, time, heads, value] of the gated delta rule, and with `output_final_state` the last
+    state [batch, heads, key, value], else None.
+
+    Args:
+        query, key: [batch, time, key heads, key].
+        value: [batch, time, heads, value].
+        g: The logarithm of the decay [batch, time, heads].
+        beta: [batch, time, heads].
+        chunk_size: How transformers cuts time into pieces.
+        initial_state: The state to begin with, or none.
+        output_final_state: Whether the last state is given.
+        use_qk_l2norm_in_kernel: Whether queries and keys are divided by their norms.
+    """
+    return delta(
+        Delta(use_qk_l2norm_in_kernel, by_key=False),
+        (query, key, value, g, beta),
+        initial_state,
+        output_final_state,
+    )
+
+
+def torch_recurrent_gated_delta_rule(
+    query: Any,
+    key: Any,
+    value: Any,
+    g: Any,
+    beta: Any,
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+) -> tuple[Any, Any]:
+    """As `torch_chunk_gated_delta_rule`."""
+    return delta(
+        Delta(use_qk_l2norm_in_kernel, by_key=False),
+        (query, key, value, g, beta),
+        initial_state,
+        output_final_state,
+    )
+
+
+def chunk_kimi_delta_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    g: Any,
+    beta: Any,
+    chunk_size: int = 64,
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+) -> tuple[Any, Any]:
+    """As `torch_chunk_gated_delta_rule`, with g [batch, time, heads, key]."""
+    return delta(
+        Delta(use_qk_l2norm_in_kernel, by_key=True),
+        (query, key, value, g, beta),
+        initial_state,
+        output_final_state,
+    )
+
+
+def recurrent_kimi_delta_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    g: Any,
+    beta: Any,
+    initial_state: Any,
+    output_final_state: bool,
+    use_qk_l2norm_in_kernel: bool = False,
+) -> tuple[Any, Any]:
+    """As `chunk_kimi_delta_attention`."""
+    return delta(
+        Delta(use_qk_l2norm_in_kernel, by_key=True),
+        (query, key, value, g, beta),
+        initial_state,
+        output_final_state,
+    )
+
+
+def delta(step: Delta, inputs: tuple[Any, ...], state: Any, is_last_wanted: bool) -> tuple[Any, Any]:
+    """The outputs of a delta rule, and its last state where that is wanted."""
+    named = dict(zip(("q", "k", "v", "g", "beta"), inputs, strict=True))
+    value = named["v"]
+    shape = value.shape[2], named["k"].shape[3], value.shape[3]
+    outputs, (last,) = scan(step, named, [state], [shape], {})
+    return outputs.to(named["q"].dtype), last if is_last_wanted else None

@@ -1,0 +1,66 @@
+"""Lengths from attention masks: where padding follows the sequences, the recurrences do not run over it.
+
+    mask  1 1 1 0      length 3, so that one step of the first row is not run
+          1 1 1 1             4
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams.scan import LENGTHS
+
+torch: Any = pytorch("torch")
+
+
+def lengths_of(mask: Any) -> Any:
+    """How many steps each row of a mask [batch, time] has, where zeros only follow them; None for others,
+    with padding ahead or gaps, and where there is none.
+    """
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or mask.device.type != "cpu":
+        return None
+    kept = mask != 0
+    lengths = kept.sum(1)
+    places = torch.arange(mask.shape[1])
+    if not bool(((places < lengths[:, None]) == kept).all()) or bool((lengths == mask.shape[1]).all()):
+        return None
+    return lengths.numpy().astype(np.int64)
+
+
+def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that lets its recurrences know lengths from its argument `attention_mask`.
+
+    Not where there is a cache: transformers keeps in it what states are after the padding.
+    """
+    parameters = list(inspect.signature(forward).parameters)
+    if "attention_mask" not in parameters:
+        return forward
+    cache, mask = (
+        parameters.index(name) - 1 if name in parameters else None for name in ("cache_params", "attention_mask")
+    )
+
+    @functools.wraps(forward)
+    def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
+        lengths = None
+        if argument("cache_params", cache, args, kwargs) is None and not torch.compiler.is_compiling():
+            lengths = lengths_of(argument("attention_mask", mask, args, kwargs))
+        if lengths is None and LENGTHS.get() is None:
+            return forward(self, *args, **kwargs)
+        token = LENGTHS.set(lengths)
+        try:
+            return forward(self, *args, **kwargs)
+        finally:
+            LENGTHS.reset(token)
+
+    return measured
+
+
+def argument(name: str, place: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An argument of a call, by its name and its place."""
+    if place is not None and place < len(args):
+        return args[place]
+    return kwargs.get(name)

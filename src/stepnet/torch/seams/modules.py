@@ -1,0 +1,147 @@
+"""The layers of transformers in a model: which seams each has, and how they are put in and taken out.
+
+    module.__class__ = MambaMixer   ->   a class derived from MambaMixer, whose forward reads our functions
+
+The layer stays the same object, with its parameters, hooks and names. Other models of the class are as before.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepnet.torch.function import is_transformed
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.checks import DTYPES
+from stepnet.torch.seams.check import difference
+from stepnet.torch.seams.lengths import with_lengths
+from stepnet.torch.seams.rebound import globals_read, innermost, is_rebindable, rebound
+from stepnet.torch.seams.table import FUNCTIONS, LEFT, METHODS, PACKAGE, REFUSED, WHOLE, Seam
+from stepnet.torch.untraced import untraced
+
+torch: Any = pytorch("torch")
+PACKED = ("cu_seqlens", "seq_idx")
+"""Arguments of sequences end to end in one row, which transformers refuses without its kernels."""
+
+
+@dataclass(frozen=True)
+class Seams:
+    """What a class of layers has for stepnet. Empty for one that has nothing to do with it.
+
+    Attributes:
+        run: The seams that stepnet runs, by name.
+        left: Why others are not, by name; the name of the class stands for all of it.
+    """
+
+    run: dict[str, Seam] = field(default_factory=dict[str, Seam])
+    left: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@functools.cache
+def seams_of(kind: Any) -> Seams:
+    """The seams of a class of layers."""
+    if not any(base.__module__.startswith(PACKAGE) for base in kind.__mro__):
+        return Seams()
+    for base in kind.__mro__:
+        if base.__name__ in REFUSED and base.__module__.startswith(PACKAGE):
+            return Seams({}, {kind.__name__: REFUSED[base.__name__]})
+    overridden = [base for base in kind.__mro__ if reads(vars(base).get("forward"))]
+    if overridden and vars(overridden[0])["forward"] is not kind.forward:
+        why = f"it overrides the forward of {overridden[0].__name__}, and may compute something else"
+        return Seams({}, {kind.__name__: why})
+    if overridden and not is_rebindable(kind.forward):
+        return Seams({}, {kind.__name__: "its forward is wrapped in what stepnet cannot look into"})
+    run, left = dict[str, Seam](), dict[str, str]()
+    for name, theirs, seam, is_method in [*functions(kind), *methods(kind)]:
+        if (why := difference(innermost(theirs), seam, is_method)) is None:
+            run[name] = seam
+        else:
+            left[name] = f"this version of transformers has another one: {why}"
+    left |= {name: why for name, why in LEFT.items() if run and name in reads(kind.forward)}
+    return Seams(run, left)
+
+
+def reads(function: Any) -> set[str]:
+    """Which functions of the table a method reads as globals, where its file is one of transformers."""
+    inner = innermost(function)
+    if not str(getattr(inner, "__module__", "")).startswith(PACKAGE) or not hasattr(inner, "__code__"):
+        return set()
+    return {name for name in globals_read(function) if name in FUNCTIONS or name in WHOLE or name in LEFT}
+
+
+def functions(kind: Any) -> list[tuple[str, Any, Seam, bool]]:
+    """The functions that are seams of a class, by name: theirs, and the record."""
+    own = innermost(kind.forward).__globals__
+    return [(name, own[name], FUNCTIONS[name], False) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())]
+
+
+def methods(kind: Any) -> list[tuple[str, Any, Seam, bool]]:
+    """The methods that are seams of a class, by name: theirs, and the record."""
+    parts = ((*name.split("."), seam) for name, seam in METHODS.items())
+    return [
+        (name, getattr(kind, name), seam, True)
+        for owner, name, seam in parts
+        if any(base.__name__ == owner for base in kind.__mro__)
+    ]
+
+
+# ---- putting them in and taking them out -------------------------------------------------------------------
+
+
+@functools.cache
+def accelerated(kind: Any) -> Any:
+    """The class derived from a class of layers, whose seams stepnet runs."""
+    run = seams_of(kind).run
+    own = innermost(kind.forward).__globals__
+    named = reads(kind.forward)
+    others = {name: standing_in(seam.ours, own[name], seam.runs) for name, seam in run.items() if name in named}
+    others |= {name: standing_in(WHOLE[name], own[name]) for name in named & WHOLE.keys()}
+    members: dict[str, Any] = {
+        name: standing_in(seam.ours, getattr(kind, name), seam.runs)
+        for name, seam in run.items()
+        if name not in named
+    }
+    if others:
+        members["forward"] = with_lengths(rebound(kind.forward, others))
+    members |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), {**members, "__reduce_ex__": reduced, "stepnets": kind})
+
+
+def reduced(module: Any, protocol: int) -> Any:
+    """How a layer is copied and pickled: as one of transformers that is accelerated where it is made."""
+    return made_anew, (type(module).stepnets,), module.__getstate__()
+
+
+def made_anew(kind: Any) -> Any:
+    """A layer of this class, accelerated, without what it holds."""
+    derived = accelerated(kind)
+    return derived.__new__(derived)
+
+
+def standing_in(
+    ours: Callable[..., Any], theirs: Callable[..., Any], runs: Callable[..., bool] = lambda *_, **__: True
+) -> Any:
+    """What a layer calls in place of a function of transformers.
+
+    Theirs runs on other devices than the CPU, in graphs of torch.compile, torch.export and torch.jit, and for
+    sequences packed into one row, which it refuses.
+    """
+
+    @functools.wraps(theirs)
+    def seam(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return theirs(*args, **kwargs)
+        if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in (*args, *kwargs.values())):
+            return theirs(*args, **kwargs)
+        if any(kwargs.get(name) is not None for name in PACKED) or not runs(*args, **kwargs):
+            return theirs(*args, **kwargs)
+        names = known_arguments(ours)
+        return untraced(ours)(*args, **{name: value for name, value in kwargs.items() if name in names})
+
+    return seam
+
+
+@functools.cache
+def known_arguments(function: Callable[..., Any]) -> frozenset[str]:
+    """The names of a function's arguments."""
+    return frozenset(function.__code__.co_varnames[: function.__code__.co_argcount])

@@ -1,0 +1,58 @@
+"""What stands in for transformers' other functions: RecurrentGemma's RG-LRU and RWKV's attention."""
+
+from typing import Any
+
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams.scan import scan
+from stepnet.torch.seams.steps import linear_recurrence, weighted_mean
+
+torch: Any = pytorch("torch")
+LOWEST = -1e38
+"""The exponent that RWKV begins with where it has seen nothing."""
+
+
+def rnn_scan(
+    self: Any,
+    hidden_states: Any,
+    recurrent_gate: Any,
+    reset: Any,
+    recurrent_states: Any,
+    acc_dtype: Any = torch.float32,
+) -> tuple[Any, Any]:
+    """The outputs [batch, time, features] of RecurrentGemma's linear recurrence, and the last state.
+
+    Args:
+        self: The layer.
+        hidden_states, recurrent_gate: [batch, time, features].
+        reset: Where the state begins anew [batch, time, 1].
+        recurrent_states: The state to begin with [batch, features], or none.
+        acc_dtype: In what transformers computes.
+    """
+    gate = recurrent_gate * ~reset
+    x = {"x": hidden_states, "a": gate}
+    outputs, (last,) = scan(linear_recurrence, x, [recurrent_states], [(gate.shape[2],)], {})
+    return outputs.to(hidden_states.dtype), last
+
+
+def rwkv_linear_attention(
+    time_decay: Any, time_first: Any, key: Any, value: Any, state: Any = None, return_state: bool = False
+) -> tuple[Any, Any]:
+    """The outputs [batch, time, features] of RWKV's attention; its last state where there was one, or with
+    `return_state`, else None.
+
+    Args:
+        time_decay, time_first: [features].
+        key, value: [batch, time, features].
+        state: Three tensors [batch, features], or none.
+        return_state: Whether the last state is given.
+    """
+    rows, _, features = key.shape
+    begin = [None, None, key.new_full((rows, features), LOWEST)] if state is None else list(state)
+    outputs, last = scan(
+        weighted_mean,
+        {"k": key, "v": value},
+        begin,
+        [(features,)] * 3,
+        {"decay": -torch.exp(time_decay), "first": time_first},
+    )
+    return outputs.to(key.dtype), last if return_state or state is not None else None

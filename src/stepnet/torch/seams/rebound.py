@@ -1,0 +1,75 @@
+"""Methods that read other globals: how one module runs ours, and all others of its class do not.
+
+    def forward(self, ...):                      the same code, whose globals are those of its file,
+        y = mamba_selective_scan(...)     ->     but for mamba_selective_scan
+
+The file of transformers stays as it is. Where decorators wrap a method they are made anew around the copy.
+"""
+
+from collections.abc import Callable, Mapping
+from types import CellType, FunctionType
+from typing import Any, cast
+
+
+def innermost(function: Any) -> Any:
+    """The function that decorators wrap, which is where it says so in `__wrapped__`."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
+
+
+def is_rebindable(function: Any) -> bool:
+    """Whether a method and all that wraps it are functions, each of which holds the one inside."""
+    while True:
+        if not isinstance(function, FunctionType):
+            return False
+        if not hasattr(function, "__wrapped__"):
+            return True
+        inner: Any = cast("Any", function).__wrapped__
+        if not any(cell.cell_contents is inner for cell in filled(function)):
+            return False
+        function = inner
+
+
+def globals_read(function: Any) -> frozenset[str]:
+    """The names that the innermost function reads."""
+    return frozenset(innermost(function).__code__.co_names)
+
+
+def rebound(function: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
+    """A copy of a function that reads `others` in place of the globals of these names."""
+    inner: Any = getattr(function, "__wrapped__", None)
+    if inner is None:
+        return copy(function, {**function.__globals__, **others}, function.__closure__)
+    new = rebound(inner, others)
+    cells: tuple[CellType, ...] = function.__closure__ or ()
+    made = copy(
+        function,
+        function.__globals__,
+        tuple(CellType(new) if cell in filled(function) and cell.cell_contents is inner else cell for cell in cells),
+    )
+    made.__wrapped__ = new
+    return made
+
+
+def filled(function: Any) -> list[CellType]:
+    """The cells of a function's closure that hold something."""
+    cells: tuple[CellType, ...] = function.__closure__ or ()
+    kept = list[CellType]()
+    for cell in cells:
+        try:
+            _ = cell.cell_contents
+        except ValueError:  # an empty one
+            continue
+        kept.append(cell)
+    return kept
+
+
+def copy(function: Any, names: dict[str, Any], closure: Any) -> Any:
+    """A function with the same code, and these globals and cells."""
+    made: Any = FunctionType(function.__code__, names, function.__name__, function.__defaults__, closure)
+    made.__kwdefaults__, made.__qualname__ = function.__kwdefaults__, function.__qualname__
+    made.__module__, made.__doc__ = function.__module__, function.__doc__
+    made.__annotations__ = function.__annotations__
+    made.__dict__.update(function.__dict__)
+    return made

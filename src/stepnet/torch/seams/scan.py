@@ -1,0 +1,141 @@
+"""A step run over tensors [batch, time, ...], with gradients: what every seam does.
+
+    x [batch, time, ...], memory [batch, ...], parameters  --scan-->  outputs [batch, time, ...], last memory
+
+The net of a step is made once for each kind of call: the step, the shapes of a row, and the dtype. Parameters
+are inputs of the net, as they change from call to call in training, and are read where they lie.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stepnet.rnn.batch import Batch
+from stepnet.rnn.declared import keep
+from stepnet.rnn.layers import LayerPrograms
+from stepnet.rnn.nets import run_net
+from stepnet.rnn.program import NetProgram
+from stepnet.rnn.recurrence import RNN
+from stepnet.torch.function import (
+    AUTO,
+    Differentiable,
+    arrays_of,
+    as_tensors,
+    call_in,
+    is_transformed,
+    wanted_of,
+)
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.sequences import dense_batch
+from stepnet.trace.step import Spec
+
+torch: Any = pytorch("torch")
+Step = Callable[[Any, Any, Any], Any]
+Shape = tuple[int, ...]
+
+LENGTHS = ContextVar[Any]("lengths", default=None)
+"""How many steps each sequence of the running call has; None where no padding follows them."""
+ENGINE = ContextVar[Any]("engine", default=AUTO)
+"""What runs calls without gradients."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the net of a scan depends on: the step, the shapes of one row, and the dtype.
+
+    inputs, params: (name, shape) in order. memories: the shape of each.
+    """
+
+    step: Step
+    inputs: tuple[tuple[str, Shape], ...]
+    memories: tuple[Shape, ...]
+    params: tuple[tuple[str, Shape], ...]
+    dtype: str
+
+    def net(self) -> Any:
+        """The net of the step over sequences. Its inputs are the sequences, the memories, the parameters."""
+        memory = [Spec(shape, self.dtype) for shape in self.memories]
+        rnn = RNN(
+            self.step,
+            {name: np.zeros(shape, self.dtype) for name, shape in self.params},
+            memory=memory[0] if len(memory) == 1 else tuple(memory),
+            inputs={name: Spec(shape, self.dtype) for name, shape in self.inputs},
+        )
+        nothing = {name: np.zeros((0, 0, *shape), self.dtype) for name, shape in self.inputs}
+        return LayerPrograms(rnn).read(nothing, None, None, None, False).program.net
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What runs one kind of scan, without gradients and with them."""
+
+    program: NetProgram
+    differentiable: Differentiable
+
+    def __call__(self, batch: Batch, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The results of the net: outputs [batch * time, ...], and the last memories."""
+        if is_transformed():  # what requires a gradient is known to each transform alone
+            wanted = tuple(place for place, tensor in enumerate(inputs) if tensor is not None)
+            return self.differentiable(batch, wanted, inputs)
+        if torch.is_grad_enabled() and (wanted := wanted_of(inputs)):
+            return self.differentiable(batch, wanted, inputs)
+        arrays = arrays_of(inputs)
+        return as_tensors(run_net(self.program, arrays, call_in(batch), ENGINE.get(), 1), arrays)
+
+
+SCANS = OrderedDict[Kind, Scan]()
+
+
+def scan_of(kind: Kind) -> Scan:
+    """What runs a kind, kept."""
+    scan = SCANS.get(kind)
+    if scan is None:
+        net = kind.net()
+        scan = Scan(NetProgram(net), Differentiable(net))
+        keep(SCANS, kind, scan)
+    return scan
+
+
+def scan(
+    step: Step,
+    x: Mapping[str, Any],
+    memories: Sequence[Any],
+    shapes: Sequence[Shape],
+    params: Mapping[str, Any],
+) -> tuple[Any, list[Any]]:
+    """The outputs [batch, time, ...] of a step over tensors [batch, time, ...], and its last memories.
+
+    All is computed in float64 if the first input is that, else in float32. Steps behind the lengths of
+    `LENGTHS` are not run: outputs there are zero.
+
+    Args:
+        step: The step, as of `stepnet.RNN`; a function or a frozen dataclass, by which its net is kept.
+        x: The inputs by name.
+        memories: What the sequences begin with, [batch, ...] each; None is zeros.
+        shapes: The shape of one row of each memory.
+        params: The parameters by name.
+    """
+    first = next(iter(x.values()))
+    rows, time = first.shape[:2]
+    dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
+    kind = Kind(
+        step,
+        tuple((name, tuple(tensor.shape[2:])) for name, tensor in x.items()),
+        tuple(shapes),
+        tuple((name, tuple(tensor.shape)) for name, tensor in params.items()),
+        str(dtype).removeprefix("torch."),
+    )
+    inputs = [tensor.reshape(rows * time, *tensor.shape[2:]).to(dtype) for tensor in x.values()]
+    inputs += [None if tensor is None else tensor.to(dtype) for tensor in (*memories, *params.values())]
+    outputs, *last = scan_of(kind)(batch_of(rows, time), inputs)
+    return outputs.reshape(rows, time, *outputs.shape[1:]), last
+
+
+def batch_of(rows: int, time: int) -> Batch:
+    """The batch of so many sequences, of the lengths of `LENGTHS` where these are known."""
+    batch, lengths = dense_batch(rows, time, False), LENGTHS.get()
+    return batch if lengths is None or len(lengths) != rows else replace(batch, lengths=lengths)

@@ -1,0 +1,178 @@
+"""What stands in for transformers' functions of state spaces: Mamba's and Mamba-2's.
+
+The arguments are those of transformers, by name and meaning.
+"""
+
+from typing import Any
+
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams.scan import scan
+from stepnet.torch.seams.steps import Rate, StateSpace
+
+torch: Any = pytorch("torch")
+NO_LIMIT = (0.0, float("inf"))
+
+
+def mamba_inner_fn(xz: Any, **rest: Any) -> None:
+    """None: the whole of a Mamba layer at once is what kernels have, and without it a layer runs its parts."""
+
+
+def mamba2_split_conv1d_scan_combined(zxbcdt: Any, **rest: Any) -> None:
+    """None, as of `mamba_inner_fn`."""
+
+
+def present(**tensors: Any) -> dict[str, Any]:
+    """Those of named tensors that are not None."""
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def mamba_selective_scan(
+    hidden_states: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    z: Any = None,
+    delta_bias: Any = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    use_mambapy: bool = False,
+    use_associative_scan: bool = False,
+) -> Any:
+    """The outputs [batch, channels, time] of Mamba's selective scan from zeros, and with `return_last_state`
+    the last state [batch, channels, states].
+
+    Args:
+        hidden_states, dt, z: [batch, channels, time]; z or none.
+        A: [channels, states].
+        B, C: [batch, states, time].
+        D, delta_bias: [channels] or none.
+        delta_softplus: Whether dt goes through a softplus.
+        return_last_state: Whether the last state is given, too.
+        use_mambapy, use_associative_scan: Other ways of transformers to the same result.
+    """
+    x = present(x=hidden_states, dt=dt, B=B, C=C, z=z)
+    step = StateSpace(Rate(delta_softplus), heads=False)
+    outputs, (last,) = scan(
+        step,
+        {name: tensor.transpose(1, 2) for name, tensor in x.items()},
+        [None],
+        [tuple(A.shape)],
+        present(A=A, D=D, dt_bias=delta_bias),
+    )
+    outputs = outputs.transpose(1, 2).to(hidden_states.dtype)
+    return (outputs, last) if return_last_state else outputs
+
+
+def mamba_selective_state_update(
+    state: Any,
+    hidden_states: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    dt_bias: Any = None,
+    dt_softplus: bool = False,
+    z: Any = None,
+) -> Any:
+    """The output [batch, channels] of one step, which changes the state [batch, channels, states] in place.
+
+    Arguments as of `mamba_selective_scan`, without time.
+    """
+    x = present(x=hidden_states, dt=dt, B=B, C=C, z=z)
+    step = StateSpace(Rate(dt_softplus), heads=False)
+    outputs, (last,) = scan(
+        step,
+        {name: tensor[:, None] for name, tensor in x.items()},
+        [state],
+        [tuple(A.shape)],
+        present(A=A, D=D, dt_bias=dt_bias),
+    )
+    state.copy_(last)
+    return outputs[:, 0].to(hidden_states.dtype)
+
+
+def mamba2_chunk_scan(
+    hidden_states: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    chunk_size: int,
+    D: Any = None,
+    dt_bias: Any = None,
+    initial_states: Any = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = NO_LIMIT,
+    return_final_states: bool = False,
+) -> Any:
+    """The outputs [batch, time, heads, features] of Mamba-2, and with `return_final_states` the last state
+    [batch, heads, features, states].
+
+    Args:
+        hidden_states: [batch, time, heads, features].
+        dt: [batch, time, heads].
+        A: [heads].
+        B, C: [batch, time, groups, states].
+        chunk_size: How transformers cuts time into pieces.
+        D, dt_bias: [heads] or none.
+        initial_states: The state to begin with, or none.
+        dt_softplus: Whether dt goes through a softplus.
+        dt_limit: Between which numbers it is after that.
+        return_final_states: Whether the last state is given, too.
+    """
+    heads, features = hidden_states.shape[2:]
+    outputs, (last,) = scan(
+        StateSpace(Rate(dt_softplus, *map(float, dt_limit)), heads=True),
+        {"x": hidden_states, "dt": dt, "B": B, "C": C},
+        [initial_states],
+        [(heads, features, B.shape[-1])],
+        present(A=A, D=D, dt_bias=dt_bias),
+    )
+    return (outputs, last) if return_final_states else outputs
+
+
+def mamba2_selective_state_update(
+    state: Any,
+    hidden_states: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    dt_bias: Any = None,
+    dt_softplus: bool = False,
+    z: Any = None,
+) -> Any:
+    """The output [batch, heads, features] of one step, which changes the state in place.
+
+    Args:
+        state: [batch, heads, features, states].
+        hidden_states, z: [batch, heads, features]; z or none.
+        dt: [batch, heads, features], the same for all features of a head.
+        A: [heads, features, states], the same for all of a head.
+        B, C: [batch, groups, states].
+        D, dt_bias: [heads, features], the same for all features of a head; or none.
+        dt_softplus: Whether dt goes through a softplus.
+    """
+    x = present(x=hidden_states, dt=dt[..., 0], B=B, C=C, z=z)
+    per_head = {"D": D, "dt_bias": dt_bias}
+    outputs, (last,) = scan(
+        StateSpace(Rate(dt_softplus), heads=True),
+        {name: tensor[:, None] for name, tensor in x.items()},
+        [state],
+        [tuple(state.shape[1:])],
+        {"A": A[:, 0, 0], **{name: t[:, 0] for name, t in per_head.items() if t is not None}},
+    )
+    state.copy_(last)
+    return outputs[:, 0].to(hidden_states.dtype)
+
+
+def is_per_head(dt: Any, A: Any, D: Any, dt_bias: Any) -> bool:
+    """Whether what `mamba2_selective_state_update` is given per feature is one number per head, expanded."""
+    given = ((dt, 2), (A, 1), (A, 2), (D, 1), (dt_bias, 1))
+    return all(
+        tensor is None or tensor.stride(axis) == 0 or tensor.shape[axis] == 1 for tensor, axis in given
+    )

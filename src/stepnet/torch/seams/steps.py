@@ -1,0 +1,96 @@
+"""The steps of the seams: cells of stepnet, with what transformers does around them in the same function.
+
+A step is a frozen dataclass where it has options: its net is kept by it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.cells.delta import gated_delta_rule, kda
+from stepnet.cells.state_space import mamba, mamba2
+from stepnet.trace.functions import silu, softplus
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How a step size is made of dt: with the parameter dt_bias if there is one, then positive, in limits."""
+
+    positive: bool
+    low: float = 0.0
+    high: float = float("inf")
+
+    def __call__(self, dt: Any, params: Any) -> Any:
+        """The step size."""
+        dt = dt + params["dt_bias"] if "dt_bias" in params else dt
+        dt = softplus(dt) if self.positive else dt
+        dt = np.maximum(dt, self.low) if self.low > 0 or not self.positive else dt
+        return np.minimum(dt, self.high) if self.high < float("inf") else dt
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """A step of Mamba, or with `heads` of Mamba-2; its output is gated by the input z if there is one."""
+
+    rate: Rate
+    heads: bool
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output and the next memory."""
+        cell = mamba2 if self.heads else mamba
+        y, memory = cell({**x, "dt": self.rate(x["dt"], params)}, memory, params)
+        return (y * silu(x["z"]) if "z" in x else y), memory
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A step of the gated delta rule, or with `by_key` of Kimi's, which has a decay for each feature of keys.
+
+    Queries and keys are divided by their norms if `normed`, and queries by the root of their size. Where
+    there are more heads of values than of keys, neighbours share a key.
+    """
+
+    normed: bool
+    by_key: bool
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output and the next memory."""
+        q, k = (normed(x[name]) if self.normed else x[name] for name in ("q", "k"))
+        q = q * q.shape[-1] ** -0.5
+        heads, shared = x["v"].shape[1], k.shape[1]
+        if heads != shared:
+            owner = np.arange(heads) // (heads // shared)
+            q, k = q[:, owner], k[:, owner]
+        return (kda if self.by_key else gated_delta_rule)({**x, "q": q, "k": k}, memory)
+
+
+def normed(x: Any) -> Any:
+    """Vectors divided by their norms, as flash-linear-attention has it."""
+    return x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6)
+
+
+def linear_recurrence(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+    """The recurrence of an RG-LRU behind its gates: h = a h + x.
+
+    S. De and others, "Griffin: mixing gated linear recurrences with local attention for efficient language
+    models", 2024 (arXiv 2402.19427).
+    """
+    h = x["a"] * memory + x["x"]
+    return h, h
+
+
+def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+    """A step of RWKV-4: a mean of values weighted by exp(key), whose weights decay.
+
+    B. Peng and others, "RWKV: reinventing RNNs for the transformer era", 2023 (arXiv 2305.13048), appendix D:
+    the sums are divided by exp(m), where m is the greatest exponent so far, so that nothing overflows.
+    """
+    k, v, (a, b, m) = x["k"], x["v"], memory
+    top = np.maximum(m, k + params["first"])
+    before, now = np.exp(m - top), np.exp(k + params["first"] - top)
+    y = (before * a + now * v) / (before * b + now)
+    decayed = m + params["decay"]
+    top = np.maximum(decayed, k)
+    before, now = np.exp(decayed - top), np.exp(k - top)
+    return y, (before * a + now * v, before * b + now, top)

@@ -1,0 +1,129 @@
+"""Which functions and methods of transformers are seams, and what of stepnet stands in for each.
+
+transformers writes these functions into the file of every model that uses them, always the same text, and
+a layer's `forward` reads them as globals of its file. So they are known by name, and taken for what they
+are only after `check` has compared them with ours.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stepnet.torch.seams import delta, others, selective
+
+PACKAGE = "transformers.models."
+"""Where the files of models are. Files from elsewhere may mean other things by the same names."""
+
+
+def always(*_: Any, **__: Any) -> bool:
+    """Whether a call is run by stepnet: each one is."""
+    return True
+
+
+@dataclass(frozen=True)
+class Seam:
+    """A function or method of transformers that stepnet runs.
+
+    Attributes:
+        ours: What stands in for it, with the same arguments.
+        step: The cell of stepnet that it is, for people.
+        runs: Whether a call, by its arguments, is run by ours; others are left to transformers.
+        sizes: The tensors of the call that `check` makes, each as name:axes with a letter for each axis. Along
+            one with a capital letter all numbers are the same.
+        options: Other arguments of that call.
+    """
+
+    ours: Callable[..., Any]
+    step: str
+    sizes: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
+    runs: Callable[..., bool] = always
+
+
+def per_head(state: Any, hidden_states: Any, dt: Any, A: Any, *rest: Any, **named: Any) -> bool:
+    """Whether a step of Mamba-2 has one number per head, as its cell has, where kernels take one per feature."""
+    D = rest[2] if len(rest) > 2 else named.get("D")
+    bias = rest[3] if len(rest) > 3 else named.get("dt_bias")
+    return selective.is_per_head(dt, A, D, bias)
+
+
+FUNCTIONS = {
+    "mamba_selective_scan": Seam(
+        selective.mamba_selective_scan,
+        "mamba",
+        "hidden_states:bct dt:bct A:cn B:bnt C:bnt D:c z:bct delta_bias:c",
+        (("delta_softplus", True), ("return_last_state", True)),
+    ),
+    "mamba_selective_state_update": Seam(
+        selective.mamba_selective_state_update,
+        "mamba",
+        "state:bcn hidden_states:bc dt:bc A:cn B:bn C:bn D:c z:bc dt_bias:c",
+        (("dt_softplus", True),),
+    ),
+    "mamba2_chunk_scan": Seam(
+        selective.mamba2_chunk_scan,
+        "mamba2",
+        "hidden_states:bthp dt:bth A:h B:btgn C:btgn D:h dt_bias:h initial_states:bhpn",
+        (("chunk_size", 2), ("dt_softplus", True), ("return_final_states", True)),
+    ),
+    "mamba2_selective_state_update": Seam(
+        selective.mamba2_selective_state_update,
+        "mamba2",
+        "state:bhpn hidden_states:bhp dt:bhP A:hPN B:bgn C:bgn D:hP dt_bias:hP",
+        (("dt_softplus", True),),
+        per_head,
+    ),
+    "torch_chunk_gated_delta_rule": Seam(
+        delta.torch_chunk_gated_delta_rule,
+        "gated_delta_rule",
+        "query:btgk key:btgk value:bthv g:bth beta:bth initial_state:bhkv",
+        (("chunk_size", 2), ("output_final_state", True), ("use_qk_l2norm_in_kernel", True)),
+    ),
+    "torch_recurrent_gated_delta_rule": Seam(
+        delta.torch_recurrent_gated_delta_rule,
+        "gated_delta_rule",
+        "query:btgk key:btgk value:bthv g:bth beta:bth initial_state:bhkv",
+        (("output_final_state", True), ("use_qk_l2norm_in_kernel", True)),
+    ),
+    "chunk_kimi_delta_attention": Seam(
+        delta.chunk_kimi_delta_attention,
+        "kda",
+        "query:bthk key:bthk value:bthv g:bthk beta:bth initial_state:bhkv",
+        (("chunk_size", 2), ("output_final_state", True), ("use_qk_l2norm_in_kernel", True)),
+    ),
+    "recurrent_kimi_delta_attention": Seam(
+        delta.recurrent_kimi_delta_attention,
+        "kda",
+        "query:bthk key:bthk value:bthv g:bthk beta:bth initial_state:bhkv",
+        (("output_final_state", True), ("use_qk_l2norm_in_kernel", True)),
+    ),
+    "rwkv_linear_attention": Seam(
+        others.rwkv_linear_attention,
+        "rwkv",
+        "time_decay:c time_first:c key:btc value:btc",
+        (("return_state", True),),
+    ),
+}
+"""Functions that a `forward` reads as globals of its file, by name."""
+
+METHODS = {
+    "RecurrentGemmaRglru._rnn_scan": Seam(
+        others.rnn_scan,
+        "h = a h + x",
+        "hidden_states:btc recurrent_gate:btc reset:bt1 recurrent_states:bc",
+    ),
+}
+"""Methods of layers, as class.method."""
+
+WHOLE = {
+    "mamba_inner_fn": selective.mamba_inner_fn,
+    "mamba2_split_conv1d_scan_combined": selective.mamba2_split_conv1d_scan_combined,
+}
+"""Functions for a whole layer at once, which kernels for other devices have: ours say that there is none."""
+
+SLOWER = "PyTorch's own convolution takes less time"
+LEFT = {"causal_conv1d_fn": SLOWER, "causal_conv1d_update": SLOWER}
+"""Functions that stay PyTorch's, and why."""
+
+REFUSED = {"xLSTMBackend": "mLSTMs of transformers are not run by stepnet yet"}
+"""Classes of recurrent layers that stay PyTorch's, and why."""
