@@ -26,6 +26,7 @@ STAGES = {
     "engines": "engines",
     "explain": "rnn.expressions rnn.value_names rnn.nesting rnn.explain rnn.costs",
     "rnn": "rnn",
+    "cells": "cells",
     "graph": "graph",
     "torch": "torch",
     "layout": "layout",

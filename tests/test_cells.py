@@ -11,8 +11,8 @@ from tolerance import assert_close
 from turns import in_turns
 
 import stepnet as sn
+from stepnet.cells.gated import CELLS
 from stepnet.errors import InputError
-from stepnet.rnn.cells import CELLS
 
 LENGTHS = (4, 0, 1, 7)
 INPUTS, HIDDEN, PROJECTED = 5, 7, 3

@@ -31,10 +31,10 @@ from tolerance import assert_close
 from turns import in_turns
 
 import stepnet as sn
+from stepnet.cells.gated import CELLS
 from stepnet.errors import InputError
 from stepnet.grad.sections import sections
 from stepnet.net.ir import Builder
-from stepnet.rnn.cells import CELLS
 from stepnet.rnn.gradients import parameters_of
 
 Array = np.ndarray

@@ -9,8 +9,8 @@ import pytest
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.cells.gated import CELLS
 from stepnet.errors import InputError, StepError
-from stepnet.rnn.cells import CELLS
 from stepnet.rnn.merge import MERGES
 
 LENGTHS = (3, 0, 1, 6)

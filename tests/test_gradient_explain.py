@@ -15,10 +15,10 @@ from test_gradients import documents, nested, with_inner_parameters
 from turns import in_turns
 
 import stepnet as sn
+from stepnet.cells.gated import CELLS
 from stepnet.engines.llvm.machine import memory
 from stepnet.errors import InputError
 from stepnet.net.types import CONST, ROWS, STEPS
-from stepnet.rnn.cells import CELLS
 from stepnet.rnn.explain import explain
 from stepnet.rnn.gradient_explain import AGAIN, BACKWARD, FORWARD, GradientExplanation
 

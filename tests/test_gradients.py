@@ -13,10 +13,10 @@ from tolerance import assert_close
 from turns import in_turns
 
 import stepnet as sn
+from stepnet.cells.gated import CELLS
 from stepnet.errors import StepnetError
 from stepnet.net.interpret import Segments
 from stepnet.ragged.offsets import offsets_of
-from stepnet.rnn.cells import CELLS
 from stepnet.rnn.gradients import parameters_of
 
 Array = np.ndarray

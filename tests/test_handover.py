@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import stepnet as sn
+from stepnet.cells.gated import CELLS
 from stepnet.grad.gradient import vjp
 from stepnet.grad.halves import Halves, halves
 from stepnet.net.types import STEPS
-from stepnet.rnn.cells import CELLS
 
 H = 8
 

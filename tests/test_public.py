@@ -21,9 +21,10 @@ NAMES = {
         softmax softmax_over_steps softplus softsign value_and_grad vjp
     """,
     "stepnet.rnn.builder": "add_two create_rnn_op foreach matmul",
-    "stepnet.rnn.cells": """
-        CELLS Cell cell gru gru_reset_before lstm lstm_peephole lstm_projection minimal_gated_unit rnn
-        simple_rnn simple_rnn_relu
+    "stepnet.cells": """
+        CELLS Cell FORMS Form causal_convolution cell delta_rule gated_delta_rule gru gru_reset_before kda
+        lstm lstm_peephole lstm_projection mamba mamba2 memory minimal_gated_unit rnn simple_rnn
+        simple_rnn_relu
     """,
     "stepnet.layout": """
         Conversion Record Semantics Sizes Weights convert find from_torch layers record records verify
@@ -45,9 +46,9 @@ NOT_IMPORTED = """
     keras tensorflow jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo
     stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.build
     stepnet.engines.llvm.writing.code stepnet.cli.report.show stepnet.cli.report.picture
-    stepnet.layout.records.torch
+    stepnet.layout.records.torch stepnet.cells.delta stepnet.cells.state_space
 """
-MOST = {"of stepnet": 234, "of Python": 110, "of all others": 140}
+MOST = {"of stepnet": 236, "of Python": 110, "of all others": 140}
 """How many modules may be loaded: some more than are, NumPy's among the last."""
 
 LOADED = """

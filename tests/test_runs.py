@@ -10,12 +10,12 @@ from same_bits import assert_same_bits
 from turns import in_turns
 
 import stepnet as sn
+from stepnet.cells.gated import CELLS
 from stepnet.engines import Call, checked_engine
 from stepnet.errors import InputError
 from stepnet.grad.gradient import vjp
 from stepnet.grad.halves import halves
 from stepnet.net.ir import Net
-from stepnet.rnn.cells import CELLS
 from stepnet.rnn.idle import MOST
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.program import NetProgram

@@ -1,6 +1,6 @@
 """A compiler for recurrent networks: one step as equations in, machine code for whole sequences out."""
 
-from stepnet import layout
+from stepnet import cells, layout
 from stepnet.engines.progress import progress
 from stepnet.engines.threads import set_threads
 from stepnet.engines.watching import Progress
@@ -9,7 +9,7 @@ from stepnet.graph.graph import Graph
 from stepnet.graph.quantize import quantize
 from stepnet.layout.convert import Conversion, convert
 from stepnet.ragged import Ragged
-from stepnet.rnn import builder, cells, masks
+from stepnet.rnn import builder, masks
 from stepnet.rnn.beams import beam_search
 from stepnet.rnn.builder import create_rnn_op, foreach
 from stepnet.rnn.compose import Bidirectional, Stack

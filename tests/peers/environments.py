@@ -19,6 +19,8 @@ SCRIPTS = {
     "chainer_links": ".peers/chainer",
     "flashrnn_functions": ".peers/flashrnn",
 }
+CELL_SCRIPTS = {"cell_functions": ".peers/fla"}
+"""Those that are asked about cells; the others are asked about layouts."""
 
 
 def python(environment: str) -> Path:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.cells.gated import CELLS, rnn
 from stepnet.layout.equations import ACTIVATIONS
 from stepnet.plan.recognise import Recognised, check, recognise
-from stepnet.rnn.cells import CELLS, rnn
 
 GRUS: list[dict[str, Any]] = [
     {"cell": "gru", "reset": reset, "update": update}

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.cells import gated as cells
 from stepnet.errors import LayoutError
 from stepnet.layout import registry
 from stepnet.layout.arguments import as_arrays, as_semantics, one_dtype, size_mapping
@@ -15,7 +16,6 @@ from stepnet.layout.record import Record
 from stepnet.layout.semantics import Semantics
 from stepnet.layout.sizes import Sizes
 from stepnet.layout.solve import sizes_of
-from stepnet.rnn import cells
 from stepnet.rnn.compose import Bidirectional, Layer, Stack
 from stepnet.rnn.merge import checked_merge
 from stepnet.rnn.recurrence import RNN

@@ -1,4 +1,4 @@
-"""`accelerate`: makes stepnet run the recurrent layers of a PyTorch model, in place."""
+"""`accelerate`: makes stepnet run the recurrences of a PyTorch model, in place."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -7,6 +7,7 @@ from stepnet.errors import InputError
 from stepnet.torch.checks import DTYPES
 from stepnet.torch.layers import GRU, LSTM, RNN
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams import modules as seams
 from stepnet.torch.steps import GRUCell, LSTMCell, RNNCell
 from stepnet.torch.trace import described
 
@@ -23,29 +24,38 @@ class Accelerated:
 
     Attributes:
         replaced: The layers that stepnet runs now, by their names in the model.
-        left: Why other recurrent layers were not replaced, by their names.
+        left: Why other recurrent layers were not replaced, by their names; or functions of layers of
+            transformers, by the name of the layer and the function.
     """
 
     replaced: dict[str, Any]
     left: dict[str, str]
 
     def undo(self) -> None:
-        """Makes the layers torch.nn's again."""
+        """Makes the layers those of torch.nn and of transformers again."""
         for module in self.replaced.values():
             module.__class__ = as_theirs(cast("Any", type(module)))
 
     def __str__(self) -> str:
-        lines = [f"{name or 'the model'}: {type(module).__name__}" for name, module in self.replaced.items()]
+        lines = [f"{name or 'the model'}: {title(module)}" for name, module in self.replaced.items()]
         return "\n".join(
             [*lines, *(f"{name or 'the model'}: left, {why}" for name, why in self.left.items())]
         )
 
 
+def title(module: Any) -> str:
+    """The class of a layer; of one of transformers, with the functions that stepnet runs in it."""
+    kind = cast("Any", type(module))
+    name = str(kind.__name__)
+    return f"{name} ({', '.join(seams.seams_of(kind.stepnets).run)})" if hasattr(kind, "stepnets") else name
+
+
 def as_theirs(kind: Any) -> Any:
-    """torch.nn's class for one of stepnet's. PyTorch may have derived a class for the one module since, as
-    `torch.nn.utils.parametrize` does: then the same class on the base of torch.nn.
+    """The class of torch.nn or transformers for one of stepnet's. PyTorch may have derived a class for the one
+    module since, as `torch.nn.utils.parametrize` does: then the same class on the base of theirs.
     """
     theirs: dict[Any, Any] = {ours: theirs for theirs, ours in OURS.items()}
+    theirs |= {base: base.stepnets for base in (kind, *kind.__bases__) if "stepnets" in vars(base)}
     if kind in theirs:
         return theirs[kind]
     bases: tuple[Any, ...] = tuple(theirs.get(base, base) for base in kind.__bases__)
@@ -59,6 +69,10 @@ def as_theirs(kind: Any) -> Any:
 def accelerate(model: Any) -> Accelerated:
     """Replaces, in place, the layers torch.nn.GRU, LSTM and RNN of a model, and the cells GRUCell, LSTMCell
     and RNNCell, by stepnet's; gives which ones were replaced. A cell still runs one step per call.
+
+    In models of Hugging Face transformers, the recurrences of state spaces and delta rules are run by stepnet,
+    in `forward`, in `generate` and in training: the functions that transformers falls back to where it has no
+    kernels. The rest of these layers stays PyTorch's. Other models of the same classes are not changed.
 
     The layers stay the same objects, with their parameters, hooks and names, so optimisers and state_dicts
     remain valid. Layers that cannot be replaced are left unchanged, with the reason.
@@ -88,6 +102,7 @@ def accelerate(model: Any) -> Accelerated:
     replaced, left = dict[str, Any](), dict[str, str]()
     for name, module in modules:
         if not isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
+            put_in(name, module, replaced, left)
             continue
         why = refusal(module)
         if why is None:
@@ -96,6 +111,21 @@ def accelerate(model: Any) -> Accelerated:
         else:
             left[name] = why
     return Accelerated(replaced, left)
+
+
+def put_in(name: str, module: Any, replaced: dict[str, Any], left: dict[str, str]) -> None:
+    """Puts the seams into a layer of transformers; adds it to those replaced, and to those left what stays."""
+    kind = cast("Any", type(module))
+    known = seams.seams_of(getattr(kind, "stepnets", kind))
+    why = seams.refusal(module) if known.run else None
+    if why is not None:
+        left[name] = why
+        return
+    for function, reason in known.left.items():
+        left[f"{name}.{function}".lstrip(".")] = reason
+    if known.run:
+        module.__class__ = seams.accelerated(kind)
+        replaced[name] = module
 
 
 def refusal(module: Any) -> str | None:

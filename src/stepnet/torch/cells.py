@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.rnn.cells import CELLS, Cell
+from stepnet.cells.gated import CELLS, Cell
 from stepnet.rnn.compose import Bidirectional, Stack
 from stepnet.rnn.layers import Layer, LayerPrograms, LayersProgram
 from stepnet.rnn.recurrence import RNN

@@ -1,4 +1,4 @@
-"""stepnet's own named cells, by their names in `stepnet.rnn.cells`."""
+"""stepnet's own named cells, by their names in `stepnet.cells`."""
 
 from typing import Any
 

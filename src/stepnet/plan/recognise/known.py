@@ -37,7 +37,7 @@ class Recognised:
         names: The names of the arrays, in the order of the results of `weights`: W, R, b, d, p and P, as far
             as the cell has them.
         weights: The net from the body's parameters, in their order, to the arrays of the cell, in the
-            arrangement of `stepnet.rnn.cells`. An LSTM has all four gates: of coupled ones, i is
+            arrangement of `stepnet.cells`. An LSTM has all four gates: of coupled ones, i is
             1 - f by its weights too.
         inputs: The number of features of x.
         hidden: The number of units.

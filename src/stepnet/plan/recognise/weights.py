@@ -2,7 +2,7 @@
 
     x @ U[:, :64] * 2 + ...   ->   W = [2 * U[:, :64] | ...]
 
-They are in the arrangement of `stepnet.rnn.cells`: W, R, b, d, p, P, the gates side by side. A net computes
+They are in the arrangement of `stepnet.cells`: W, R, b, d, p, P, the gates side by side. A net computes
 them, so that they can be computed again when parameters change, and be part of a larger net.
 """
 

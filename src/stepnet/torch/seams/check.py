@@ -63,7 +63,7 @@ def tensors(seam: Seam) -> dict[str, Any]:
     for name, _, letters in (word.rpartition(":") for word in seam.sizes.split()):
         own = [1 if letter.isupper() else SIZES[letter] for letter in letters]
         whole = [SIZES[letter.lower()] for letter in letters]
-        numbers = torch.rand(own, generator=random) - (name in NEGATIVE)
+        numbers = torch.rand(own, generator=random) - (1.0 if name in NEGATIVE else 0.0)
         arguments[name] = numbers > 0.5 if name == "reset" else numbers.expand(whole)
     return arguments
 

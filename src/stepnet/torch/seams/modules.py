@@ -10,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stepnet.torch.function import is_transformed
-from stepnet.torch.pytorch import pytorch
 from stepnet.torch.checks import DTYPES
+from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams.check import difference
 from stepnet.torch.seams.lengths import with_lengths
 from stepnet.torch.seams.rebound import globals_read, innermost, is_rebindable, rebound
@@ -83,6 +82,20 @@ def methods(kind: Any) -> list[tuple[str, Any, Seam, bool]]:
         for owner, name, seam in parts
         if any(base.__name__ == owner for base in kind.__mro__)
     ]
+
+
+def refusal(module: Any) -> str | None:
+    """Why a layer with seams cannot be run as it is; None if it can."""
+    if hasattr(type(module), "stepnets"):
+        return "it is stepnet's already"
+    own = list(module.parameters())
+    places = {tensor.device.type for tensor in own if tensor.device.type != "cpu"}
+    if places:
+        return f"its parameters are on {', '.join(sorted(places))}: the seams are run on the CPU"
+    dtypes = {str(tensor.dtype) for tensor in own if tensor.dtype not in DTYPES}
+    if dtypes:
+        return f"its parameters are {', '.join(sorted(dtypes))}: float32 and float64 are run"
+    return None
 
 
 # ---- putting them in and taking them out -------------------------------------------------------------------

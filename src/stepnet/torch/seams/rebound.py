@@ -26,7 +26,7 @@ def is_rebindable(function: Any) -> bool:
         if not hasattr(function, "__wrapped__"):
             return True
         inner: Any = cast("Any", function).__wrapped__
-        if not any(cell.cell_contents is inner for cell in filled(function)):
+        if not any(holds(cell, inner) for cell in function.__closure__ or ()):
             return False
         function = inner
 
@@ -43,26 +43,18 @@ def rebound(function: Any, others: Mapping[str, Callable[..., Any]]) -> Any:
         return copy(function, {**function.__globals__, **others}, function.__closure__)
     new = rebound(inner, others)
     cells: tuple[CellType, ...] = function.__closure__ or ()
-    made = copy(
-        function,
-        function.__globals__,
-        tuple(CellType(new) if cell in filled(function) and cell.cell_contents is inner else cell for cell in cells),
-    )
+    cells = tuple(CellType(new) if holds(cell, inner) else cell for cell in cells)
+    made = copy(function, function.__globals__, cells)
     made.__wrapped__ = new
     return made
 
 
-def filled(function: Any) -> list[CellType]:
-    """The cells of a function's closure that hold something."""
-    cells: tuple[CellType, ...] = function.__closure__ or ()
-    kept = list[CellType]()
-    for cell in cells:
-        try:
-            _ = cell.cell_contents
-        except ValueError:  # an empty one
-            continue
-        kept.append(cell)
-    return kept
+def holds(cell: CellType, value: Any) -> bool:
+    """Whether a cell of a closure holds this very object."""
+    try:
+        return cell.cell_contents is value
+    except ValueError:  # it is empty
+        return False
 
 
 def copy(function: Any, names: dict[str, Any], closure: Any) -> Any:

@@ -347,7 +347,3 @@ def rnn(name: str, params: Parameters, *, reverse: bool = False) -> RNN:
     kind = cell(name)
     inputs, hidden, projected = kind.sizes(params)
     return RNN(kind.step, params, memory=kind.memory(hidden, projected), inputs=inputs, reverse=reverse)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -1,0 +1,93 @@
+"""Delta rules: a memory of keys and values in which each step corrects what its key reads.
+
+All take q and k [rows, heads, key], v [rows, heads, value] and beta [rows, heads], already normalised and
+scaled as the model has it. The memory is [rows, heads, key, value], the output [rows, heads, value].
+"""
+
+from typing import Any
+
+import numpy as np
+
+from stepnet.cells.forms import arrays
+
+__all__ = ["delta_rule", "gated_delta_rule", "kda"]
+
+
+def delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
+    """The delta rule of linear attention: a step moves what its key reads towards its value.
+
+    I. Schlag, K. Irie and J. Schmidhuber, "Linear transformers are secretly fast weight programmers", 2021
+    (arXiv 2102.11174); S. Yang and others, "Parallelizing linear transformers with the delta rule over
+    sequence length", 2024 (arXiv 2406.06484).
+
+        S = S + k (beta (v - k S))        o = q S
+
+    Args:
+        x: q, k [rows, heads, key], v [rows, heads, value], beta [rows, heads].
+        memory: S [rows, heads, key, value].
+        params: None.
+
+    >>> one = np.ones((1, 1, 1))
+    >>> delta_rule({"q": one, "k": one, "v": 3 * one, "beta": one[0]}, np.full((1, 1, 1, 1), 2.0))
+    (array([[[3.]]]), array([[[[3.]]]]))
+    """
+    q, k, v, beta, state = arrays("delta_rule", x, memory)
+    state = corrected(state, k, v, beta)
+    return read(state, q), state
+
+
+def gated_delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
+    """The `delta_rule` after a decay of the memory, one for each head.
+
+    S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024
+    (arXiv 2412.06464).
+
+        S = exp(g) S        S = S + k (beta (v - k S))        o = q S
+
+    Args:
+        x: q, k [rows, heads, key], v [rows, heads, value], g (a logarithm, so negative) and beta
+            [rows, heads].
+        memory: S [rows, heads, key, value].
+        params: None.
+
+    >>> one = np.ones((1, 1, 1))
+    >>> x = {"q": one, "k": one, "v": 3 * one, "g": np.log([[0.5]]), "beta": np.array([[0.5]])}
+    >>> gated_delta_rule(x, np.full((1, 1, 1, 1), 2.0))
+    (array([[[2.]]]), array([[[[2.]]]]))
+    """
+    q, k, v, g, beta, state = arrays("gated_delta_rule", x, memory)
+    state = corrected(np.exp(g)[..., None, None] * state, k, v, beta)
+    return read(state, q), state
+
+
+def kda(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
+    """Kimi delta attention: the `delta_rule` after a decay of the memory, one for each feature of the key.
+
+    Kimi Team, "Kimi Linear: an expressive, efficient attention architecture", 2025 (arXiv 2510.26692).
+
+        S = exp(g) S, row by row        S = S + k (beta (v - k S))        o = q S
+
+    Args:
+        x: q, k and g (a logarithm, so negative) [rows, heads, key], v [rows, heads, value], beta
+            [rows, heads].
+        memory: S [rows, heads, key, value].
+        params: None.
+
+    >>> one = np.ones((1, 1, 1))
+    >>> x = {"q": one, "k": one, "v": 3 * one, "g": np.log([[[0.5]]]), "beta": np.array([[0.5]])}
+    >>> kda(x, np.full((1, 1, 1, 1), 2.0))
+    (array([[[2.]]]), array([[[[2.]]]]))
+    """
+    q, k, v, g, beta, state = arrays("kda", x, memory)
+    state = corrected(np.exp(g)[..., None] * state, k, v, beta)
+    return read(state, q), state
+
+
+def read(state: Any, q: Any) -> Any:
+    """What a query or key reads: the sum over its features, [rows, heads, value]."""
+    return (q[..., None] * state).sum(-2)
+
+
+def corrected(state: Any, k: Any, v: Any, beta: Any) -> Any:
+    """The memory after a correction of what a key reads, by beta of the difference to its value."""
+    return state + k[..., None] * (beta[..., None] * (v - read(state, k)))[..., None, :]
