@@ -56,7 +56,7 @@ def seams_of(kind: Any) -> Seams:
             run[name] = seam
         else:
             left[name] = f"this version of transformers has another one: {why}"
-    left |= {name: why for name, why in LEFT.items() if run and name in reads(kind.forward)}
+    left |= {name: why for name, why in LEFT.items() if name in reads(kind.forward)}
     return Seams(run, left)
 
 

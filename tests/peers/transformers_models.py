@@ -1,0 +1,342 @@
+"""Models of transformers, run by stepnet and as they are: small ones of random numbers, family by family.
+
+python transformers_models.py FILE [families...]        writes as JSON what each check says: nothing where it holds
+"""
+
+import copy
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import numpy as np
+import torch
+import transformers
+from tolerance import distance
+from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
+
+import stepnet.torch
+from stepnet.net.tolerance import tolerance
+from stepnet.torch.seams import modules as seam_modules
+
+transformers.logging.set_verbosity_error()
+WORDS, ROWS, STEPS, WIDTH = 23, 3, 7, 16
+MASKS = {
+    "none": None,
+    "right": [[1] * 7, [1] * 4 + [0] * 3, [1] * 1 + [0] * 6],
+    "left": [[1] * 7, [0] * 3 + [1] * 4, [0] * 6 + [1]],
+    "gaps": [[1, 0, 1, 1, 0, 1, 1], [0, 1, 0, 0, 1, 1, 0], [1] * 7],
+}
+ATTENTION = {"num_attention_heads": 2, "num_key_value_heads": 2}
+GATED = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 4,
+    "linear_value_head_dim": 3,
+    "layer_types": ["linear_attention", "full_attention"],
+}
+MAMBA_2 = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 4,
+    "mamba_chunk_size": 4,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models. name: of its classes, Config and ForCausalLM behind it. layers: how many have seams.
+
+    masks: those that its models take. cached: whether generate has a cache. seams: of one of the layers.
+    """
+
+    name: str
+    layers: int
+    seams: tuple[str, ...]
+    config: dict[str, Any] = field(default_factory=dict)
+    masks: tuple[str, ...] = tuple(MASKS)
+    model: str = ""
+
+    def made(self, dtype: Any) -> Any:
+        """A model of this family, of random numbers."""
+        torch.manual_seed(0)
+        kind = getattr(transformers, f"{self.name}Config")
+        common = {"vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "intermediate_size": 24, "pad_token_id": 0}
+        model = getattr(transformers, self.model or f"{self.name}ForCausalLM")(kind(**{**common, **self.config}))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+        return model.to(dtype).eval()
+
+
+SCAN = ("mamba_selective_scan", "mamba_selective_state_update")
+CHUNK = ("mamba2_chunk_scan", "mamba2_selective_state_update")
+DELTA = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
+FAMILIES = {
+    "mamba": Family("Mamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}),
+    "falcon_mamba": Family("FalconMamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}),
+    "jamba": Family(
+        "Jamba",
+        1,
+        SCAN,
+        {**ATTENTION, "mamba_d_state": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1, "num_experts_per_tok": 1},
+    ),
+    "zamba": Family(
+        "Zamba",
+        2,
+        SCAN,
+        {**ATTENTION, "layers_block_type": ["mamba", "hybrid"], "mamba_d_state": 4, "mamba_dt_rank": 2, "n_mamba_heads": 2},
+    ),
+    "mamba2": Family(
+        "Mamba2",
+        2,
+        CHUNK,
+        {"num_heads": 4, "head_dim": 8, "state_size": 4, "n_groups": 2, "chunk_size": 4, "intermediate_size": 32},
+    ),
+    "zamba2": Family(
+        "Zamba2",
+        2,
+        CHUNK,
+        {
+            **ATTENTION,
+            "layers_block_type": ["mamba", "hybrid"],
+            "mamba_d_state": 4,
+            "n_mamba_heads": 4,
+            "mamba_ngroups": 2,
+            "chunk_size": 4,
+            "adapter_rank": 4,
+        },
+    ),
+    "bamba": Family("Bamba", 1, CHUNK, {**ATTENTION, **MAMBA_2, "attn_layer_indices": [1]}),
+    "nemotron_h": Family(
+        "NemotronH",
+        1,
+        CHUNK,
+        {
+            **ATTENTION,
+            "layers_block_type": ["mamba", "attention"],
+            "head_dim": 8,
+            "ssm_state_size": 4,
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 8,
+            "n_groups": 2,
+            "chunk_size": 4,
+        },
+    ),
+    "granite": Family(
+        "GraniteMoeHybrid",
+        1,
+        CHUNK,
+        {**ATTENTION, **MAMBA_2, "layer_types": ["mamba", "attention"], "num_local_experts": 0, "shared_intermediate_size": 8},
+    ),
+    "falcon_h1": Family(
+        "FalconH1", 2, CHUNK, {**ATTENTION, **MAMBA_2, "mamba_d_ssm": 32, "head_dim": 8}
+    ),
+    "qwen3_next": Family("Qwen3Next", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8, "mlp_only_layers": [0, 1]}),
+    "qwen3_5": Family(
+        "Qwen3_5Text", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8}, model="Qwen3_5ForCausalLM"
+    ),
+    "olmo_hybrid": Family("OlmoHybrid", 1, DELTA, {**ATTENTION, **GATED}),
+    "kimi_linear": Family(
+        "KimiLinear",
+        1,
+        ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"),
+        {
+            **ATTENTION,
+            "layer_types": ["linear_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "dense"],
+            "linear_head_dim": 4,
+            "linear_num_heads": 2,
+            "kv_lora_rank": 8,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 4,
+            "v_head_dim": 8,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 8,
+        },
+    ),
+    "recurrent_gemma": Family(
+        "RecurrentGemma",
+        2,
+        ("_rnn_scan",),
+        {
+            "num_attention_heads": 2,
+            "lru_width": WIDTH,
+            "num_hidden_layers": 3,
+            "attention_window_size": 8,
+            "block_types": ["recurrent", "recurrent", "attention"],
+        },
+    ),
+    "rwkv": Family(
+        "Rwkv", 2, ("rwkv_linear_attention",), {"attention_hidden_size": WIDTH, "context_length": 64}
+    ),
+}
+CHECKS = dict[str, Callable[[Family], None]]()
+
+
+def check(function: Callable[[Family], None]) -> Callable[[Family], None]:
+    """A check of one family."""
+    CHECKS[function.__name__] = function
+    return function
+
+
+class Wide:
+    """PyTorch with float64 in the place of float32, for the files of transformers."""
+
+    float32 = torch.float64
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+@contextmanager
+def in_float64() -> Iterator[None]:
+    """transformers without its casts to float32, so that its models compute in float64 throughout."""
+    files = [module for name, module in sys.modules.items() if name.startswith("transformers.models.")]
+    own, narrow = [file for file in files if getattr(file, "torch", None) is torch], torch.Tensor.float
+    seam_modules.accelerated.cache_clear()
+    for file in own:
+        file.torch = Wide()
+    torch.Tensor.float = torch.Tensor.double
+    RecurrentGemmaRglru._rnn_scan.__defaults__ = (torch.float64,)
+    try:
+        yield
+    finally:
+        RecurrentGemmaRglru._rnn_scan.__defaults__ = (torch.float32,)
+        torch.Tensor.float = narrow
+        for file in own:
+            file.torch = torch
+        seam_modules.accelerated.cache_clear()
+
+
+def both(family: Family, dtype: Any) -> tuple[Any, Any, Any]:
+    """The model as it is, a copy that stepnet runs, and what was replaced there."""
+    theirs = family.made(dtype)
+    ours = copy.deepcopy(theirs)
+    return theirs, ours, stepnet.torch.accelerate(ours)
+
+
+def words(rows: int = ROWS, steps: int = STEPS) -> Any:
+    return torch.from_numpy(np.random.default_rng(1).integers(1, WORDS, (rows, steps)))
+
+
+def masked(name: str) -> Any:
+    mask = MASKS[name]
+    return None if mask is None else torch.tensor(mask)
+
+
+def total(results: Any) -> Any:
+    """One number of all logits, in which no two count the same."""
+    return (results * torch.cos(torch.arange(results.numel(), dtype=results.dtype)).reshape(results.shape)).sum()
+
+
+def run(model: Any, mask: str) -> tuple[Any, dict[str, Any]]:
+    """The logits where there is no padding, and the gradients of all parameters."""
+    model.zero_grad()
+    kept = masked(mask)
+    logits = model(words(), attention_mask=kept, use_cache=False).logits
+    seen = logits if kept is None else logits[kept.bool()]
+    total(seen).backward()
+    grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return seen.detach(), grads
+
+
+def compare(ours: Any, theirs: Any, dtype: str, what: str) -> None:
+    """Asserts that arrays agree, seen from their largest number; both are of float32 or float64 models, so each
+    may be away by the tolerance.
+    """
+    assert ours.dtype == theirs.dtype, what
+    a, r = ours.double().numpy(), theirs.double().numpy()
+    largest = max(1.0, np.abs(r).max(initial=0))
+    away, most = distance(a / largest, r / largest), 2 * tolerance(dtype, STEPS, WIDTH * 8)
+    assert away <= most, f"{what}: {away:.3g} away, where {most:.3g} is allowed"
+
+
+def compared(family: Family, dtype: str, masks: tuple[str, ...]) -> None:
+    theirs, ours, _ = both(family, getattr(torch, dtype))
+    for mask in masks:
+        (x, dx), (y, dy) = run(ours, mask), run(theirs, mask)
+        assert dx.keys() == dy.keys()
+        compare(x, y, dtype, f"the logits under the mask {mask}")
+        for name in dx:
+            compare(dx[name], dy[name], dtype, f"the gradient of {name} under the mask {mask}")
+
+
+@check
+def report(family: Family) -> None:
+    _, ours, done = both(family, torch.float32)
+    assert len(done.replaced) == family.layers, f"replaced: {done}"
+    for module in done.replaced.values():
+        assert tuple(seam_modules.seams_of(type(module).stepnets).run) == family.seams, f"{done}"
+
+
+@check
+def forward_and_gradients(family: Family) -> None:
+    compared(family, "float32", family.masks)
+
+
+@check
+def float64(family: Family) -> None:
+    with in_float64():
+        compared(family, "float64", ("none", "right"))
+
+
+@check
+def generate(family: Family) -> None:
+    theirs, ours, _ = both(family, torch.float32)
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    options |= {"output_logits": True, "return_dict_in_generate": True}
+    for mask in [name for name in ("none", "left") if name in family.masks]:
+        given = {"attention_mask": masked(mask)} if mask != "none" else {}
+        x, y = (model.generate(words(), **given, **options) for model in (ours, theirs))
+        assert torch.equal(x.sequences, y.sequences), f"other words under the mask {mask}"
+        for step, (a, b) in enumerate(zip(x.logits, y.logits, strict=True)):
+            compare(a, b, "float32", f"the logits of word {step} under the mask {mask}")
+
+
+@check
+def undone(family: Family) -> None:
+    theirs, ours, done = both(family, torch.float32)
+    kinds = [type(module) for module in theirs.modules()]
+    done.undo()
+    assert [type(module) for module in ours.modules()] == kinds
+    with torch.no_grad():
+        x, y = (model(words(), use_cache=False).logits for model in (ours, theirs))
+    assert torch.equal(x, y), "undone, it gives other bits"
+
+
+def said(function: Callable[[Family], None], family: Family) -> str:
+    """What a check says: nothing where it holds."""
+    try:
+        function(family)
+    except Exception as error:  # a failure of any kind is what is said
+        lines = traceback.format_exception(error)
+        return "".join(lines[-3:])[-1500:]
+    return ""
+
+
+def main(out: str, *names: str) -> None:
+    """Runs all checks of these families, or of all."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    result = {
+        f"{name} {title}": said(function, FAMILIES[name])
+        for name in names or FAMILIES
+        for title, function in CHECKS.items()
+    }
+    Path(out).write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
