@@ -93,9 +93,16 @@ FAMILIES = {
     ),
     "zamba": Family(
         "Zamba",
-        2,
+        3,
         SCAN,
-        {**ATTENTION, "layers_block_type": ["mamba", "hybrid"], "mamba_d_state": 4, "mamba_dt_rank": 2, "n_mamba_heads": 2},
+        {
+            **ATTENTION,
+            "num_hidden_layers": 3,
+            "layers_block_type": ["mamba", "hybrid", "hybrid"],
+            "mamba_d_state": 4,
+            "mamba_dt_rank": 2,
+            "n_mamba_heads": 2,
+        },
     ),
     "mamba2": Family(
         "Mamba2",
@@ -265,6 +272,7 @@ def compare(ours: Any, theirs: Any, dtype: str, what: str) -> None:
 
 def compared(family: Family, dtype: str, masks: tuple[str, ...]) -> None:
     theirs, ours, _ = both(family, getattr(torch, dtype))
+    theirs.train(), ours.train()
     for mask in masks:
         (x, dx), (y, dy) = run(ours, mask), run(theirs, mask)
         assert dx.keys() == dy.keys()

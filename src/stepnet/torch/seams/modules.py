@@ -108,7 +108,7 @@ def accelerated(kind: Any) -> Any:
     own = innermost(kind.forward).__globals__
     named = reads(kind.forward)
     others = {name: standing_in(seam.ours, own[name], seam.runs) for name, seam in run.items() if name in named}
-    others |= {name: standing_in(WHOLE[name], own[name]) for name in named & WHOLE.keys()}
+    others |= {name: without_kernel(own[name]) for name in named & WHOLE}
     members: dict[str, Any] = {
         name: standing_in(seam.ours, getattr(kind, name), seam.runs)
         for name, seam in run.items()
@@ -142,16 +142,32 @@ def standing_in(
 
     @functools.wraps(theirs)
     def seam(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or torch.jit.is_tracing():
-            return theirs(*args, **kwargs)
-        if any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in (*args, *kwargs.values())):
-            return theirs(*args, **kwargs)
-        if any(kwargs.get(name) is not None for name in PACKED) or not runs(*args, **kwargs):
+        if is_elsewhere(args, kwargs) or not runs(*args, **kwargs):
             return theirs(*args, **kwargs)
         names = known_arguments(ours)
         return untraced(ours)(*args, **{name: value for name, value in kwargs.items() if name in names})
 
     return seam
+
+
+def without_kernel(theirs: Callable[..., Any]) -> Any:
+    """What a layer calls in place of a function for the whole of it: None on the CPU, as without kernels."""
+
+    @functools.wraps(theirs)
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        return theirs(*args, **kwargs) if is_elsewhere(args, kwargs) else None
+
+    return whole
+
+
+def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is for transformers: in a graph that is made, off the CPU, or of packed sequences."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return True
+    if any(kwargs.get(name) is not None for name in PACKED):
+        return True
+    values = (*args, *kwargs.values())
+    return any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values)
 
 
 @functools.cache

@@ -13,14 +13,6 @@ torch: Any = pytorch("torch")
 NO_LIMIT = (0.0, float("inf"))
 
 
-def mamba_inner_fn(xz: Any, **rest: Any) -> None:
-    """None: the whole of a Mamba layer at once is what kernels have, and without it a layer runs its parts."""
-
-
-def mamba2_split_conv1d_scan_combined(zxbcdt: Any, **rest: Any) -> None:
-    """None, as of `mamba_inner_fn`."""
-
-
 def present(**tensors: Any) -> dict[str, Any]:
     """Those of named tensors that are not None."""
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}

@@ -115,11 +115,10 @@ METHODS = {
 }
 """Methods of layers, as class.method."""
 
-WHOLE = {
-    "mamba_inner_fn": selective.mamba_inner_fn,
-    "mamba2_split_conv1d_scan_combined": selective.mamba2_split_conv1d_scan_combined,
-}
-"""Functions for a whole layer at once, which kernels for other devices have: ours say that there is none."""
+WHOLE = frozenset({"mamba_inner_fn", "mamba2_split_conv1d_scan_combined"})
+"""Functions for a whole layer at once, which kernels for other devices have. They give None where there are
+none, and the layer goes on with its parts: so do ours.
+"""
 
 SLOWER = "PyTorch's own convolution takes less time"
 LEFT = {"causal_conv1d_fn": SLOWER, "causal_conv1d_update": SLOWER}

@@ -1,0 +1,102 @@
+"""A Mamba of transformers as it is and with `stepnet.torch.accelerate`: forward, a generated token, a training step.
+
+    PYTHONPATH=src .peers/transformers/bin/python bench/transformers_models.py [mamba|mamba2|qwen3_next] [threads]
+
+The same model twice in one process, with the same threads, timed in turns; medians, and the ratio of theirs
+to ours.
+"""
+
+import copy
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import transformers
+
+import stepnet
+import stepnet.torch
+
+TOKENS, NEW, LAYERS, WIDTH, WORDS = 256, 32, 4, 256, 1000
+ROUNDS = {"forward": 7, "token": 5, "training": 3}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mamba": ("Mamba", {}),
+    "mamba2": ("Mamba2", {"num_heads": 8, "head_dim": 64, "state_size": 64, "n_groups": 1, "chunk_size": 64}),
+    "qwen3_next": (
+        "Qwen3Next",
+        {
+            "layer_types": ["linear_attention"] * LAYERS,
+            "mlp_only_layers": list(range(LAYERS)),
+            "intermediate_size": 512,
+            "linear_num_key_heads": 4,
+            "linear_num_value_heads": 8,
+            "linear_key_head_dim": 64,
+            "linear_value_head_dim": 64,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 64,
+        },
+    ),
+}
+
+
+def model_of(name: str) -> Any:
+    kind, options = CONFIGS[name]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=LAYERS, **options
+    )
+    return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+
+
+def forward(model: Any, words: Any) -> None:
+    with torch.no_grad():
+        model(words, use_cache=False)
+
+
+def token(model: Any, words: Any) -> None:
+    model.generate(words[:, :8], max_new_tokens=NEW, do_sample=False, pad_token_id=0, eos_token_id=None)
+
+
+def training(model: Any, words: Any) -> None:
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    model(words, labels=words, use_cache=False).loss.backward()
+    optimizer.step()
+    model.eval()
+
+
+def seconds(function: Callable[[Any, Any], None], model: Any, words: Any) -> float:
+    begin = time.perf_counter()
+    function(model, words)
+    return time.perf_counter() - begin
+
+
+def main(name: str = "mamba", count: str = "2") -> None:
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(int(count))
+    stepnet.set_threads(int(count))
+    theirs = model_of(name)
+    ours = copy.deepcopy(theirs)
+    stepnet.torch.accelerate(ours)
+    words = torch.arange(TOKENS)[None] * 7 % WORDS
+    for function in (forward, token, training):
+        for _ in range(3):
+            function(ours, words)
+        function(theirs, words)
+        pairs = [
+            (seconds(function, theirs, words), seconds(function, ours, words))
+            for _ in range(ROUNDS[function.__name__])
+        ]
+        scale = 1000 / (NEW if function is token else 1)
+        slow, fast = (statistics.median(times) * scale for times in zip(*pairs, strict=True))
+        print(f"{name} {function.__name__}: {slow:.2f} ms theirs, {fast:.2f} ms ours, {slow / fast:.1f} times")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
