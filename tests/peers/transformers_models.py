@@ -4,8 +4,12 @@ python transformers_models.py FILE [families...]        writes as JSON what each
 """
 
 import copy
+import functools
+import inspect
+import io
 import json
 import os
+import pickle
 import sys
 import traceback
 import warnings
@@ -22,11 +26,14 @@ import numpy as np
 import torch
 import transformers
 from tolerance import distance
+from transformers.models.mamba import modeling_mamba
 from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
 
 import stepnet.torch
 from stepnet.net.tolerance import tolerance
 from stepnet.torch.seams import modules as seam_modules
+from stepnet.torch.seams import scan as scans
+from stepnet.torch.seams.rebound import innermost
 
 transformers.logging.set_verbosity_error()
 WORDS, ROWS, STEPS, WIDTH = 23, 3, 7, 16
@@ -185,6 +192,7 @@ FAMILIES = {
             "block_types": ["recurrent", "recurrent", "attention"],
         },
     ),
+    "xlstm": Family("xLSTM", 0, (), {"num_heads": 2, "chunk_size": 4}),
     "rwkv": Family(
         "Rwkv", 2, ("rwkv_linear_attention",), {"attention_hidden_size": WIDTH, "context_length": 64}
     ),
@@ -324,10 +332,157 @@ def undone(family: Family) -> None:
     assert torch.equal(x, y), "undone, it gives other bits"
 
 
-def said(function: Callable[[Family], None], family: Family) -> str:
+# ---- what does not depend on the family --------------------------------------------------------------------
+
+ALONE = dict[str, Callable[[], None]]()
+MAMBA = FAMILIES["mamba"]
+
+
+def alone(function: Callable[[], None]) -> Callable[[], None]:
+    """A check of its own."""
+    ALONE[function.__name__] = function
+    return function
+
+
+def logits(model: Any) -> Any:
+    with torch.no_grad():
+        return model(words(), use_cache=False).logits
+
+
+def reasons(model: Any) -> set[str]:
+    """Why layers and functions of a model were left, once each."""
+    done = stepnet.torch.accelerate(model)
+    done.undo()
+    return set(done.left.values())
+
+
+@contextmanager
+def other_scan(scan: Any) -> Iterator[None]:
+    """transformers' Mamba with another function in the place of its scan."""
+    own = modeling_mamba.mamba_selective_scan
+    modeling_mamba.mamba_selective_scan = scan
+    clear()
+    try:
+        yield
+    finally:
+        modeling_mamba.mamba_selective_scan = own
+        clear()
+
+
+def clear() -> None:
+    """Forgets what is known of classes."""
+    seam_modules.seams_of.cache_clear()
+    seam_modules.accelerated.cache_clear()
+
+
+@alone
+def copies_and_files() -> None:
+    _, ours, _ = both(MAMBA, torch.float32)
+    right, file = logits(ours), io.BytesIO()
+    torch.save(ours, file)
+    file.seek(0)
+    copies = copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), torch.load(file, weights_only=False)
+    for other in copies:
+        assert torch.equal(logits(other), right)
+        assert isinstance(other.backbone.layers[0].mixer, modeling_mamba.MambaMixer)
+        assert set(stepnet.torch.accelerate(other).left.values()) == {"it is stepnet's already"}
+
+
+@alone
+def other_models_are_as_before() -> None:
+    theirs, _, _ = both(MAMBA, torch.float32)
+    before, scan = logits(theirs), modeling_mamba.mamba_selective_scan
+    kind = type(theirs.backbone.layers[0].mixer)
+    _, ours, _ = both(MAMBA, torch.float32)
+    logits(ours)
+    assert modeling_mamba.mamba_selective_scan is scan
+    assert type(theirs.backbone.layers[0].mixer) is kind is modeling_mamba.MambaMixer
+    assert torch.equal(logits(theirs), before)
+
+
+@alone
+def what_is_left() -> None:
+    convolution = "PyTorch's own convolution takes less time"
+    assert reasons(MAMBA.made(torch.float32)) == {convolution}
+    assert reasons(MAMBA.made(torch.bfloat16)) == {
+        "its parameters are torch.bfloat16: float32 and float64 are run"
+    }
+    elsewhere = MAMBA.made(torch.float32).to("meta")
+    assert reasons(elsewhere) == {"its parameters are on meta: the seams are run on the CPU"}
+
+
+@alone
+def a_class_with_a_forward_of_its_own() -> None:
+    class Louder(modeling_mamba.MambaMixer):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return 2 * super().forward(*args, **kwargs)
+
+    model = MAMBA.made(torch.float32)
+    for block in model.backbone.layers:
+        block.mixer.__class__ = Louder
+    why = "it overrides the forward of MambaMixer, and may compute something else"
+    assert reasons(model) == {why}
+
+
+@alone
+def a_function_that_computes_something_else() -> None:
+    theirs = modeling_mamba.mamba_selective_scan
+
+    @functools.wraps(theirs)
+    def doubled(*args: Any, **kwargs: Any) -> Any:
+        outputs = innermost(theirs)(*args, **kwargs)
+        return (2 * outputs[0], outputs[1]) if isinstance(outputs, tuple) else 2 * outputs
+
+    def bare(hidden_states: Any, dt: Any, A: Any, E: Any) -> Any:
+        return hidden_states
+
+    del doubled.__wrapped__
+    doubled.__signature__ = inspect.signature(theirs)
+    for scan, why in ((doubled, "result 0 of it is not what stepnet computes"), (bare, "hidden_states, dt, A, E,")):
+        with other_scan(scan):
+            model = MAMBA.made(torch.float32)
+            done = stepnet.torch.accelerate(model)
+            assert why in done.left["backbone.layers.0.mixer.mamba_selective_scan"], str(done)
+            kept = type(model.backbone.layers[0].mixer).forward
+            assert kept.__wrapped__.__wrapped__.__globals__["mamba_selective_scan"] is scan
+
+
+@alone
+def padding_is_not_run() -> None:
+    lengths, own = list[Any](), scans.batch_of
+
+    def seen(rows: int, time: int) -> Any:
+        batch = own(rows, time)
+        lengths.append(batch.lengths.tolist())
+        return batch
+
+    _, ours, _ = both(FAMILIES["qwen3_5"], torch.float32)
+    scans.batch_of = seen
+    try:
+        for mask, expected in (("right", [7, 4, 1]), ("left", [7] * 3), ("gaps", [7] * 3), ("none", [7] * 3)):
+            lengths.clear()
+            run(ours, mask)
+            assert lengths == [expected], f"{mask}: {lengths}"
+    finally:
+        scans.batch_of = own
+
+
+@alone
+def packed_sequences_are_refused_by_transformers() -> None:
+    _, ours, _ = both(FAMILIES["qwen3_5"], torch.float32)
+    place = torch.tensor([0, 3, STEPS], dtype=torch.int32)
+    try:
+        ours(words(1), cu_seq_lens_q=place, use_cache=False)
+    except ValueError as error:
+        assert "packed sequences" in str(error)
+    else:
+        raise AssertionError("packed sequences were run as one")
+
+
+def said(function: Callable[..., None], *arguments: Any) -> str:
     """What a check says: nothing where it holds."""
     try:
-        function(family)
+        function(*arguments)
     except Exception as error:  # a failure of any kind is what is said
         lines = traceback.format_exception(error)
         return "".join(lines[-3:])[-1500:]
@@ -335,7 +490,7 @@ def said(function: Callable[[Family], None], family: Family) -> str:
 
 
 def main(out: str, *names: str) -> None:
-    """Runs all checks of these families, or of all."""
+    """Runs all checks, or all checks of these families."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     result = {
@@ -343,6 +498,8 @@ def main(out: str, *names: str) -> None:
         for name in names or FAMILIES
         for title, function in CHECKS.items()
     }
+    if not names:
+        result |= {title: said(function) for title, function in ALONE.items()}
     Path(out).write_text(json.dumps(result), encoding="utf-8")
 
 
