@@ -22,7 +22,7 @@ import transformers
 import stepnet
 import stepnet.torch
 
-TOKENS, NEW, LAYERS, WIDTH, WORDS = 256, 32, 4, 256, 1000
+TOKENS, NEW, LAYERS, WIDTH, WORDS = 256, 64, 4, 256, 1000
 ROUNDS = {"forward": 7, "token": 5, "training": 3}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("Mamba", {}),

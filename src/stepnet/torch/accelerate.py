@@ -35,6 +35,7 @@ class Accelerated:
         """Makes the layers those of torch.nn and of transformers again."""
         for module in self.replaced.values():
             module.__class__ = as_theirs(cast("Any", type(module)))
+            module.__dict__.pop(seams.KEPT, None)
 
     def __str__(self) -> str:
         lines = [f"{name or 'the model'}: {title(module)}" for name, module in self.replaced.items()]
@@ -126,6 +127,8 @@ def put_in(name: str, module: Any, replaced: dict[str, Any], left: dict[str, str
     if known.run:
         module.__class__ = seams.accelerated(kind)
         replaced[name] = module
+        if (reason := seams.tokens_left(module)) is not None:
+            left[f"{name}.forward".lstrip(".")] = f"single tokens run part by part, {reason}"
 
 
 def refusal(module: Any) -> str | None:

@@ -7,6 +7,7 @@ accelerated, where else results would be wrong.
 """
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -16,6 +17,7 @@ from stepnet.net.tolerance import tolerance
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams.scan import ENGINE, LENGTHS
 from stepnet.torch.seams.table import Seam
+from stepnet.torch.seams.tokens import LAYERS, Token
 
 torch: Any = pytorch("torch")
 SIZES = {"b": 2, "t": 3, "c": 4, "n": 3, "h": 4, "g": 2, "p": 3, "k": 3, "v": 2, "1": 1}
@@ -33,10 +35,10 @@ def difference(theirs: Callable[..., Any], seam: Seam, is_method: bool) -> str |
     names, ours = ([name for name in named(function)] for function in (theirs, seam.ours))
     if names != ours:
         return f"it takes the arguments {', '.join(names)}, and stepnet knows {', '.join(ours)}"
-    first = (None,) if is_method else ()
+    first: tuple[None, ...] = (None,) if is_method else ()
     given, known = (tensors(seam) for _ in range(2))
     with torch.no_grad():
-        before = [token for token in ((ENGINE, ENGINE.set(INTERPRET)), (LENGTHS, LENGTHS.set(None)))]
+        before = [(ENGINE, ENGINE.set(INTERPRET)), (LENGTHS, LENGTHS.set(None))]
         try:
             results = flat(theirs(*first, **given)), flat(seam.ours(*first, **known))
         finally:
@@ -47,6 +49,38 @@ def difference(theirs: Callable[..., Any], seam: Seam, is_method: bool) -> str |
     for number, (x, y) in enumerate(pairs):
         if x.shape != y.shape or bool(((x - y).abs() > most * x.abs().clamp(min=1)).any()):
             return f"result {number} of it is not what stepnet computes from the same numbers"
+    return None
+
+
+@lru_cache
+def layer_difference(kind: Any) -> str | None:
+    """Why a token of a class of layers is not what its step in `tokens.LAYERS` computes; None if it is.
+
+    A small layer of random numbers runs three tokens itself, and then one both ways.
+    """
+    layer, files = LAYERS[kind.__name__], sys.modules[kind.__module__]
+    config = getattr(files, kind.__name__.replace("Mixer", "Config"))(**layer.config)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        module, words = kind(config, layer_idx=0), torch.randn(2, 4, config.hidden_size)
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape) / 2)
+        cache = files.DynamicCache(config=config)
+        module(words[:, :3], cache_params=cache)
+        states = cache.get_conv_state(0, state_idx=0), cache.get_recurrent_state(0, state_idx=0)
+        before = [state.clone() for state in states]
+        engine = ENGINE.set(INTERPRET)
+        try:
+            token = Token(kind.__name__, module, before)
+            token.follow(before)
+            ours = token(words[:, 3:], before)
+        finally:
+            ENGINE.reset(engine)
+        theirs = module(words[:, 3:], cache_params=cache)
+    most = 4 * tolerance("float32", length=SIZES["t"], width=config.hidden_size)
+    for x, y in zip((theirs, *states), (ours, *before), strict=True):
+        if x.shape != y.shape or bool(((x - y).abs() > most * x.abs().clamp(min=1)).any()):
+            return "this version of transformers has another one: a token of it is not what stepnet computes"
     return None
 
 

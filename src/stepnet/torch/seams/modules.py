@@ -12,10 +12,11 @@ from typing import Any
 
 from stepnet.torch.checks import DTYPES
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.check import difference
+from stepnet.torch.seams.check import difference, layer_difference
 from stepnet.torch.seams.lengths import with_lengths
 from stepnet.torch.seams.rebound import globals_read, innermost, is_rebindable, rebound
 from stepnet.torch.seams.table import FUNCTIONS, LEFT, METHODS, PACKAGE, REFUSED, WHOLE, Seam
+from stepnet.torch.seams.tokens import KEPT, LAYERS, with_tokens
 from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
@@ -84,6 +85,14 @@ def methods(kind: Any) -> list[tuple[str, Any, Seam, bool]]:
     ]
 
 
+def tokens_left(module: Any) -> str | None:
+    """Why the tokens of a layer run part by part, though its class has them as one step; None otherwise."""
+    layer = LAYERS.get(type(module).__name__)
+    if layer is None or not hasattr(type(module), "stepnets"):
+        return None
+    return layer_difference(type(module).stepnets) or layer.refusal(module)
+
+
 def refusal(module: Any) -> str | None:
     """Why a layer with seams cannot be run as it is; None if it can."""
     if hasattr(type(module), "stepnets"):
@@ -116,13 +125,16 @@ def accelerated(kind: Any) -> Any:
     }
     if others:
         members["forward"] = with_lengths(rebound(kind.forward, others))
+        if kind.__name__ in LAYERS and layer_difference(kind) is None:
+            members["forward"] = with_tokens(kind.__name__, members["forward"])
     members |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind,), {**members, "__reduce_ex__": reduced, "stepnets": kind})
 
 
 def reduced(module: Any, protocol: int) -> Any:
     """How a layer is copied and pickled: as one of transformers that is accelerated where it is made."""
-    return made_anew, (type(module).stepnets,), module.__getstate__()
+    state = {name: value for name, value in module.__getstate__().items() if name != KEPT}
+    return made_anew, (type(module).stepnets,), state
 
 
 def made_anew(kind: Any) -> Any:

@@ -94,3 +94,35 @@ def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     top = np.maximum(decayed, k)
     before, now = np.exp(decayed - top), np.exp(k - top)
     return y, (before * a + now * v, before * b + now, top)
+
+
+def mamba_layer(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+    """A whole layer of Mamba: projections, convolution, state space and gate.
+
+    Args:
+        x: [rows, features].
+        memory: The last inputs of the convolution [rows, channels, kernel], and h [rows, channels, states].
+        params: Weights as of `torch.nn.Linear` and `Conv1d`: in_proj, conv, conv_bias, x_proj, dt_proj,
+            dt_bias, out_proj; A_log [channels, states] and D [channels]; in_bias and out_bias or none.
+    """
+    window, h = memory
+    channels, states = params["A_log"].shape
+    both = linear(x, params["in_proj"], params.get("in_bias"))
+    window = np.concatenate([window[..., 1:], both[:, :channels, None]], axis=-1)
+    u = (window * params["conv"][:, 0]).sum(-1)
+    u = silu(u + params["conv_bias"] if "conv_bias" in params else u)
+    parts, rank = u @ params["x_proj"].T, params["dt_proj"].shape[1]
+    inputs = {
+        "x": u,
+        "dt": softplus(linear(parts[:, :rank], params["dt_proj"], params.get("dt_bias"))),
+        "B": parts[:, rank : rank + states],
+        "C": parts[:, rank + states :],
+    }
+    y, h = mamba(inputs, h, {"A": -np.exp(params["A_log"]), "D": params["D"]})
+    return linear(y * silu(both[:, channels:]), params["out_proj"], params.get("out_bias")), (window, h)
+
+
+def linear(x: Any, weight: Any, bias: Any) -> Any:
+    """What `torch.nn.Linear` gives."""
+    y = x @ weight.T
+    return y if bias is None else y + bias

@@ -1,0 +1,222 @@
+"""One token through a whole layer: what `generate` runs most, as a single step of stepnet.
+
+    in_proj, conv1d, x_proj, dt_proj, state space, gate, out_proj      some 40 operations of PyTorch
+        ->  one call of machine code on arrays that are laid out once for each cache
+
+A layer does so where its parts are plain layers of torch.nn, without hooks. The states are read from the
+cache and written back there. Parameters are taken when a cache is new, and anew when PyTorch counts a change
+of one of them.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from stepnet.engines import Bound, Results
+from stepnet.rnn.layers import LayerPrograms
+from stepnet.rnn.nets import call_on, parameters
+from stepnet.rnn.program import NetProgram
+from stepnet.rnn.recurrence import RNN
+from stepnet.torch.checks import DTYPES
+from stepnet.torch.function import call_in, is_transformed, tensor_of, view_of
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams.scan import ENGINE
+from stepnet.torch.seams.steps import mamba_layer
+from stepnet.torch.sequences import dense_batch
+from stepnet.trace.step import Spec
+
+torch: Any = pytorch("torch")
+KEPT = "_stepnets_token"
+"""Where a layer keeps what runs its tokens. It is not copied and not pickled."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer whose tokens are one step.
+
+    Attributes:
+        step: The step of its input [rows, features], with the convolution's last inputs and the state as
+            memory.
+        names: The parameters of the step, each with where the layer has it.
+        parts: The layers of torch.nn that it is made of, by name.
+        config: The sizes of a small one, for `check`.
+    """
+
+    step: Callable[[Any, Any, Any], Any]
+    names: dict[str, str]
+    parts: dict[str, Any]
+    config: dict[str, int]
+
+    def refusal(self, module: Any) -> str | None:
+        """Why the tokens of a layer are not one step; None if they are."""
+        if module.activation not in ("silu", "swish"):
+            return f"its activation is {module.activation}"
+        for name, kind in self.parts.items():
+            part = getattr(module, name)
+            if type(part) is not kind or part._forward_hooks or part._forward_pre_hooks:
+                return f"{name} is {type(part).__name__} with hooks or changes of its own"
+        return None
+
+    def parameters(self, module: Any) -> dict[str, Any]:
+        """The tensors of the step's parameters, without those that the layer does not have."""
+        named = {name: functools.reduce(getattr, path.split("."), module) for name, path in self.names.items()}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+
+LAYERS = {
+    "MambaMixer": Layer(
+        mamba_layer,
+        {
+            "in_proj": "in_proj.weight",
+            "in_bias": "in_proj.bias",
+            "conv": "conv1d.weight",
+            "conv_bias": "conv1d.bias",
+            "x_proj": "x_proj.weight",
+            "dt_proj": "dt_proj.weight",
+            "dt_bias": "dt_proj.bias",
+            "A_log": "A_log",
+            "D": "D",
+            "out_proj": "out_proj.weight",
+            "out_bias": "out_proj.bias",
+        },
+        {**dict.fromkeys(("in_proj", "x_proj", "dt_proj", "out_proj"), torch.nn.Linear), "conv1d": torch.nn.Conv1d},
+        {"hidden_size": 6, "intermediate_size": 8, "state_size": 3, "time_step_rank": 2, "num_hidden_layers": 1},
+    )
+}
+
+
+@functools.lru_cache(64)
+def program_of(layer: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], memories: Any, dtype: str) -> NetProgram:
+    """The program of one step of a layer of these sizes."""
+    params = {name: np.zeros(shape, dtype) for name, shape in shapes}
+    x = Spec((params["in_proj"].shape[1],), dtype)
+    memory = tuple(Spec(shape, dtype) for shape in memories)
+    rnn = RNN(LAYERS[layer].step, params, memory=memory, inputs=x)
+    return NetProgram(LayerPrograms(rnn).read(np.zeros((0, 0, *x.shape), dtype), None, None, None, False).program.net)
+
+
+class Token:
+    """A layer's token, prepared for a number of rows: arrays of its own, and what runs the step on them.
+
+    It follows one cache at a time. marks: by what the parameters are known to be the same.
+    """
+
+    def __init__(self, layer: str, module: Any, states: Sequence[Any]) -> None:
+        named = LAYERS[layer].parameters(module)
+        self.shapes = [tuple(state.shape) for state in states]
+        self.tensors, self.states, self.marks = list(named.values()), list[Any](), list[Any]()
+        self.dtype, rows = self.tensors[0].dtype, self.shapes[0][0]
+        dtype = DTYPES[self.dtype]
+        self.program = program_of(
+            layer,
+            tuple((name, tuple(tensor.shape)) for name, tensor in named.items()),
+            tuple(shape[1:] for shape in self.shapes),
+            dtype,
+        )
+        shape = rows, self.tensors[0].shape[1]
+        x, output = (np.zeros(shape, dtype) for _ in range(2))
+        before, after = ([np.zeros(shape, dtype) for shape in self.shapes] for _ in range(2))
+        self.arrays = [x, *before]
+        self.call = call_on(self.program, self.all_arrays(), call_in(dense_batch(rows, 1, False)), None)
+        self.results = Results([output], after)
+        self.bound: Bound | None = None
+        self.x, self.output = tensor_of(x), tensor_of(output)
+        self.before, self.after = ([tensor_of(array) for array in kind] for kind in (before, after))
+
+    def all_arrays(self) -> list[Any]:
+        """The arrays of all inputs of the step, the parameters where they lie."""
+        return [*self.arrays, *map(view_of, self.tensors)]
+
+    def parameters(self) -> list[Any]:
+        """The arrays of the parameters as the program takes them."""
+        return parameters(self.program, self.all_arrays(), self.call)
+
+    def fits(self, module: Any, layer: str, states: Sequence[Any]) -> bool:
+        """Whether it is prepared for states of these shapes, and for the tensors that the layer has."""
+        named = LAYERS[layer].parameters(module).values()
+        return (
+            all(tuple(state.shape) == shape for state, shape in zip(states, self.shapes, strict=True))
+            and len(named) == len(self.tensors)
+            and all(own is other for own, other in zip(self.tensors, named, strict=True))
+            and self.dtype == self.tensors[0].dtype
+        )
+
+    def follows(self, states: Sequence[Any]) -> bool:
+        """Whether it follows the cache of these states, and no change of parameters was counted since."""
+        return (
+            len(self.states) == len(states)
+            and all(own() is other for own, other in zip(self.states, states, strict=True))
+            and self.marks == marks_of(self.tensors)
+        )
+
+    def follow(self, states: Sequence[Any]) -> None:
+        """Follows another cache, with the parameters as they now are."""
+        if self.bound is None or not self.bound.rebind(self.parameters()):
+            self.bound = self.program.kernel(ENGINE.get()).bind(self.parameters())
+            self.run = self.bound.again(self.call, self.results, whole=True)
+        self.marks, self.states = marks_of(self.tensors), [ref(state) for state in states]
+
+    def __call__(self, x: Any, states: Sequence[Any]) -> Any:
+        """The output of a token [rows, 1, features]; the states become the next ones."""
+        self.x.copy_(x[:, 0])
+        for own, state in zip(self.before, states, strict=True):
+            own.copy_(state)
+        self.run()
+        for own, state in zip(self.after, states, strict=True):
+            state.copy_(own)
+        return self.output[:, None].clone()
+
+
+def marks_of(tensors: Sequence[Any]) -> list[tuple[int, int]]:
+    """Where tensors lie, and how often PyTorch has changed them."""
+    return [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+
+
+def token_of(layer: str, module: Any, x: Any, cache: Any) -> Any:
+    """The output of a layer for a single token, or None where the layer runs part by part."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return None
+    if is_transformed() or torch.is_autocast_enabled("cpu"):
+        return None
+    index = module.layer_idx
+    states = cache.get_conv_state(index, state_idx=0), cache.get_recurrent_state(index, state_idx=0)
+    if any(state is None for state in states) or cache.is_recording_past(index):
+        return None
+    kept: Token | None = module.__dict__.pop(KEPT, None)  # for this call alone, where several threads generate
+    if kept is None or not kept.follows(states) or x.dtype != kept.dtype:
+        if LAYERS[layer].refusal(module) is not None or not fits_step(LAYERS[layer], module, x, states):
+            return None
+        if kept is None or not kept.fits(module, layer, states):
+            kept = Token(layer, module, states)
+        kept.follow(states)
+    output = kept(x, states)
+    module.__dict__[KEPT] = kept
+    return output
+
+
+def fits_step(layer: Layer, module: Any, x: Any, states: Sequence[Any]) -> bool:
+    """Whether all that a step reads has one dtype, and lies on the CPU as arrays do."""
+    tensors = (x, *layer.parameters(module).values(), *states)
+    return x.dtype in DTYPES and all(
+        tensor.dtype == x.dtype and tensor.device.type == "cpu" for tensor in tensors
+    )
+
+
+def with_tokens(layer: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that runs a single token of a cache as one step."""
+
+    @functools.wraps(forward)
+    def stepped(
+        self: Any, hidden_states: Any, cache_params: Any = None, attention_mask: Any = None, **kwargs: Any
+    ) -> Any:
+        if cache_params is not None and attention_mask is None and hidden_states.shape[1] == 1:
+            output = token_of(layer, self, hidden_states, cache_params)
+            if output is not None:
+                return output
+        return forward(self, hidden_states, cache_params, attention_mask, **kwargs)
+
+    return stepped
