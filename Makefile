@@ -24,7 +24,7 @@ help: ## this list
 demo: $(VENV)/demo.stamp ## a speaker classifier trained in PyTorch, run by stepnet
 	$(BIN)/stepnet demo
 
-test: $(VENV)/test.stamp ## all tests, doctests and the examples in README and docs, on all processors
+test: $(VENV)/test.stamp $(PEERS)/transformers/peer.stamp ## all tests, doctests and the examples in README and docs, on all processors
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, whole tables, and 10,000 random steps, new each time

@@ -1,13 +1,12 @@
 """Models of transformers on stepnet, beside themselves as they are: in an environment with transformers.
 
-All checks run in one process there, family by family, and each is a test here.
+All checks run in one process there, family by family.
 """
 
 import json
 import os
 import re
 import subprocess
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,10 +23,8 @@ ALONE = re.findall(r"^@alone\ndef (\w+)", TEXT, re.M)
 CHECKS = [*(f"{family} {check}" for family in FAMILIES for check in OF_FAMILIES), *ALONE]
 
 
-@cache
-def said(out: Path) -> dict[str, str]:
-    """What each check says: nothing where it holds."""
-    path = python(ENVIRONMENT)
+def test_models_of_transformers(tmp_path: Path):
+    path, out = python(ENVIRONMENT), tmp_path / "said.json"
     if not path.exists():
         pytest.skip(f"{ENVIRONMENT} is missing: make test")
     places = {"PYTHONPATH": str(Path(stepnet.__file__).parents[1]), "STEPNET_NUM_THREADS": "1"}
@@ -40,13 +37,6 @@ def said(out: Path) -> dict[str, str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(out.read_text(encoding="utf-8"))
-
-
-def test_every_check_is_a_test(tmp_path_factory: pytest.TempPathFactory):
-    assert sorted(said(tmp_path_factory.getbasetemp() / "transformers.json")) == sorted(CHECKS)
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_models_of_transformers(check: str, tmp_path_factory: pytest.TempPathFactory):
-    assert not said(tmp_path_factory.getbasetemp() / "transformers.json")[check]
+    said = json.loads(out.read_text(encoding="utf-8"))
+    assert sorted(said) == sorted(CHECKS)
+    assert not {check: text for check, text in said.items() if text}

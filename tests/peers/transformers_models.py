@@ -1,6 +1,6 @@
 """Models of transformers, run by stepnet and as they are: small ones of random numbers, family by family.
 
-python transformers_models.py FILE [families...]        writes as JSON what each check says: nothing where it holds
+python transformers_models.py FILE [families...]    writes as JSON what each check says: nothing if it holds
 """
 
 import copy
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from tolerance import distance
@@ -33,6 +34,7 @@ import stepnet.torch
 from stepnet.net.tolerance import tolerance
 from stepnet.torch.seams import modules as seam_modules
 from stepnet.torch.seams import scan as scans
+from stepnet.torch.seams import tokens
 from stepnet.torch.seams.rebound import innermost
 
 transformers.logging.set_verbosity_error()
@@ -62,9 +64,10 @@ MAMBA_2 = {
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models. name: of its classes, Config and ForCausalLM behind it. layers: how many have seams.
+    """A family of models. name: of its classes, before Config and ForCausalLM. layers: how many have seams.
 
-    masks: those that its models take. cached: whether generate has a cache. seams: of one of the layers.
+    seams: of one of the layers. masks: those that its models take. words: how many generate draws; 0 for
+    models that cannot, as they are.
     """
 
     name: str
@@ -73,13 +76,22 @@ class Family:
     config: dict[str, Any] = field(default_factory=dict)
     masks: tuple[str, ...] = tuple(MASKS)
     model: str = ""
+    words: int = 6
 
     def made(self, dtype: Any) -> Any:
         """A model of this family, of random numbers."""
         torch.manual_seed(0)
         kind = getattr(transformers, f"{self.name}Config")
-        common = {"vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": 2, "intermediate_size": 24, "pad_token_id": 0}
-        model = getattr(transformers, self.model or f"{self.name}ForCausalLM")(kind(**{**common, **self.config}))
+        common = {
+            "vocab_size": WORDS,
+            "hidden_size": WIDTH,
+            "num_hidden_layers": 2,
+            "intermediate_size": 24,
+            "pad_token_id": 0,
+        }
+        model = getattr(transformers, self.model or f"{self.name}ForCausalLM")(
+            kind(**{**common, **self.config})
+        )
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
@@ -96,7 +108,14 @@ FAMILIES = {
         "Jamba",
         1,
         SCAN,
-        {**ATTENTION, "mamba_d_state": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1, "num_experts_per_tok": 1},
+        {
+            **ATTENTION,
+            "mamba_d_state": 4,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "num_experts": 1,
+            "num_experts_per_tok": 1,
+        },
     ),
     "zamba": Family(
         "Zamba",
@@ -115,7 +134,14 @@ FAMILIES = {
         "Mamba2",
         2,
         CHUNK,
-        {"num_heads": 4, "head_dim": 8, "state_size": 4, "n_groups": 2, "chunk_size": 4, "intermediate_size": 32},
+        {
+            "num_heads": 4,
+            "head_dim": 8,
+            "state_size": 4,
+            "n_groups": 2,
+            "chunk_size": 4,
+            "intermediate_size": 32,
+        },
     ),
     "zamba2": Family(
         "Zamba2",
@@ -151,12 +177,18 @@ FAMILIES = {
         "GraniteMoeHybrid",
         1,
         CHUNK,
-        {**ATTENTION, **MAMBA_2, "layer_types": ["mamba", "attention"], "num_local_experts": 0, "shared_intermediate_size": 8},
+        {
+            **ATTENTION,
+            **MAMBA_2,
+            "layer_types": ["mamba", "attention"],
+            "num_local_experts": 0,
+            "shared_intermediate_size": 8,
+        },
     ),
-    "falcon_h1": Family(
-        "FalconH1", 2, CHUNK, {**ATTENTION, **MAMBA_2, "mamba_d_ssm": 32, "head_dim": 8}
+    "falcon_h1": Family("FalconH1", 2, CHUNK, {**ATTENTION, **MAMBA_2, "mamba_d_ssm": 32, "head_dim": 8}),
+    "qwen3_next": Family(
+        "Qwen3Next", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8, "mlp_only_layers": [0, 1]}
     ),
-    "qwen3_next": Family("Qwen3Next", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8, "mlp_only_layers": [0, 1]}),
     "qwen3_5": Family(
         "Qwen3_5Text", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8}, model="Qwen3_5ForCausalLM"
     ),
@@ -192,7 +224,7 @@ FAMILIES = {
             "block_types": ["recurrent", "recurrent", "attention"],
         },
     ),
-    "xlstm": Family("xLSTM", 0, (), {"num_heads": 2, "chunk_size": 4}),
+    "xlstm": Family("xLSTM", 0, (), {"num_heads": 2, "chunk_size": 4}, words=0),
     "rwkv": Family(
         "Rwkv", 2, ("rwkv_linear_attention",), {"attention_hidden_size": WIDTH, "context_length": 64}
     ),
@@ -253,7 +285,9 @@ def masked(name: str) -> Any:
 
 def total(results: Any) -> Any:
     """One number of all logits, in which no two count the same."""
-    return (results * torch.cos(torch.arange(results.numel(), dtype=results.dtype)).reshape(results.shape)).sum()
+    return (
+        results * torch.cos(torch.arange(results.numel(), dtype=results.dtype)).reshape(results.shape)
+    ).sum()
 
 
 def run(model: Any, mask: str) -> tuple[Any, dict[str, Any]]:
@@ -268,8 +302,8 @@ def run(model: Any, mask: str) -> tuple[Any, dict[str, Any]]:
 
 
 def compare(ours: Any, theirs: Any, dtype: str, what: str) -> None:
-    """Asserts that arrays agree, seen from their largest number; both are of float32 or float64 models, so each
-    may be away by the tolerance.
+    """Asserts that arrays agree, seen from their largest number. Each of them may be away from what is exact
+    by the tolerance.
     """
     assert ours.dtype == theirs.dtype, what
     a, r = ours.double().numpy(), theirs.double().numpy()
@@ -291,7 +325,7 @@ def compared(family: Family, dtype: str, masks: tuple[str, ...]) -> None:
 
 @check
 def report(family: Family) -> None:
-    _, ours, done = both(family, torch.float32)
+    _, _, done = both(family, torch.float32)
     assert len(done.replaced) == family.layers, f"replaced: {done}"
     for module in done.replaced.values():
         assert tuple(seam_modules.seams_of(type(module).stepnets).run) == family.seams, f"{done}"
@@ -311,9 +345,9 @@ def float64(family: Family) -> None:
 @check
 def generate(family: Family) -> None:
     theirs, ours, _ = both(family, torch.float32)
-    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    options = {"max_new_tokens": family.words, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     options |= {"output_logits": True, "return_dict_in_generate": True}
-    for mask in [name for name in ("none", "left") if name in family.masks]:
+    for mask in [name for name in ("none", "left") if name in family.masks and family.words]:
         given = {"attention_mask": masked(mask)} if mask != "none" else {}
         x, y = (model.generate(words(), **given, **options) for model in (ours, theirs))
         assert torch.equal(x.sequences, y.sequences), f"other words under the mask {mask}"
@@ -438,13 +472,83 @@ def a_function_that_computes_something_else() -> None:
 
     del doubled.__wrapped__
     doubled.__signature__ = inspect.signature(theirs)
-    for scan, why in ((doubled, "result 0 of it is not what stepnet computes"), (bare, "hidden_states, dt, A, E,")):
+    for scan, why in (
+        (doubled, "result 0 of it is not what stepnet computes"),
+        (bare, "hidden_states, dt, A, E,"),
+    ):
         with other_scan(scan):
             model = MAMBA.made(torch.float32)
             done = stepnet.torch.accelerate(model)
             assert why in done.left["backbone.layers.0.mixer.mamba_selective_scan"], str(done)
             kept = type(model.backbone.layers[0].mixer).forward
-            assert kept.__wrapped__.__wrapped__.__globals__["mamba_selective_scan"] is scan
+            assert innermost(kept).__globals__["mamba_selective_scan"] is scan
+
+
+def generated(model: Any, **options: Any) -> Any:
+    return model.generate(words(), max_new_tokens=5, pad_token_id=0, eos_token_id=None, **options)
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """How many tokens went through a layer as one step, each as 1."""
+    own, seen = tokens.Token.__call__, list[int]()
+
+    def call(self: Any, *args: Any) -> Any:
+        seen.append(1)
+        return own(self, *args)
+
+    tokens.Token.__call__ = call
+    try:
+        yield seen
+    finally:
+        tokens.Token.__call__ = own
+
+
+@alone
+def tokens_are_one_step() -> None:
+    theirs, ours, _ = both(MAMBA, torch.float32)
+    for options in ({"do_sample": False}, {"num_beams": 2, "do_sample": False}):
+        with counted() as seen:
+            assert torch.equal(generated(ours, **options), generated(theirs, **options))
+        assert len(seen) == 2 * 4, seen  # layers, and tokens behind the one that the prompt gives
+    with counted() as seen, torch.enable_grad():
+        cache = ours(words(), use_cache=True).cache_params
+        ours(words(steps=1), cache_params=cache, use_cache=True)
+    assert not seen, "with gradients a token runs part by part"
+
+
+@alone
+def changed_parameters_are_seen() -> None:
+    theirs, ours, _ = both(MAMBA, torch.float32)
+    generated(ours)
+    for model in (ours, theirs):
+        for block in model.backbone.layers:
+            block.mixer.in_proj.weight.data.mul_(-3)  # which PyTorch does not count
+            block.mixer.x_proj.weight = torch.nn.Parameter(block.mixer.x_proj.weight.detach() * 2)
+    assert torch.equal(generated(ours), generated(theirs))
+    with torch.no_grad():
+        caches = [model(words(), use_cache=True).cache_params for model in (ours, theirs)]
+        for scale in (1.0, -2.0):  # changes while a cache goes on, which PyTorch counts
+            results = []
+            for model, cache in zip((ours, theirs), caches, strict=True):
+                model.backbone.layers[0].mixer.out_proj.weight.mul_(scale)
+                results.append(model(words(steps=1), cache_params=cache, use_cache=True).logits)
+            compare(*results, "float32", f"the logits after a change by {scale}")
+
+
+@alone
+def parts_with_hooks_run_part_by_part() -> None:
+    theirs, ours, done = both(MAMBA, torch.float32)
+    done.undo()
+    for model in (ours, theirs):
+        model.backbone.layers[0].mixer.in_proj.register_forward_hook(lambda module, x, y: y * 2)
+    done = stepnet.torch.accelerate(ours)
+    why = "single tokens run part by part, in_proj is Linear with hooks or changes of its own"
+    assert done.left["backbone.layers.0.mixer.forward"] == why, str(done)
+    assert "backbone.layers.1.mixer.forward" not in done.left
+    with counted() as seen:
+        assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
+    assert len(seen) == 4, seen
 
 
 @alone
@@ -471,12 +575,8 @@ def padding_is_not_run() -> None:
 def packed_sequences_are_refused_by_transformers() -> None:
     _, ours, _ = both(FAMILIES["qwen3_5"], torch.float32)
     place = torch.tensor([0, 3, STEPS], dtype=torch.int32)
-    try:
+    with pytest.raises(ValueError, match="packed sequences"):
         ours(words(1), cu_seq_lens_q=place, use_cache=False)
-    except ValueError as error:
-        assert "packed sequences" in str(error)
-    else:
-        raise AssertionError("packed sequences were run as one")
 
 
 def said(function: Callable[..., None], *arguments: Any) -> str:

@@ -52,8 +52,8 @@ def title(module: Any) -> str:
 
 
 def as_theirs(kind: Any) -> Any:
-    """The class of torch.nn or transformers for one of stepnet's. PyTorch may have derived a class for the one
-    module since, as `torch.nn.utils.parametrize` does: then the same class on the base of theirs.
+    """The class of torch.nn or transformers for one of stepnet's. PyTorch may have derived a class for the
+    one module since, as `torch.nn.utils.parametrize` does: then the same class on the base of theirs.
     """
     theirs: dict[Any, Any] = {ours: theirs for theirs, ours in OURS.items()}
     theirs |= {base: base.stepnets for base in (kind, *kind.__bases__) if "stepnets" in vars(base)}
@@ -71,9 +71,9 @@ def accelerate(model: Any) -> Accelerated:
     """Replaces, in place, the layers torch.nn.GRU, LSTM and RNN of a model, and the cells GRUCell, LSTMCell
     and RNNCell, by stepnet's; gives which ones were replaced. A cell still runs one step per call.
 
-    In models of Hugging Face transformers, the recurrences of state spaces and delta rules are run by stepnet,
-    in `forward`, in `generate` and in training: the functions that transformers falls back to where it has no
-    kernels. The rest of these layers stays PyTorch's. Other models of the same classes are not changed.
+    In models of Hugging Face transformers, stepnet runs the recurrences of state spaces and delta rules in
+    `forward`, in `generate` and in training: the functions that transformers falls back to without kernels.
+    Other models of the same classes are not changed.
 
     The layers stay the same objects, with their parameters, hooks and names, so optimisers and state_dicts
     remain valid. Layers that cannot be replaced are left unchanged, with the reason.
@@ -115,7 +115,7 @@ def accelerate(model: Any) -> Accelerated:
 
 
 def put_in(name: str, module: Any, replaced: dict[str, Any], left: dict[str, str]) -> None:
-    """Puts the seams into a layer of transformers; adds it to those replaced, and to those left what stays."""
+    """Puts the seams into a layer of transformers, and adds to what was replaced and what was left."""
     kind = cast("Any", type(module))
     known = seams.seams_of(getattr(kind, "stepnets", kind))
     why = seams.refusal(module) if known.run else None

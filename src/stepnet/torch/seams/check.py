@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from stepnet.engines import checked_engine
 from stepnet.net.tolerance import tolerance
@@ -32,7 +32,7 @@ def difference(theirs: Callable[..., Any], seam: Seam, is_method: bool) -> str |
 
     theirs: the function without what wraps it, which looks for kernels.
     """
-    names, ours = ([name for name in named(function)] for function in (theirs, seam.ours))
+    names, ours = (named(function) for function in (theirs, seam.ours))
     if names != ours:
         return f"it takes the arguments {', '.join(names)}, and stepnet knows {', '.join(ours)}"
     first: tuple[None, ...] = (None,) if is_method else ()
@@ -106,5 +106,8 @@ def flat(value: Any) -> list[Any]:
     """The tensors in results or arguments, in order, as numbers."""
     if isinstance(value, torch.Tensor):
         return [value.float()]
-    parts = list(value.values()) if isinstance(value, dict) else value
-    return [tensor for part in parts if not isinstance(part, (int, float, str)) for tensor in flat(part)]
+    if isinstance(value, dict):
+        return flat(list(cast("dict[str, Any]", value).values()))
+    if isinstance(value, list | tuple):
+        return [tensor for part in cast("list[Any]", value) for tensor in flat(part)]
+    return []

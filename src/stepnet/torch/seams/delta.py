@@ -21,7 +21,8 @@ def torch_chunk_gated_delta_rule(
     state [batch, heads, key, value], else None.
 
     Args:
-        query, key: [batch, time, key heads, key].
+        query: [batch, time, key heads, key].
+        key: As query.
         value: [batch, time, heads, value].
         g: The logarithm of the decay [batch, time, heads].
         beta: [batch, time, heads].
@@ -98,7 +99,8 @@ def recurrent_kimi_delta_attention(
 
 def delta(step: Delta, inputs: tuple[Any, ...], state: Any, is_last_wanted: bool) -> tuple[Any, Any]:
     """The outputs of a delta rule, and its last state where that is wanted."""
-    named = dict(zip(("q", "k", "v", "g", "beta"), inputs, strict=True))
+    names = "q", "k", "v", "g", "beta"
+    named: dict[str, Any] = dict(zip(names, inputs, strict=True))
     value = named["v"]
     shape = value.shape[2], named["k"].shape[3], value.shape[3]
     outputs, (last,) = scan(step, named, [state], [shape], {})

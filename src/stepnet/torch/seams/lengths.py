@@ -1,7 +1,7 @@
 """Lengths from attention masks: where padding follows the sequences, the recurrences do not run over it.
 
-    mask  1 1 1 0      length 3, so that one step of the first row is not run
-          1 1 1 1             4
+mask  1 1 1 0      length 3, so that one step of the first row is not run
+      1 1 1 1             4
 """
 
 import functools
@@ -40,7 +40,8 @@ def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
     if "attention_mask" not in parameters:
         return forward
     cache, mask = (
-        parameters.index(name) - 1 if name in parameters else None for name in ("cache_params", "attention_mask")
+        parameters.index(name) - 1 if name in parameters else None
+        for name in ("cache_params", "attention_mask")
     )
 
     @functools.wraps(forward)

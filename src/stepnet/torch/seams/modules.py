@@ -2,13 +2,13 @@
 
     module.__class__ = MambaMixer   ->   a class derived from MambaMixer, whose forward reads our functions
 
-The layer stays the same object, with its parameters, hooks and names. Other models of the class are as before.
+The layer stays the same object, with its parameters, hooks and names. Others of its class are as before.
 """
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from stepnet.torch.checks import DTYPES
 from stepnet.torch.pytorch import pytorch
@@ -45,7 +45,8 @@ def seams_of(kind: Any) -> Seams:
     for base in kind.__mro__:
         if base.__name__ in REFUSED and base.__module__.startswith(PACKAGE):
             return Seams({}, {kind.__name__: REFUSED[base.__name__]})
-    overridden = [base for base in kind.__mro__ if reads(vars(base).get("forward"))]
+    bases: tuple[Any, ...] = kind.__mro__
+    overridden = [base for base in bases if reads(vars(base).get("forward"))]
     if overridden and vars(overridden[0])["forward"] is not kind.forward:
         why = f"it overrides the forward of {overridden[0].__name__}, and may compute something else"
         return Seams({}, {kind.__name__: why})
@@ -72,7 +73,9 @@ def reads(function: Any) -> set[str]:
 def functions(kind: Any) -> list[tuple[str, Any, Seam, bool]]:
     """The functions that are seams of a class, by name: theirs, and the record."""
     own = innermost(kind.forward).__globals__
-    return [(name, own[name], FUNCTIONS[name], False) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())]
+    return [
+        (name, own[name], FUNCTIONS[name], False) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())
+    ]
 
 
 def methods(kind: Any) -> list[tuple[str, Any, Seam, bool]]:
@@ -87,15 +90,16 @@ def methods(kind: Any) -> list[tuple[str, Any, Seam, bool]]:
 
 def tokens_left(module: Any) -> str | None:
     """Why the tokens of a layer run part by part, though its class has them as one step; None otherwise."""
-    layer = LAYERS.get(type(module).__name__)
-    if layer is None or not hasattr(type(module), "stepnets"):
+    kind: Any = cast("Any", type(module))
+    layer = LAYERS.get(kind.__name__)
+    if layer is None or not hasattr(kind, "stepnets"):
         return None
-    return layer_difference(type(module).stepnets) or layer.refusal(module)
+    return layer_difference(kind.stepnets) or layer.refusal(module)
 
 
 def refusal(module: Any) -> str | None:
     """Why a layer with seams cannot be run as it is; None if it can."""
-    if hasattr(type(module), "stepnets"):
+    if hasattr(cast("Any", type(module)), "stepnets"):
         return "it is stepnet's already"
     own = list(module.parameters())
     places = {tensor.device.type for tensor in own if tensor.device.type != "cpu"}
@@ -116,7 +120,9 @@ def accelerated(kind: Any) -> Any:
     run = seams_of(kind).run
     own = innermost(kind.forward).__globals__
     named = reads(kind.forward)
-    others = {name: standing_in(seam.ours, own[name], seam.runs) for name, seam in run.items() if name in named}
+    others = {
+        name: standing_in(seam.ours, own[name], seam.runs) for name, seam in run.items() if name in named
+    }
     others |= {name: without_kernel(own[name]) for name in named & WHOLE}
     members: dict[str, Any] = {
         name: standing_in(seam.ours, getattr(kind, name), seam.runs)
@@ -134,7 +140,7 @@ def accelerated(kind: Any) -> Any:
 def reduced(module: Any, protocol: int) -> Any:
     """How a layer is copied and pickled: as one of transformers that is accelerated where it is made."""
     state = {name: value for name, value in module.__getstate__().items() if name != KEPT}
-    return made_anew, (type(module).stepnets,), state
+    return made_anew, (cast("Any", type(module)).stepnets,), state
 
 
 def made_anew(kind: Any) -> Any:

@@ -23,7 +23,8 @@ def rnn_scan(
 
     Args:
         self: The layer.
-        hidden_states, recurrent_gate: [batch, time, features].
+        hidden_states: The inputs [batch, time, features].
+        recurrent_gate: The decay [batch, time, features].
         reset: Where the state begins anew [batch, time, 1].
         recurrent_states: The state to begin with [batch, features], or none.
         acc_dtype: In what transformers computes.
@@ -41,8 +42,10 @@ def rwkv_linear_attention(
     `return_state`, else None.
 
     Args:
-        time_decay, time_first: [features].
-        key, value: [batch, time, features].
+        time_decay: The logarithm of the decay's exponent [features].
+        time_first: What is added to the key of the step itself [features].
+        key: [batch, time, features].
+        value: As key.
         state: Three tensors [batch, features], or none.
         return_state: Whether the last state is given.
     """

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from stepnet.rnn.batch import Batch
-from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.nets import run_net
 from stepnet.rnn.program import NetProgram
@@ -30,7 +29,7 @@ from stepnet.torch.function import (
     wanted_of,
 )
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.sequences import dense_batch
+from stepnet.torch.sequences import MOST_KEPT, dense_batch
 from stepnet.trace.step import Spec
 
 torch: Any = pytorch("torch")
@@ -96,7 +95,9 @@ def scan_of(kind: Kind) -> Scan:
     if scan is None:
         net = kind.net()
         scan = Scan(NetProgram(net), Differentiable(net))
-        keep(SCANS, kind, scan)
+        SCANS[kind] = scan
+        while len(SCANS) > MOST_KEPT:
+            SCANS.popitem(last=False)
     return scan
 
 

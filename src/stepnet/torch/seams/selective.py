@@ -36,13 +36,18 @@ def mamba_selective_scan(
     the last state [batch, channels, states].
 
     Args:
-        hidden_states, dt, z: [batch, channels, time]; z or none.
+        hidden_states: [batch, channels, time].
+        dt: As hidden_states.
         A: [channels, states].
-        B, C: [batch, states, time].
-        D, delta_bias: [channels] or none.
+        B: [batch, states, time].
+        C: As B.
+        D: [channels] or none.
+        z: As hidden_states, or none.
+        delta_bias: [channels] or none.
         delta_softplus: Whether dt goes through a softplus.
         return_last_state: Whether the last state is given, too.
-        use_mambapy, use_associative_scan: Other ways of transformers to the same result.
+        use_mambapy: Another way of transformers to the same result.
+        use_associative_scan: And another.
     """
     x = present(x=hidden_states, dt=dt, B=B, C=C, z=z)
     step = StateSpace(Rate(delta_softplus), heads=False)
@@ -107,9 +112,11 @@ def mamba2_chunk_scan(
         hidden_states: [batch, time, heads, features].
         dt: [batch, time, heads].
         A: [heads].
-        B, C: [batch, time, groups, states].
+        B: [batch, time, groups, states].
+        C: As B.
         chunk_size: How transformers cuts time into pieces.
-        D, dt_bias: [heads] or none.
+        D: [heads] or none.
+        dt_bias: [heads] or none.
         initial_states: The state to begin with, or none.
         dt_softplus: Whether dt goes through a softplus.
         dt_limit: Between which numbers it is after that.
@@ -142,12 +149,15 @@ def mamba2_selective_state_update(
 
     Args:
         state: [batch, heads, features, states].
-        hidden_states, z: [batch, heads, features]; z or none.
+        hidden_states: [batch, heads, features].
         dt: [batch, heads, features], the same for all features of a head.
         A: [heads, features, states], the same for all of a head.
-        B, C: [batch, groups, states].
-        D, dt_bias: [heads, features], the same for all features of a head; or none.
+        B: [batch, groups, states].
+        C: As B.
+        D: [heads, features], the same for all features of a head; or none.
+        dt_bias: As D.
         dt_softplus: Whether dt goes through a softplus.
+        z: As hidden_states, or none.
     """
     x = present(x=hidden_states, dt=dt[..., 0], B=B, C=C, z=z)
     per_head = {"D": D, "dt_bias": dt_bias}

@@ -58,9 +58,9 @@ class Delta:
         """The output and the next memory."""
         q, k = (normed(x[name]) if self.normed else x[name] for name in ("q", "k"))
         q = q * q.shape[-1] ** -0.5
-        heads, shared = x["v"].shape[1], k.shape[1]
+        heads, shared = int(x["v"].shape[1]), int(k.shape[1])
         if heads != shared:
-            owner = np.arange(heads) // (heads // shared)
+            owner = [head // (heads // shared) for head in range(heads)]
             q, k = q[:, owner], k[:, owner]
         return (kda if self.by_key else gated_delta_rule)({**x, "q": q, "k": k}, memory)
 

@@ -28,8 +28,8 @@ class Seam:
         ours: What stands in for it, with the same arguments.
         step: The cell of stepnet that it is, for people.
         runs: Whether a call, by its arguments, is run by ours; others are left to transformers.
-        sizes: The tensors of the call that `check` makes, each as name:axes with a letter for each axis. Along
-            one with a capital letter all numbers are the same.
+        sizes: The tensors of the call that `check` makes, each as name:axes with a letter for each axis.
+            Along one with a capital letter all numbers are the same.
         options: Other arguments of that call.
     """
 
@@ -41,7 +41,7 @@ class Seam:
 
 
 def per_head(state: Any, hidden_states: Any, dt: Any, A: Any, *rest: Any, **named: Any) -> bool:
-    """Whether a step of Mamba-2 has one number per head, as its cell has, where kernels take one per feature."""
+    """Whether a step of Mamba-2 has one number per head, as its cell does: kernels take one per feature."""
     D = rest[2] if len(rest) > 2 else named.get("D")
     bias = rest[3] if len(rest) > 3 else named.get("dt_bias")
     return selective.is_per_head(dt, A, D, bias)

@@ -63,7 +63,9 @@ class Layer:
 
     def parameters(self, module: Any) -> dict[str, Any]:
         """The tensors of the step's parameters, without those that the layer does not have."""
-        named = {name: functools.reduce(getattr, path.split("."), module) for name, path in self.names.items()}
+        named = {
+            name: functools.reduce(getattr, path.split("."), module) for name, path in self.names.items()
+        }
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
@@ -83,20 +85,33 @@ LAYERS = {
             "out_proj": "out_proj.weight",
             "out_bias": "out_proj.bias",
         },
-        {**dict.fromkeys(("in_proj", "x_proj", "dt_proj", "out_proj"), torch.nn.Linear), "conv1d": torch.nn.Conv1d},
-        {"hidden_size": 6, "intermediate_size": 8, "state_size": 3, "time_step_rank": 2, "num_hidden_layers": 1},
+        {
+            **dict.fromkeys(("in_proj", "x_proj", "dt_proj", "out_proj"), torch.nn.Linear),
+            "conv1d": torch.nn.Conv1d,
+        },
+        {
+            "hidden_size": 6,
+            "intermediate_size": 8,
+            "state_size": 3,
+            "time_step_rank": 2,
+            "num_hidden_layers": 1,
+        },
     )
 }
 
 
 @functools.lru_cache(64)
-def program_of(layer: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], memories: Any, dtype: str) -> NetProgram:
+def program_of(
+    layer: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], memories: Any, dtype: str
+) -> NetProgram:
     """The program of one step of a layer of these sizes."""
     params = {name: np.zeros(shape, dtype) for name, shape in shapes}
     x = Spec((params["in_proj"].shape[1],), dtype)
     memory = tuple(Spec(shape, dtype) for shape in memories)
     rnn = RNN(LAYERS[layer].step, params, memory=memory, inputs=x)
-    return NetProgram(LayerPrograms(rnn).read(np.zeros((0, 0, *x.shape), dtype), None, None, None, False).program.net)
+    return NetProgram(
+        LayerPrograms(rnn).read(np.zeros((0, 0, *x.shape), dtype), None, None, None, False).program.net
+    )
 
 
 class Token:
@@ -186,7 +201,9 @@ def token_of(layer: str, module: Any, x: Any, cache: Any) -> Any:
     states = cache.get_conv_state(index, state_idx=0), cache.get_recurrent_state(index, state_idx=0)
     if any(state is None for state in states) or cache.is_recording_past(index):
         return None
-    kept: Token | None = module.__dict__.pop(KEPT, None)  # for this call alone, where several threads generate
+    kept: Token | None = module.__dict__.pop(
+        KEPT, None
+    )  # for this call alone, where several threads generate
     if kept is None or not kept.follows(states) or x.dtype != kept.dtype:
         if LAYERS[layer].refusal(module) is not None or not fits_step(LAYERS[layer], module, x, states):
             return None
