@@ -67,7 +67,7 @@ class Family:
     """A family of models. name: of its classes, before Config and ForCausalLM. layers: how many have seams.
 
     seams: of one of the layers. masks: those that its models take. words: how many generate draws; 0 for
-    models that cannot, as they are.
+    models that cannot, as they are. whole: whether a token is one step of a layer.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Family:
     masks: tuple[str, ...] = tuple(MASKS)
     model: str = ""
     words: int = 6
+    whole: bool = False
 
     def made(self, dtype: Any) -> Any:
         """A model of this family, of random numbers."""
@@ -102,7 +103,7 @@ SCAN = ("mamba_selective_scan", "mamba_selective_state_update")
 CHUNK = ("mamba2_chunk_scan", "mamba2_selective_state_update")
 DELTA = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 FAMILIES = {
-    "mamba": Family("Mamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}),
+    "mamba": Family("Mamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}, whole=True),
     "falcon_mamba": Family("FalconMamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}),
     "jamba": Family(
         "Jamba",
@@ -142,6 +143,7 @@ FAMILIES = {
             "chunk_size": 4,
             "intermediate_size": 32,
         },
+        whole=True,
     ),
     "zamba2": Family(
         "Zamba2",
@@ -349,7 +351,11 @@ def generate(family: Family) -> None:
     options |= {"output_logits": True, "return_dict_in_generate": True}
     for mask in [name for name in ("none", "left") if name in family.masks and family.words]:
         given = {"attention_mask": masked(mask)} if mask != "none" else {}
-        x, y = (model.generate(words(), **given, **options) for model in (ours, theirs))
+        with counted() as seen:
+            x, y = (model.generate(words(), **given, **options) for model in (ours, theirs))
+        assert len(seen) == (family.layers * (family.words - 1) if family.whole else 0), (
+            "tokens of whole layers"
+        )
         assert torch.equal(x.sequences, y.sequences), f"other words under the mask {mask}"
         for step, (a, b) in enumerate(zip(x.logits, y.logits, strict=True)):
             compare(a, b, "float32", f"the logits of word {step} under the mask {mask}")

@@ -122,6 +122,43 @@ def mamba_layer(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     return linear(y * silu(both[:, channels:]), params["out_proj"], params.get("out_bias")), (window, h)
 
 
+@dataclass(frozen=True)
+class Mamba2Layer:
+    """A whole layer of Mamba-2: projections, convolution, state space, and the norm of the gated output.
+
+    groups: how many of heads share B and C. size, eps: over how many features the norm is, and what it adds
+    to their mean square.
+    """
+
+    groups: int
+    size: int
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output [rows, features] and the next memory: the last inputs of the convolution
+        [rows, channels, kernel], and h [rows, heads, features, states].
+        """
+        window, h = memory
+        heads, features, states = h.shape[1:]
+        inner, shared = heads * features, self.groups * states
+        parts = linear(x, params["in_proj"], params.get("in_bias"))
+        gate, u, dt = parts[:, :inner], parts[:, inner:-heads], parts[:, -heads:]
+        window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
+        u = (window * params["conv"][:, 0]).sum(-1)
+        u = silu(u + params["conv_bias"] if "conv_bias" in params else u)
+        inputs = {
+            "x": u[:, :inner].reshape(-1, heads, features),
+            "dt": softplus(dt + params["dt_bias"]),
+            "B": u[:, inner : inner + shared].reshape(-1, self.groups, states),
+            "C": u[:, inner + shared :].reshape(-1, self.groups, states),
+        }
+        y, h = mamba2(inputs, h, {"A": -np.exp(params["A_log"]), "D": params["D"]})
+        y = (y.reshape(-1, inner) * silu(gate)).reshape(-1, inner // self.size, self.size)
+        y = y / np.sqrt((y * y).mean(-1, keepdims=True) + self.eps)
+        y = y.reshape(-1, inner) * params["norm"]
+        return linear(y, params["out_proj"], params.get("out_bias")), (window, h)
+
+
 def linear(x: Any, weight: Any, bias: Any) -> Any:
     """What `torch.nn.Linear` gives."""
     y = x @ weight.T

@@ -24,8 +24,8 @@ from stepnet.rnn.recurrence import RNN
 from stepnet.torch.checks import DTYPES
 from stepnet.torch.function import call_in, is_transformed, tensor_of, view_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.scan import ENGINE
-from stepnet.torch.seams.steps import mamba_layer
+from stepnet.torch.seams.scan import ENGINE, Step
+from stepnet.torch.seams.steps import Mamba2Layer, mamba_layer
 from stepnet.torch.sequences import dense_batch
 from stepnet.trace.step import Spec
 
@@ -39,16 +39,16 @@ class Layer:
     """A layer whose tokens are one step.
 
     Attributes:
-        step: The step of its input [rows, features], with the convolution's last inputs and the state as
-            memory.
+        step: The step of a layer, by what it is made of: from its input [rows, features], with the
+            convolution's last inputs and the state as memory.
         names: The parameters of the step, each with where the layer has it.
-        parts: The layers of torch.nn that it is made of, by name.
+        parts: The classes of the layers that it is made of, by name.
         config: The sizes of a small one, for `check`.
     """
 
-    step: Callable[[Any, Any, Any], Any]
+    step: Callable[[Any], Step]
     names: dict[str, str]
-    parts: dict[str, Any]
+    parts: dict[str, str]
     config: dict[str, int]
 
     def refusal(self, module: Any) -> str | None:
@@ -57,7 +57,7 @@ class Layer:
             return f"its activation is {module.activation}"
         for name, kind in self.parts.items():
             part = getattr(module, name)
-            if type(part) is not kind or part._forward_hooks or part._forward_pre_hooks:
+            if type(part).__name__ != kind or part._forward_hooks or part._forward_pre_hooks:
                 return f"{name} is {type(part).__name__} with hooks or changes of its own"
         return None
 
@@ -69,26 +69,22 @@ class Layer:
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
+SHARED = {
+    "in_proj": "in_proj.weight",
+    "in_bias": "in_proj.bias",
+    "conv": "conv1d.weight",
+    "conv_bias": "conv1d.bias",
+    "A_log": "A_log",
+    "D": "D",
+    "out_proj": "out_proj.weight",
+    "out_bias": "out_proj.bias",
+}
+PARTS = {"in_proj": "Linear", "conv1d": "Conv1d", "out_proj": "Linear"}
 LAYERS = {
     "MambaMixer": Layer(
-        mamba_layer,
-        {
-            "in_proj": "in_proj.weight",
-            "in_bias": "in_proj.bias",
-            "conv": "conv1d.weight",
-            "conv_bias": "conv1d.bias",
-            "x_proj": "x_proj.weight",
-            "dt_proj": "dt_proj.weight",
-            "dt_bias": "dt_proj.bias",
-            "A_log": "A_log",
-            "D": "D",
-            "out_proj": "out_proj.weight",
-            "out_bias": "out_proj.bias",
-        },
-        {
-            **dict.fromkeys(("in_proj", "x_proj", "dt_proj", "out_proj"), torch.nn.Linear),
-            "conv1d": torch.nn.Conv1d,
-        },
+        lambda module: mamba_layer,
+        {**SHARED, "x_proj": "x_proj.weight", "dt_proj": "dt_proj.weight", "dt_bias": "dt_proj.bias"},
+        {**PARTS, "x_proj": "Linear", "dt_proj": "Linear"},
         {
             "hidden_size": 6,
             "intermediate_size": 8,
@@ -96,19 +92,32 @@ LAYERS = {
             "time_step_rank": 2,
             "num_hidden_layers": 1,
         },
-    )
+    ),
+    "Mamba2Mixer": Layer(
+        lambda module: Mamba2Layer(module.n_groups, module.norm.group_size, module.norm.variance_epsilon),
+        {**SHARED, "dt_bias": "dt_bias", "norm": "norm.weight"},
+        {**PARTS, "norm": "MambaRMSNormGated"},
+        {
+            "hidden_size": 8,
+            "num_heads": 4,
+            "head_dim": 4,
+            "state_size": 3,
+            "n_groups": 2,
+            "num_hidden_layers": 1,
+        },
+    ),
 }
 
 
 @functools.lru_cache(64)
 def program_of(
-    layer: str, shapes: tuple[tuple[str, tuple[int, ...]], ...], memories: Any, dtype: str
+    step: Step, shapes: tuple[tuple[str, tuple[int, ...]], ...], memories: Any, dtype: str
 ) -> NetProgram:
     """The program of one step of a layer of these sizes."""
     params = {name: np.zeros(shape, dtype) for name, shape in shapes}
     x = Spec((params["in_proj"].shape[1],), dtype)
     memory = tuple(Spec(shape, dtype) for shape in memories)
-    rnn = RNN(LAYERS[layer].step, params, memory=memory, inputs=x)
+    rnn = RNN(step, params, memory=memory, inputs=x)
     return NetProgram(
         LayerPrograms(rnn).read(np.zeros((0, 0, *x.shape), dtype), None, None, None, False).program.net
     )
@@ -127,7 +136,7 @@ class Token:
         self.dtype, rows = self.tensors[0].dtype, self.shapes[0][0]
         dtype = DTYPES[self.dtype]
         self.program = program_of(
-            layer,
+            LAYERS[layer].step(module),
             tuple((name, tuple(tensor.shape)) for name, tensor in named.items()),
             tuple(shape[1:] for shape in self.shapes),
             dtype,
