@@ -46,8 +46,8 @@ def seams_of(kind: Any) -> Seams:
         if base.__name__ in REFUSED and base.__module__.startswith(PACKAGE):
             return Seams({}, {kind.__name__: REFUSED[base.__name__]})
     bases: tuple[Any, ...] = kind.__mro__
-    overridden = [base for base in bases if reads(vars(base).get("forward"))]
-    if overridden and vars(overridden[0])["forward"] is not kind.forward:
+    overridden = [base for base in bases if reads(base.__dict__.get("forward"))]
+    if overridden and overridden[0].__dict__["forward"] is not kind.forward:
         why = f"it overrides the forward of {overridden[0].__name__}, and may compute something else"
         return Seams({}, {kind.__name__: why})
     if overridden and not is_rebindable(kind.forward):
