@@ -14,6 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -486,28 +487,8 @@ def a_function_that_computes_something_else() -> None:
             model = MAMBA.made(torch.float32)
             done = stepnet.torch.accelerate(model)
             assert why in done.left["backbone.layers.0.mixer.mamba_selective_scan"], str(done)
-            kept = type(model.backbone.layers[0].mixer).forward
-            assert innermost(kept).__globals__["mamba_selective_scan"] is scan
-
-
-def generated(model: Any, **options: Any) -> Any:
-    return model.generate(words(), max_new_tokens=5, pad_token_id=0, eos_token_id=None, **options)
-
-
-@contextmanager
-def counted() -> Iterator[list[int]]:
-    """How many tokens went through a layer as one step, each as 1."""
-    own, seen = tokens.Token.__call__, list[int]()
-
-    def call(self: Any, *args: Any) -> Any:
-        seen.append(1)
-        return own(self, *args)
-
-    tokens.Token.__call__ = call
-    try:
-        yield seen
-    finally:
-        tokens.Token.__call__ = own
+            if scan is doubled:
+                assert torch.equal(logits(model), logits(MAMBA.made(torch.float32)))
 
 
 @alone
@@ -555,6 +536,22 @@ def parts_with_hooks_run_part_by_part() -> None:
     with counted() as seen:
         assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
     assert len(seen) == 4, seen
+
+
+@alone
+def graphs_hold_transformers_own_functions() -> None:
+    theirs, ours, _ = both(MAMBA, torch.float32)
+    compiled = torch.compile(ours, backend="eager")
+    compare(logits(compiled), logits(theirs), "float32", "the logits of a compiled model")
+
+
+@alone
+def threads_generate_side_by_side() -> None:
+    theirs, ours, _ = both(MAMBA, torch.float32)
+    right = generated(theirs, do_sample=False)
+    with ThreadPoolExecutor(4) as pool:
+        for words in pool.map(lambda _: generated(ours, do_sample=False), range(8)):
+            assert torch.equal(words, right)
 
 
 @alone

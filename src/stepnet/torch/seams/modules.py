@@ -133,8 +133,19 @@ def accelerated(kind: Any) -> Any:
         members["forward"] = with_lengths(rebound(kind.forward, others))
         if kind.__name__ in LAYERS and layer_difference(kind) is None:
             members["forward"] = with_tokens(kind.__name__, members["forward"])
+        members["forward"] = out_of_graphs(members["forward"], kind.forward)
     members |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind,), {**members, "__reduce_ex__": reduced, "stepnets": kind})
+
+
+def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
+    """A forward that is transformers' own in graphs of torch.compile, which looks up globals by the file."""
+
+    @functools.wraps(theirs)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return (theirs if torch.compiler.is_compiling() else ours)(self, *args, **kwargs)
+
+    return forward
 
 
 def reduced(module: Any, protocol: int) -> Any:
