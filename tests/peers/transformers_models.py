@@ -326,6 +326,26 @@ def compared(family: Family, dtype: str, masks: tuple[str, ...]) -> None:
             compare(dx[name], dy[name], dtype, f"the gradient of {name} under the mask {mask}")
 
 
+def generated(model: Any, **options: Any) -> Any:
+    return model.generate(words(), max_new_tokens=5, pad_token_id=0, eos_token_id=None, **options)
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """How many tokens went through a layer as one step, each as 1."""
+    own, seen = tokens.Token.__call__, list[int]()
+
+    def call(self: Any, *args: Any) -> Any:
+        seen.append(1)
+        return own(self, *args)
+
+    tokens.Token.__call__ = call
+    try:
+        yield seen
+    finally:
+        tokens.Token.__call__ = own
+
+
 @check
 def report(family: Family) -> None:
     _, _, done = both(family, torch.float32)
@@ -375,6 +395,7 @@ def undone(family: Family) -> None:
 
 # ---- what does not depend on the family --------------------------------------------------------------------
 
+SCAN_OF_THEIRS = modeling_mamba.mamba_selective_scan
 ALONE = dict[str, Callable[[], None]]()
 MAMBA = FAMILIES["mamba"]
 
@@ -432,11 +453,11 @@ def copies_and_files() -> None:
 @alone
 def other_models_are_as_before() -> None:
     theirs, _, _ = both(MAMBA, torch.float32)
-    before, scan = logits(theirs), modeling_mamba.mamba_selective_scan
+    before = logits(theirs)
     kind = type(theirs.backbone.layers[0].mixer)
     _, ours, _ = both(MAMBA, torch.float32)
     logits(ours)
-    assert modeling_mamba.mamba_selective_scan is scan
+    assert modeling_mamba.mamba_selective_scan is SCAN_OF_THEIRS
     assert type(theirs.backbone.layers[0].mixer) is kind is modeling_mamba.MambaMixer
     assert torch.equal(logits(theirs), before)
 
