@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from stepnet.cells.forms import arrays
+from stepnet.cells.keyed import corrected, read
 
-__all__ = ["delta_rule", "gated_delta_rule", "kda"]
+__all__ = ["delta_rule", "gated_delta_product", "gated_delta_rule", "kda"]
 
 
 def delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
@@ -83,11 +84,28 @@ def kda(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     return read(state, q), state
 
 
-def read(state: Any, q: Any) -> Any:
-    """What a query or key reads: the sum over its features, [rows, heads, value]."""
-    return (q[..., None] * state).sum(-2)
+def gated_delta_product(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
+    """The `gated_delta_rule` with several corrections in a step, one after the other.
 
+    J. Siems and others, "DeltaProduct: improving state-tracking in linear RNNs via Householder products",
+    2025 (arXiv 2502.10297).
 
-def corrected(state: Any, k: Any, v: Any, beta: Any) -> Any:
-    """The memory after a correction of what a key reads, by beta of the difference to its value."""
-    return state + k[..., None] * (beta[..., None] * (v - read(state, k)))[..., None, :]
+        S = exp(g) S        S = S + k (beta (v - k S)) for each k, v and beta        o = q S
+
+    Args:
+        x: q [rows, heads, key], k [rows, products, heads, key], v [rows, products, heads, value], g (a
+            logarithm, so negative) [rows, heads], beta [rows, products, heads].
+        memory: S [rows, heads, key, value].
+        params: None.
+
+    >>> one = np.ones((1, 1, 1))
+    >>> x = {"q": one, "k": np.ones((1, 2, 1, 1)), "v": np.array([[[[3.0]], [[5.0]]]])}
+    >>> x |= {"g": np.log([[0.5]]), "beta": np.array([[[0.5], [0.25]]])}
+    >>> gated_delta_product(x, np.full((1, 1, 1, 1), 2.0))
+    (array([[[2.75]]]), array([[[[2.75]]]]))
+    """
+    q, k, v, g, beta, state = arrays("gated_delta_product", x, memory)
+    state = np.exp(g)[..., None, None] * state
+    for place in range(k.shape[1]):
+        state = corrected(state, k[:, place], v[:, place], beta[:, place])
+    return read(state, q), state

@@ -23,9 +23,8 @@ AXES = {
     "p": "features",
     "v": "value",
     "w": "kernel",
-    "2": "two",
 }
-"""What the letters of axes stand for. Axes of a cell with the same letter have the same size."""
+"""What the letters stand for. Axes of a cell with the same letter have the same size."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,27 @@ class Form:
 FORMS = {
     "causal_convolution": Form("convolution", "c", "cl", "weight:cw bias?:c"),
     "delta_rule": Form("delta", "q:hk k:hk v:hv beta:h", "hkv"),
+    "gated_delta_product": Form("delta", "q:hk k:mhk v:mhv g:h beta:mh", "hkv"),
     "gated_delta_rule": Form("delta", "q:hk k:hk v:hv g:h beta:h", "hkv"),
+    "gla": Form("attention", "q:hk k:hk v:hv g:hk", "hkv"),
+    "hgrn2": Form("attention", "q:hk v:hv g:hk", "hkv"),
     "kda": Form("delta", "q:hk k:hk v:hv g:hk beta:h", "hkv"),
+    "linear_attention": Form("attention", "q:hk k:hk v:hv", "hkv"),
+    "lru": Form("diagonal", "d", "re:n im:n", "nu:n theta:n gamma:n B_re:dn B_im:dn C_re:nd C_im:nd D?:d"),
     "mamba": Form("state_space", "x:c dt:c B:n C:n", "cn", "A:cn D?:c"),
     "mamba2": Form("state_space", "x:hp dt:h B:gn C:gn", "hpn", "A:h D?:h"),
+    "min_gru": Form("minimal", "z:c n:c", "c"),
+    "min_lstm": Form("minimal", "f:c i:c n:c", "c"),
+    "mlstm": Form("xlstm", "q:hk k:hk v:hv i:h f:h", "C:hkv n:hk m:h"),
+    "retnet": Form("attention", "q:hk k:hk v:hv", "hkv", "g:h"),
+    "rg_lru": Form("diagonal", "x:c r:c i:c", "c", "lambda:c"),
+    "rwkv4": Form("rwkv", "k:c v:c", "num:c den:c max:c", "w:c u:c"),
+    "rwkv6": Form("rwkv", "r:hk k:hk v:hv w:hk", "hkv", "u:hk"),
+    "rwkv7": Form("rwkv", "r:hk k:hk v:hv w:hk a:hk b:hk", "hkv"),
+    "s5": Form("diagonal", "d", "re:n im:n", "A_re:n A_im:n step:n B_re:dn B_im:dn C_re:nd C_im:nd D?:d"),
+    "simple_gla": Form("attention", "q:hk k:hk v:hv g:h", "hkv"),
+    "slstm": Form("xlstm", "i:hp f:hp z:hp o:hp", "h:hp c:hp n:hp m:hp", "Ri:hpp Rf:hpp Rz:hpp Ro:hpp"),
+    "ttt_linear": Form("at_test_time", "q:hk k:hk v:hk eta:h", "W:hkk b:hk", "scale:hk shift:hk"),
 }
 
 
