@@ -35,7 +35,7 @@ def linear_attention(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]
     >>> linear_attention({"q": 2 * one, "k": one, "v": 3 * one}, 4 * one[None])
     (array([[[14.]]]), array([[[[7.]]]]))
     """
-    q, k, v, state = arrays("linear_attention", x, memory)
+    q, k, v, state = arrays("linear_attention", x, memory, params)
     state = written(state, k, v)
     return read(state, q), state
 
@@ -75,7 +75,7 @@ def simple_gla(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> simple_gla({"q": 2 * one, "k": one, "v": 3 * one, "g": np.log([[0.5]])}, 4 * one[None])
     (array([[[10.]]]), array([[[[5.]]]]))
     """
-    q, k, v, g, state = arrays("simple_gla", x, memory)
+    q, k, v, g, state = arrays("simple_gla", x, memory, params)
     state = written(np.exp(g)[..., None, None] * state, k, v)
     return read(state, q), state
 
@@ -95,7 +95,7 @@ def gla(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> gla({"q": 2 * one, "k": one, "v": 3 * one, "g": np.log([[[0.5]]])}, 4 * one[None])
     (array([[[10.]]]), array([[[[5.]]]]))
     """
-    q, k, v, g, state = arrays("gla", x, memory)
+    q, k, v, g, state = arrays("gla", x, memory, params)
     state = written(np.exp(g)[..., None] * state, k, v)
     return read(state, q), state
 
@@ -114,7 +114,7 @@ def hgrn2(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> hgrn2({"q": 2 * one, "v": 3 * one, "g": np.log([[[0.75]]])}, 4 * one[None])
     (array([[[7.5]]]), array([[[[3.75]]]]))
     """
-    q, v, g, state = arrays("hgrn2", x, memory)
+    q, v, g, state = arrays("hgrn2", x, memory, params)
     forget = np.exp(g)
     state = written(forget[..., None] * state, 1 - forget, v)
     return read(state, q), state

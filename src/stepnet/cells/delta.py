@@ -32,7 +32,7 @@ def delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> delta_rule({"q": one, "k": one, "v": 3 * one, "beta": one[0]}, np.full((1, 1, 1, 1), 2.0))
     (array([[[3.]]]), array([[[[3.]]]]))
     """
-    q, k, v, beta, state = arrays("delta_rule", x, memory)
+    q, k, v, beta, state = arrays("delta_rule", x, memory, params)
     state = corrected(state, k, v, beta)
     return read(state, q), state
 
@@ -56,7 +56,7 @@ def gated_delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]
     >>> gated_delta_rule(x, np.full((1, 1, 1, 1), 2.0))
     (array([[[2.]]]), array([[[[2.]]]]))
     """
-    q, k, v, g, beta, state = arrays("gated_delta_rule", x, memory)
+    q, k, v, g, beta, state = arrays("gated_delta_rule", x, memory, params)
     state = corrected(np.exp(g)[..., None, None] * state, k, v, beta)
     return read(state, q), state
 
@@ -79,7 +79,7 @@ def kda(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> kda(x, np.full((1, 1, 1, 1), 2.0))
     (array([[[2.]]]), array([[[[2.]]]]))
     """
-    q, k, v, g, beta, state = arrays("kda", x, memory)
+    q, k, v, g, beta, state = arrays("kda", x, memory, params)
     state = corrected(np.exp(g)[..., None] * state, k, v, beta)
     return read(state, q), state
 
@@ -104,7 +104,7 @@ def gated_delta_product(x: Any, memory: Any, params: Any = None) -> tuple[Any, A
     >>> gated_delta_product(x, np.full((1, 1, 1, 1), 2.0))
     (array([[[2.75]]]), array([[[[2.75]]]]))
     """
-    q, k, v, g, beta, state = arrays("gated_delta_product", x, memory)
+    q, k, v, g, beta, state = arrays("gated_delta_product", x, memory, params)
     state = np.exp(g)[..., None, None] * state
     for place in range(k.shape[1]):
         state = corrected(state, k[:, place], v[:, place], beta[:, place])

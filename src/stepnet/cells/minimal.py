@@ -22,7 +22,7 @@ def min_gru(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> min_gru({"z": np.zeros((1, 1)), "n": np.array([[3.0]])}, np.array([[1.0]]))
     (array([[2.]]), array([[2.]]))
     """
-    z, n, h = arrays("min_gru", x, memory)
+    z, n, h = arrays("min_gru", x, memory, params)
     h = h + sigmoid(z) * (n - h)
     return h, h
 
@@ -42,7 +42,7 @@ def min_lstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> min_lstm({"f": zeros, "i": zeros, "n": np.array([[3.0]])}, np.array([[1.0]]))
     (array([[2.]]), array([[2.]]))
     """
-    f, i, n, h = arrays("min_lstm", x, memory)
+    f, i, n, h = arrays("min_lstm", x, memory, params)
     forget, new = sigmoid(f), sigmoid(i)
     h = (forget * h + new * n) / (forget + new)
     return h, h

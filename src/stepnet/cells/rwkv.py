@@ -9,6 +9,9 @@ from stepnet.cells.keyed import read, written
 
 __all__ = ["rwkv4", "rwkv6", "rwkv7"]
 
+# Of a traced value it gives a traced one, which NumPy's stubs do not know.
+where: Any = np.where
+
 
 def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """RWKV-4: a mean of all values, weighted by exp of their keys and of a decay of each channel.
@@ -18,12 +21,12 @@ def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
         o = (num + exp(u + k) v) / (den + exp(u + k))
         num = exp(w) num + exp(k) v        den = exp(w) den + exp(k)
 
-    num and den are kept divided by exp(max), the largest exponent so far, so that nothing overflows.
+    num and den are kept divided by exp(max), the largest exponent so far, so that nothing overflows. Where
+    den is 0 there is none, so a sequence starts with zeros.
 
     Args:
         x: k, v [rows, channels].
-        memory: num, den, max [rows, channels]. Zeros start a sequence whose keys are above -80; for any keys
-            max starts at -1e38.
+        memory: num, den, max [rows, channels].
         params: w (the logarithm of the decay, negative) and u [channels].
 
     >>> zero = np.zeros((1, 1))
@@ -39,6 +42,7 @@ def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 def mean(before: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, Any, Any]:
     """Both sums with exp(exponent) added, weighted by v and not, divided by exp(max), and that new max."""
+    before = where(den == 0, exponent, before)
     most = np.maximum(before, exponent)
     old, new = np.exp(before - most), np.exp(exponent - most)
     return old * num + new * v, old * den + new, most
@@ -84,6 +88,6 @@ def rwkv7(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> rwkv7(x, 4 * one[None])
     (array([[[4.]]]), array([[[[4.]]]]))
     """
-    r, k, v, w, a, b, state = arrays("rwkv7", x, memory)
+    r, k, v, w, a, b, state = arrays("rwkv7", x, memory, params)
     state = written(written(np.exp(w)[..., None] * state, b, read(state, a)), k, v)
     return read(state, r), state

@@ -13,6 +13,9 @@ from stepnet.trace.functions import sigmoid, softplus
 
 __all__ = ["mlstm", "slstm"]
 
+# Of a traced value it gives a traced one, which NumPy's stubs do not know.
+where: Any = np.where
+
 
 def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     """The mLSTM: a memory of keys and values with exponential gates, normalised by the sum of its keys.
@@ -36,17 +39,16 @@ def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> output.tolist(), after["C"].tolist(), after["n"].tolist(), after["m"].tolist()
     ([[[3.5]]], [[[[7.0]]]], [[[2.0]]], [[0.0]])
     """
-    q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory)
-    forget, new, most = gates(i, f, before)
+    q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory, params)
+    forget, new, most = gates(i, before - softplus(-f))
     cell = written(forget[..., None, None] * cell, new[..., None] * k, v)
     norm = forget[..., None] * norm + new[..., None] * k
     over = np.maximum(np.abs((q * norm).sum(-1)), np.exp(-most))
     return read(cell, q) / over[..., None], {"C": cell, "n": norm, "m": most}
 
 
-def gates(i: Any, f: Any, before: Any) -> tuple[Any, Any, Any]:
-    """The gates sigmoid(f) and exp(i) divided by exp of the largest exponent so far, and that exponent."""
-    kept = before - softplus(-f)
+def gates(i: Any, kept: Any) -> tuple[Any, Any, Any]:
+    """exp(kept) and exp(i), both divided by exp of the larger exponent, and that exponent."""
     most = np.maximum(kept, i)
     return np.exp(kept - most), np.exp(i - most), most
 
@@ -58,8 +60,8 @@ def slstm(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
         c = sigmoid(f) c + exp(i) tanh(z)        n = sigmoid(f) n + exp(i)        h = sigmoid(o) c / n
 
-    c and n are kept divided by exp(m), the largest exponent so far. To each of i, f, z and o comes h R, with
-    the R of that gate.
+    c and n are kept divided by exp(m), the largest exponent so far; where n is 0 there is none. To each of i,
+    f, z and o comes h R, with the R of that gate.
 
     Args:
         x: i, f, z and o (what the inputs give, with biases) [rows, heads, features].
@@ -75,7 +77,7 @@ def slstm(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """
     i, f, z, o, h, c, n, m, Ri, Rf, Rz, Ro = arrays("slstm", x, memory, params)
     i, f, z, o = (gate + np.einsum("rhp,hpq->rhq", h, R) for gate, R in ((i, Ri), (f, Rf), (z, Rz), (o, Ro)))
-    forget, new, m = gates(i, f, m)
+    forget, new, m = gates(i, where(n == 0, i, m - softplus(-f)))
     c = forget * c + new * np.tanh(z)
     n = forget * n + new
     h = sigmoid(o) * (c / n)
