@@ -91,7 +91,7 @@ def by_hand(cell: str, x: Any, memory: Any, length: int) -> tuple[list[Any], Any
 
 @pytest.mark.parametrize("cell", FORMS)
 def test_ragged_sequences_are_the_step_on_plain_arrays(cell: str):
-    rows, dtype = len(LENGTHS), "float32"
+    rows, dtype = len(LENGTHS), "float64"
     x, initial = cell_cases.inputs(cell, rows, max(LENGTHS)), cell_cases.initial(cell, rows)
     ragged = transform(lambda one: sn.Ragged.from_padded(one.astype(dtype), LENGTHS), x)
     output, final = recurrence(cell, dtype)(ragged, initial=cast_to(dtype, initial), engine="llvm")
