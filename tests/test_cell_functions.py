@@ -295,6 +295,7 @@ def test_memory_of_wrong_sizes(cell: str, sizes: Any, message: str):
 
 
 def test_cells_are_found_in_the_families_of_their_rows():
+    assert set(FORMS) <= set(sn.cells.__all__)
     for name, form in FORMS.items():
         assert getattr(sn.cells, name).__module__ == f"stepnet.cells.{form.family}"
     with pytest.raises(AttributeError, match=r"module 'stepnet\.cells' has no attribute 'mambo'"):
