@@ -6,11 +6,12 @@ import numpy as np
 
 from stepnet.cells.forms import FORMS, axes_of
 
-SIZES = {"c": 5, "d": 6, "g": 2, "h": 4, "k": 3, "l": 2, "m": 2, "n": 3, "p": 2, "v": 5, "w": 3, "2": 2}
-DECAYS = {"g", "A"}
-POSITIVE = {"dt"}
-FRACTIONS = {"beta"}
+SIZES = {"c": 5, "d": 6, "g": 2, "h": 4, "k": 3, "l": 2, "m": 2, "n": 3, "p": 2, "v": 5, "w": 3}
+DECAYS = {"g", "w", "A", "A_re"}
+POSITIVE = {"dt", "den"}
+FRACTIONS = {"beta", "eta"}
 UNIT = {"k"}
+LARGE = {"n"}
 
 
 def numbers(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -21,6 +22,8 @@ def numbers(random: np.random.Generator, name: str, shape: tuple[int, ...]) -> n
         return random.uniform(0.05, 1.5, shape)
     if name in FRACTIONS:
         return random.uniform(0.1, 0.9, shape)
+    if name in LARGE:
+        return random.uniform(1, 2.5, shape)
     values = random.normal(size=shape) * 0.6
     return values / np.linalg.norm(values, axis=-1, keepdims=True) if name in UNIT else values
 

@@ -62,6 +62,11 @@ def test_every_family_of_cells_is_in_the_reference():
     assert shown == {"gated", "forms", *(form.family for form in sn.cells.FORMS.values())}
 
 
+def test_every_cell_is_in_the_table_of_the_guide():
+    rows = re.findall(r"^\| `(\w+)` \|", section("cells.md", "All cells"), flags=re.MULTILINE)
+    assert sorted(rows) == sorted(sn.cells.FORMS)
+
+
 def test_every_function_for_steps_is_in_the_reference():
     page = (DOCS / "reference" / "functions.md").read_text("utf-8")
     (listed,) = re.findall(r"^::: stepnet\.trace\.functions$.*?members: \[(.*?)\]", page, flags=re.M | re.S)

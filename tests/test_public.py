@@ -22,9 +22,10 @@ NAMES = {
     """,
     "stepnet.rnn.builder": "add_two create_rnn_op foreach matmul",
     "stepnet.cells": """
-        CELLS Cell FORMS Form causal_convolution cell delta_rule gated_delta_rule gru gru_reset_before kda
-        lstm lstm_peephole lstm_projection mamba mamba2 memory minimal_gated_unit rnn simple_rnn
-        simple_rnn_relu
+        CELLS Cell FORMS Form causal_convolution cell delta_rule gated_delta_product gated_delta_rule gla
+        gru gru_reset_before hgrn2 kda linear_attention lru lstm lstm_peephole lstm_projection mamba mamba2
+        memory min_gru min_lstm minimal_gated_unit mlstm retnet rg_lru rnn rwkv4 rwkv6 rwkv7 s5 simple_gla
+        simple_rnn simple_rnn_relu slstm ttt_linear
     """,
     "stepnet.layout": """
         Conversion Record Semantics Sizes Weights convert find from_torch layers record records verify

@@ -25,9 +25,15 @@ from stepnet.cells.gated import (
 )
 
 if TYPE_CHECKING:
+    from stepnet.cells.at_test_time import ttt_linear
+    from stepnet.cells.attention import gla, hgrn2, linear_attention, retnet, simple_gla
     from stepnet.cells.convolution import causal_convolution
-    from stepnet.cells.delta import delta_rule, gated_delta_rule, kda
+    from stepnet.cells.delta import delta_rule, gated_delta_product, gated_delta_rule, kda
+    from stepnet.cells.diagonal import lru, rg_lru, s5
+    from stepnet.cells.minimal import min_gru, min_lstm
+    from stepnet.cells.rwkv import rwkv4, rwkv6, rwkv7
     from stepnet.cells.state_space import mamba, mamba2
+    from stepnet.cells.xlstm import mlstm, slstm
 
 __all__ = [
     "CELLS",
@@ -37,20 +43,37 @@ __all__ = [
     "causal_convolution",
     "cell",
     "delta_rule",
+    "gated_delta_product",
     "gated_delta_rule",
+    "gla",
     "gru",
     "gru_reset_before",
+    "hgrn2",
     "kda",
+    "linear_attention",
+    "lru",
     "lstm",
     "lstm_peephole",
     "lstm_projection",
     "mamba",
     "mamba2",
     "memory",
+    "min_gru",
+    "min_lstm",
     "minimal_gated_unit",
+    "mlstm",
+    "retnet",
+    "rg_lru",
     "rnn",
+    "rwkv4",
+    "rwkv6",
+    "rwkv7",
+    "s5",
+    "simple_gla",
     "simple_rnn",
     "simple_rnn_relu",
+    "slstm",
+    "ttt_linear",
 ]
 
 

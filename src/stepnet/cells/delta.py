@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from stepnet.cells.forms import arrays
+from stepnet.cells.keyed import corrected, read
 
-__all__ = ["delta_rule", "gated_delta_rule", "kda"]
+__all__ = ["delta_rule", "gated_delta_product", "gated_delta_rule", "kda"]
 
 
 def delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
@@ -31,7 +32,7 @@ def delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> delta_rule({"q": one, "k": one, "v": 3 * one, "beta": one[0]}, np.full((1, 1, 1, 1), 2.0))
     (array([[[3.]]]), array([[[[3.]]]]))
     """
-    q, k, v, beta, state = arrays("delta_rule", x, memory)
+    q, k, v, beta, state = arrays("delta_rule", x, memory, params)
     state = corrected(state, k, v, beta)
     return read(state, q), state
 
@@ -55,7 +56,7 @@ def gated_delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]
     >>> gated_delta_rule(x, np.full((1, 1, 1, 1), 2.0))
     (array([[[2.]]]), array([[[[2.]]]]))
     """
-    q, k, v, g, beta, state = arrays("gated_delta_rule", x, memory)
+    q, k, v, g, beta, state = arrays("gated_delta_rule", x, memory, params)
     state = corrected(np.exp(g)[..., None, None] * state, k, v, beta)
     return read(state, q), state
 
@@ -78,16 +79,33 @@ def kda(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> kda(x, np.full((1, 1, 1, 1), 2.0))
     (array([[[2.]]]), array([[[[2.]]]]))
     """
-    q, k, v, g, beta, state = arrays("kda", x, memory)
+    q, k, v, g, beta, state = arrays("kda", x, memory, params)
     state = corrected(np.exp(g)[..., None] * state, k, v, beta)
     return read(state, q), state
 
 
-def read(state: Any, q: Any) -> Any:
-    """What a query or key reads: the sum over its features, [rows, heads, value]."""
-    return (q[..., None] * state).sum(-2)
+def gated_delta_product(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
+    """The `gated_delta_rule` with several corrections in a step, one after the other.
 
+    J. Siems and others, "DeltaProduct: improving state-tracking in linear RNNs via Householder products",
+    2025 (arXiv 2502.10297).
 
-def corrected(state: Any, k: Any, v: Any, beta: Any) -> Any:
-    """The memory after a correction of what a key reads, by beta of the difference to its value."""
-    return state + k[..., None] * (beta[..., None] * (v - read(state, k)))[..., None, :]
+        S = exp(g) S        S = S + k (beta (v - k S)) for each k, v and beta        o = q S
+
+    Args:
+        x: q [rows, heads, key], k [rows, products, heads, key], v [rows, products, heads, value], g (a
+            logarithm, so negative) [rows, heads], beta [rows, products, heads].
+        memory: S [rows, heads, key, value].
+        params: None.
+
+    >>> one = np.ones((1, 1, 1))
+    >>> x = {"q": one, "k": np.ones((1, 2, 1, 1)), "v": np.array([[[[3.0]], [[5.0]]]])}
+    >>> x |= {"g": np.log([[0.5]]), "beta": np.array([[[0.5], [0.25]]])}
+    >>> gated_delta_product(x, np.full((1, 1, 1, 1), 2.0))
+    (array([[[2.75]]]), array([[[[2.75]]]]))
+    """
+    q, k, v, g, beta, state = arrays("gated_delta_product", x, memory, params)
+    state = np.exp(g)[..., None, None] * state
+    for place in range(k.shape[1]):
+        state = corrected(state, k[:, place], v[:, place], beta[:, place])
+    return read(state, q), state

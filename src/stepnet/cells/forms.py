@@ -10,8 +10,9 @@ from stepnet.values.arguments import array_of, is_one_of, kind, shown, whole
 
 __all__ = ["FORMS", "Form", "arrays", "memory"]
 
+ROWS = "r"
 AXES = {
-    "r": "rows",
+    ROWS: "rows",
     "c": "channels",
     "d": "inputs",
     "g": "groups",
@@ -23,9 +24,8 @@ AXES = {
     "p": "features",
     "v": "value",
     "w": "kernel",
-    "2": "two",
 }
-"""What the letters of axes stand for. Axes of a cell with the same letter have the same size."""
+"""What the letters stand for. Axes of a cell with the same letter have the same size."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,27 @@ class Form:
 FORMS = {
     "causal_convolution": Form("convolution", "c", "cl", "weight:cw bias?:c"),
     "delta_rule": Form("delta", "q:hk k:hk v:hv beta:h", "hkv"),
+    "gated_delta_product": Form("delta", "q:hk k:mhk v:mhv g:h beta:mh", "hkv"),
     "gated_delta_rule": Form("delta", "q:hk k:hk v:hv g:h beta:h", "hkv"),
+    "gla": Form("attention", "q:hk k:hk v:hv g:hk", "hkv"),
+    "hgrn2": Form("attention", "q:hk v:hv g:hk", "hkv"),
     "kda": Form("delta", "q:hk k:hk v:hv g:hk beta:h", "hkv"),
+    "linear_attention": Form("attention", "q:hk k:hk v:hv", "hkv"),
+    "lru": Form("diagonal", "d", "re:n im:n", "nu:n theta:n gamma:n B_re:dn B_im:dn C_re:nd C_im:nd D?:d"),
     "mamba": Form("state_space", "x:c dt:c B:n C:n", "cn", "A:cn D?:c"),
     "mamba2": Form("state_space", "x:hp dt:h B:gn C:gn", "hpn", "A:h D?:h"),
+    "min_gru": Form("minimal", "z:c n:c", "c"),
+    "min_lstm": Form("minimal", "f:c i:c n:c", "c"),
+    "mlstm": Form("xlstm", "q:hk k:hk v:hv i:h f:h", "C:hkv n:hk m:h"),
+    "retnet": Form("attention", "q:hk k:hk v:hv", "hkv", "g:h"),
+    "rg_lru": Form("diagonal", "x:c r:c i:c", "c", "lambda:c"),
+    "rwkv4": Form("rwkv", "k:c v:c", "num:c den:c max:c", "w:c u:c"),
+    "rwkv6": Form("rwkv", "r:hk k:hk v:hv w:hk", "hkv", "u:hk"),
+    "rwkv7": Form("rwkv", "r:hk k:hk v:hv w:hk a:hk b:hk", "hkv"),
+    "s5": Form("diagonal", "d", "re:n im:n", "A_re:n A_im:n step:n B_re:dn B_im:dn C_re:nd C_im:nd D?:d"),
+    "simple_gla": Form("attention", "q:hk k:hk v:hv g:h", "hkv"),
+    "slstm": Form("xlstm", "i:hp f:hp z:hp o:hp", "h:hp c:hp n:hp m:hp", "Ri:hpp Rf:hpp Rz:hpp Ro:hpp"),
+    "ttt_linear": Form("at_test_time", "q:hk k:hk v:hk eta:h", "W:hkk b:hk", "scale:hk shift:hk"),
 }
 
 
@@ -77,49 +94,77 @@ def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
     >>> x = {name: np.ones(shape) for name, shape in shapes.items()}
     >>> arrays("delta_rule", x, np.zeros((1, 2, 3, 4)))
     Traceback (most recent call last):
-    stepnet.errors.InputError: beta of delta_rule has 3 heads where others have 2: its axes are rows, heads
+    stepnet.errors.InputError: beta of delta_rule has 3 heads where q has 2: the axes of beta are rows, heads
     """
-    form, sizes, values = FORMS[cell], dict[str, int](), list[Any]()
+    form, sizes, values = FORMS[cell], dict[str, tuple[int, str]](), list[Any]()
     for what, given, text in (
         ("input", x, form.inputs),
         ("memory", memory, form.memory),
         ("parameter", params, form.parameters),
     ):
+        check_names(cell, what, given, text)
         for name, letters in axes_of(text).items():
             value = named(cell, what, given, name, text) if name else given
             if value is not None:
-                title = f"{name.removesuffix('?') or f'the {what}'} of {cell}"
-                check_axes(title, value, "" if what == "parameter" else "r", letters, sizes)
+                axes = letters if what == "parameter" else ROWS + letters
+                check_axes(cell, name.removesuffix("?") or f"the {what}", value, axes, sizes)
             values.append(value)
     return values
 
 
+def check_names(cell: str, what: str, given: Any, text: str) -> None:
+    """Raises `InputError` for an array of a name that the cell does not have."""
+    names = axes_of(text)
+    if "" in names:
+        return
+    unknown = set(by_name(given)) - {name.removesuffix("?") for name in names}
+    if unknown or (given is not None and not names and not isinstance(given, Mapping)):
+        takes = f"a dict of {listed(text)}" if names else "none"
+        wrong = shown(min(unknown)) if unknown else kind(given)
+        raise InputError(f"{cell} was given {wrong} as {what}: it takes {takes}")
+
+
 def named(cell: str, what: str, given: Any, name: str, text: str) -> Any:
     """The array of a name, or None for one that may be left out; raises `InputError` where there is none."""
-    values: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
-    plain = name.removesuffix("?")
+    values, plain = by_name(given), name.removesuffix("?")
     if plain in values:
         return values[plain]
     if plain != name and (given is None or isinstance(given, Mapping)):
         return None
-    names = ", ".join(axes_of(text)).replace("?", " (optional)")
-    there = ", ".join(map(str, values)) or kind(given)
-    raise InputError(f"{cell} has no {what} {plain}: it takes a dict of {names}, not {there}")
+    there = ", ".join(values) or kind(given)
+    raise InputError(f"{cell} has no {what} {plain}: it takes a dict of {listed(text)}, not {there}")
 
 
-def check_axes(title: str, value: Any, lead: str, letters: str, sizes: dict[str, int]) -> None:
+def by_name(given: Any) -> Mapping[str, Any]:
+    """What is given by name; nothing where that is no dict. Names are text, whatever they were."""
+    if not isinstance(given, Mapping):
+        return {}
+    values = cast("Mapping[Any, Any]", given)
+    return {str(name): value for name, value in values.items()}
+
+
+def listed(text: str) -> str:
+    """The names of a column of `FORMS`, as in "A, D (optional)"."""
+    return ", ".join(axes_of(text)).replace("?", " (optional)")
+
+
+def check_axes(cell: str, name: str, value: Any, axes: str, sizes: dict[str, tuple[int, str]]) -> None:
     """Raises `InputError` unless an array has the axes of the letters, in the sizes that other arrays have.
 
-    lead: "r" for an array with rows. sizes: those known; the array's own are added.
+    sizes: those known, each with the array that it is from; those of this array are added.
     """
-    shape = value.shape if isinstance(value, Traced) else array_of(value, title).shape
-    words = [AXES[letter] for letter in lead + letters]
+    shape = value.shape if isinstance(value, Traced) else array_of(value, f"{name} of {cell}").shape
+    words = [AXES[letter] for letter in axes]
     if len(shape) != len(words):
-        raise InputError(f"{title} has the {len(words)} axes {', '.join(words)}, and is {shown(value)}")
-    for letter, size in zip(letters, shape[len(lead) :], strict=True):
-        if (known := sizes.setdefault(letter, size)) != size:
-            differ = f"{title} has {size} {AXES[letter]} where others have {known}"
-            raise InputError(f"{differ}: its axes are {', '.join(words)}")
+        given = f"{len(shape)} axes, {shown(value)}"
+        raise InputError(f"{name} of {cell} has the axes {', '.join(words)}, and given are {given}")
+    for letter, size in zip(axes, shape, strict=True):
+        if letter == ROWS:
+            continue
+        known, first = sizes.setdefault(letter, (size, name))
+        if known != size:
+            differ = f"{name} of {cell} has {size} {AXES[letter]} where {first} has {known}"
+            raise InputError(f"{differ}: the axes of {name} are {', '.join(words)}")
 
 
 def memory(cell: str, **sizes: int) -> Any:

@@ -1,0 +1,48 @@
+"""Gated cells whose gates do not read the memory, so that all steps of a sequence are known at once."""
+
+from typing import Any
+
+from stepnet.cells.forms import arrays
+from stepnet.trace.functions import sigmoid
+
+__all__ = ["min_gru", "min_lstm"]
+
+
+def min_gru(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
+    """The minimal GRU: h = (1 - z) h + z n, with z = sigmoid(x's z).
+
+    L. Feng and others, "Were RNNs all we needed?", 2024 (arXiv 2410.01201).
+
+    Args:
+        x: z (ahead of its sigmoid) and the candidate n [rows, channels].
+        memory: h [rows, channels], which is also the output.
+        params: None.
+
+    >>> import numpy as np
+    >>> min_gru({"z": np.zeros((1, 1)), "n": np.array([[3.0]])}, np.array([[1.0]]))
+    (array([[2.]]), array([[2.]]))
+    """
+    z, n, h = arrays("min_gru", x, memory, params)
+    h = h + sigmoid(z) * (n - h)
+    return h, h
+
+
+def min_lstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
+    """The minimal LSTM: h = (f h + i n) / (f + i), with the sigmoids of x's f and i.
+
+    L. Feng and others, "Were RNNs all we needed?", 2024 (arXiv 2410.01201).
+
+    Args:
+        x: f, i (ahead of their sigmoids) and the candidate n [rows, channels].
+        memory: h [rows, channels], which is also the output.
+        params: None.
+
+    >>> import numpy as np
+    >>> zeros = np.zeros((1, 1))
+    >>> min_lstm({"f": zeros, "i": zeros, "n": np.array([[3.0]])}, np.array([[1.0]]))
+    (array([[2.]]), array([[2.]]))
+    """
+    f, i, n, h = arrays("min_lstm", x, memory, params)
+    forget, new = sigmoid(f), sigmoid(i)
+    h = (forget * h + new * n) / (forget + new)
+    return h, h

@@ -1,0 +1,84 @@
+"""The cells of the xLSTM: exponential gates, kept from overflow by the largest exponent so far.
+
+M. Beck and others, "xLSTM: extended long short-term memory", 2024 (arXiv 2405.04517).
+"""
+
+from typing import Any
+
+import numpy as np
+
+from stepnet.cells.forms import arrays
+from stepnet.cells.keyed import read, written
+from stepnet.trace.functions import sigmoid, softplus
+
+__all__ = ["mlstm", "slstm"]
+
+# Of a traced value it gives a traced one, which NumPy's stubs do not know.
+where: Any = np.where
+
+
+def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
+    """The mLSTM: a memory of keys and values with exponential gates, normalised by the sum of its keys.
+
+    M. Beck and others, 2024 (arXiv 2405.04517), equations 19 to 27.
+
+        C = sigmoid(f) C + exp(i) k v        n = sigmoid(f) n + exp(i) k
+        o = q C / max(|q n|, 1)
+
+    C and n are kept divided by exp(m), the largest exponent so far.
+
+    Args:
+        x: q (scaled) and k [rows, heads, key], v [rows, heads, value], i and f (ahead of exp and sigmoid)
+            [rows, heads].
+        memory: C [rows, heads, key, value], n [rows, heads, key], m [rows, heads].
+        params: None.
+
+    >>> one = np.ones((1, 1, 1))
+    >>> x = {"q": one, "k": one, "v": 3 * one, "i": 0 * one[0], "f": 100 * one[0]}
+    >>> output, after = mlstm(x, {"C": 4 * one[None], "n": one, "m": 0 * one[0]})
+    >>> output.tolist(), after["C"].tolist(), after["n"].tolist(), after["m"].tolist()
+    ([[[3.5]]], [[[[7.0]]]], [[[2.0]]], [[0.0]])
+    """
+    q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory, params)
+    forget, new, most = gates(i, before - softplus(-f))
+    cell = written(forget[..., None, None] * cell, new[..., None] * k, v)
+    norm = forget[..., None] * norm + new[..., None] * k
+    over = np.maximum(np.abs((q * norm).sum(-1)), np.exp(-most))
+    return read(cell, q) / over[..., None], {"C": cell, "n": norm, "m": most}
+
+
+def gates(i: Any, kept: Any) -> tuple[Any, Any, Any]:
+    """exp(kept) and exp(i), both divided by exp of the larger exponent, and that exponent."""
+    most = np.maximum(kept, i)
+    return np.exp(kept - most), np.exp(i - most), most
+
+
+def slstm(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+    """The sLSTM with heads: an LSTM with exponential gates and a normaliser, recurrent within each head.
+
+    M. Beck and others, 2024 (arXiv 2405.04517), equations 8 to 18.
+
+        c = sigmoid(f) c + exp(i) tanh(z)        n = sigmoid(f) n + exp(i)        h = sigmoid(o) c / n
+
+    c and n are kept divided by exp(m), the largest exponent so far; where n is 0 there is none. To each of i,
+    f, z and o comes h R, with the R of that gate.
+
+    Args:
+        x: i, f, z and o (what the inputs give, with biases) [rows, heads, features].
+        memory: h, c, n and m [rows, heads, features].
+        params: Ri, Rf, Rz and Ro [heads, features, features].
+
+    >>> one, zeros = np.ones((1, 1, 1)), np.zeros((1, 1, 1))
+    >>> x = {"i": zeros, "f": 100 * one, "z": 100 * one, "o": 100 * one}
+    >>> memory = {"h": zeros, "c": 2 * one, "n": one, "m": zeros}
+    >>> output, after = slstm(x, memory, {name: zeros for name in ("Ri", "Rf", "Rz", "Ro")})
+    >>> output.tolist(), after["c"].tolist(), after["n"].tolist()
+    ([[[1.5]]], [[[3.0]]], [[[2.0]]])
+    """
+    i, f, z, o, h, c, n, m, Ri, Rf, Rz, Ro = arrays("slstm", x, memory, params)
+    i, f, z, o = (gate + np.einsum("rhp,hpq->rhq", h, R) for gate, R in ((i, Ri), (f, Rf), (z, Rz), (o, Ro)))
+    forget, new, m = gates(i, where(n == 0, i, m - softplus(-f)))
+    c = forget * c + new * np.tanh(z)
+    n = forget * n + new
+    h = sigmoid(o) * (c / n)
+    return h, {"h": h, "c": c, "n": n, "m": m}
