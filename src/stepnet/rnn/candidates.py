@@ -22,7 +22,7 @@ import numpy as np
 from stepnet.errors import InputError
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
-from stepnet.rnn.stream import Stream
+from stepnet.rnn.streams.stream import Stream
 from stepnet.rnn.writer import check_highest
 from stepnet.trace.step import Spec
 
