@@ -11,7 +11,7 @@ Inside a step they run over its inner sequences. There `initial="zeros"` starts 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from stepnet.errors import InputError, named
 from stepnet.rnn.batch import ZEROS
@@ -21,10 +21,12 @@ from stepnet.rnn.layers import LayersRun, scopes_of
 from stepnet.rnn.merge import checked_merge, merged
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
-from stepnet.rnn.streams.layers import Layers, Leaf
-from stepnet.rnn.streams.stream import Stream
 from stepnet.values.arguments import kind, shown
 from stepnet.values.once import computed_once
+
+if TYPE_CHECKING:
+    from stepnet.rnn.streams.layers import Layers, Leaf
+    from stepnet.rnn.streams.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ class Stack:
         engine: Asked = "auto",
         *,
         begun: Any = None,
-    ) -> Stream:
+    ) -> "Stream":
         """A stream through all layers, one step at a time.
 
         The arguments are those of `RNN.stream`; `initial` and `statics` are tuples with one entry per layer.
@@ -259,6 +261,8 @@ class Stack:
         >>> [float(stream.step(np.array([1.0]))[0]) for _ in range(3)]
         [1.0, 3.0, 6.0]
         """
+        from stepnet.rnn.streams.stream import Stream  # late: not everybody has streams
+
         return Stream(streamed(self), rows, initial, statics, engine, begun)
 
     def trace_steps(
@@ -346,8 +350,10 @@ Layer = RNN | Bidirectional | Stack
 DIRECTIONS = ("forward", "backward")
 
 
-def streamed(layer: Layer) -> Leaf | Layers:
+def streamed(layer: Layer) -> "Leaf | Layers":
     """What a stream runs of a layer; raises `InputError` for one that begins at the last step."""
+    from stepnet.rnn.streams.layers import Layers, Leaf
+
     if isinstance(layer, RNN):
         return Leaf(layer)
     if isinstance(layer, Bidirectional):

@@ -89,17 +89,23 @@ def begun_step(
     else:
         x = step_inputs(rnn.as_declared(x), rows, some)
     batch = Batch.of(in_sequences(x, rows), None)
-    return step_for(rnn, batch.specs, Statics.of(statics, count).specs, capacity, engine)
+    kind = kind_for(rnn, batch.specs, Statics.of(statics, count).specs)
+    return step_for(rnn, kind, capacity, engine)
 
 
-def step_for(rnn: Declared, inputs: Any, statics: Any, capacity: int, engine: Order) -> LayerStep:
-    """The step of a layer for inputs and statics with these `Spec`s."""
+def kind_for(rnn: Declared, inputs: Any, statics: Any) -> StepKind:
+    """What the step of a layer is traced from, for inputs and statics with these `Spec`s."""
     check_inputs(rnn.inputs, inputs)
-    program = rnn.program_of(inputs, statics)
-    traced = program.traced
-    kind, memories = StepKind(traced, inputs, traced.statics), Memories(traced.memory, capacity)
-    if any(spec.levels for spec in leaves(inputs)) or any(spec.axis for spec in leaves(statics)):
+    traced = rnn.program_of(inputs, statics).traced
+    return StepKind(traced, inputs, traced.statics)
+
+
+def step_for(rnn: Declared, kind: StepKind, capacity: int, engine: Order) -> LayerStep:
+    """The step of a layer, for so many slots."""
+    memories = Memories(kind.traced.memory, capacity)
+    if any(spec.levels for spec in leaves(kind.inputs)) or any(spec.axis for spec in leaves(kind.statics)):
         return CalledStep(rnn, kind, engine, memories)
+    program = rnn.program_of(kind.inputs, kind.statics)
     return PreparedStep(kind, program.bound(engine), memories)
 
 

@@ -68,6 +68,10 @@ class Moment:
             return Moment(self.number, slots, None, self.ahead[kept], is_in_order(slots))
         return Moment.of(self.slots[kept], self.sides[kept], self.begun[kept])
 
+    def only(self, rows: Array) -> "Moment":
+        """The moment with these rows alone, in this order."""
+        return Moment.of(self.slots[rows], self.all_sides[rows], self.begun[rows])
+
     def with_rows(self, slots: Array, begun: Array) -> "Moment":
         """The moment with further rows behind the others, in these slots on the side of `number`."""
         all_slots = np.concatenate([self.slots, slots])

@@ -37,7 +37,7 @@ class StepKind:
 
 
 class Chosen(NamedTuple):
-    """The rows of a step, what runs it, and their part of the arrays. one: the input, if that is one array."""
+    """The rows of a step, what runs it, and their part of the arrays. one: the input, if it is an array."""
 
     slots: Array
     run: Callable[[], None]

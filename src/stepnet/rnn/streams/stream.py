@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,21 @@ from stepnet.rnn.streams.beginning import (
     Piece,
     begun_step,
     check_there_are_rows,
+    step_for,
     without,
 )
 from stepnet.rnn.streams.layers import Layers, Leaf, Names
 from stepnet.rnn.streams.moment import Moment
+from stepnet.rnn.streams.prepared import StepKind
 from stepnet.rnn.streams.rows import chosen, chosen_once, sources
-from stepnet.values.arguments import whole
+from stepnet.values.arguments import file_path, flag, whole
 
 Array = np.ndarray
 MOST_ROWS = 2**24
+LayerSteps = tuple[tuple[Names, LayerStep], ...]
 ROWS_ARE = f"rows is how many sequences are stepped side by side, from 0 to {MOST_ROWS}"
-NOTHING = Moment.of(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+NO_ROWS = np.zeros(0, np.int64)
+NOTHING = Moment.of(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
 class Stream:
@@ -50,7 +55,7 @@ class Stream:
     ) -> None:
         self.layers, self.engine = layers, checked_engine(engine)
         self._moment = NOTHING
-        self._steps: tuple[tuple[Names, LayerStep], ...] | None = None
+        self._steps: LayerSteps | None = None
         self._pieces: tuple[Piece, ...] = ()
         count = whole(rows, ROWS_ARE, 0, MOST_ROWS)
         self._pieces = (self._piece(count, initial, statics, begun),)
@@ -106,7 +111,7 @@ class Stream:
         places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         if self._steps is None:
             steps, moment, x = self._begun(x, places, rows is not None)
-            self._steps, self._moment = steps, moment
+            self._set(steps, moment)
         else:
             moment = self._on_one_side(places)
             slots = moment.slots if rows is None else moment.slots[places]
@@ -117,25 +122,34 @@ class Stream:
         self._moment = moment.after(places, moment.begun[places] + 1)
         return x
 
-    def _begun(
-        self, x: Any, places: Array, some: bool
-    ) -> tuple[tuple[tuple[Names, LayerStep], ...], Moment, Any]:
+    def _begun(self, x: Any, places: Array, some: bool) -> tuple[LayerSteps, Moment, Any]:
         """The steps of all layers, the moment before the first step, and its outputs."""
-        count, pieces = self.rows, self._pieces
+        count, first = self.rows, self._pieces[:1]
         check_there_are_rows(count)
-        slots, begun = np.arange(count), np.concatenate([piece.begun[piece.kept] for piece in pieces])
-        moment = Moment.of(slots, np.zeros(count, np.int64), begun)
         steps: list[tuple[Names, LayerStep]] = []
-        ends = np.cumsum([len(piece.kept) for piece in pieces])[:-1]
+        slots = np.arange(count)
         for place, (names, rnn) in enumerate(self.layers.named):
             with named_layer(names):
-                like = pieces[0].statics[place], pieces[0].count
+                like = first[0].statics[place], first[0].count
                 step = begun_step(rnn, x, len(places), some, *like, count, self.engine)
-                for piece, own in zip(pieces, np.split(slots, ends), strict=True):
-                    piece.new(place, step).of(piece.kept).put(step, own, 0, piece.begun[piece.kept])
+                self._put_pieces(place, step)
                 x = step.look(x, slots[places] if some else slots, 0, some)
                 steps.append((names, step))
-        return tuple(steps), moment, x
+        return tuple(steps), self._first_moment(), x
+
+    def _first_moment(self) -> Moment:
+        """The moment before the first step."""
+        begun = [piece.begun[piece.kept] for piece in self._pieces]
+        count = self.rows
+        return Moment.of(np.arange(count), np.zeros(count, np.int64), np.concatenate([NO_ROWS, *begun]))
+
+    def _put_pieces(self, place: int, step: LayerStep) -> None:
+        """Puts the rows there are before the first step into the layer at a place."""
+        first = 0
+        for piece in self._pieces:
+            slots = np.arange(first, first + len(piece.kept))
+            piece.new(place, step).of(piece.kept).put(step, slots, 0, piece.begun[piece.kept])
+            first += len(piece.kept)
 
     def _on_one_side(self, places: Array) -> Moment:
         """The moment at which these rows are on one side: the fewer ones are copied there."""
@@ -192,8 +206,7 @@ class Stream:
             for place, (names, step) in enumerate(self._steps):
                 with named_layer(names):
                     new.append(piece.new(place, step))
-            slots = self._put(new, piece.begun)
-            self._moment = self._moment.with_rows(slots, piece.begun)
+            self._set(*self._with_new(self._steps, self._moment, new, piece.begun))
         return np.arange(before, before + count)
 
     def drop(self, rows: Any) -> None:
@@ -264,7 +277,8 @@ class Stream:
                 own if own.statics is not None else replace(own, statics=step.statics_of(slots))
                 for own, (_, step) in zip(new, self._steps, strict=True)
             ]
-            self._moment = moment.replaced(places, self._put(others, zeros), zeros)
+            steps, slots = put(self._steps, moment, others, zeros)
+            self._set(steps, moment.replaced(places, slots, zeros))
             return
         for (_, step), own in zip(self._steps, new, strict=True):
             step.memories.put_beside(slots, sides, own.memory, zeros)
@@ -297,18 +311,23 @@ class Stream:
             step.memories.move(moment, order)
         self._moment = moment.moved(order)
 
-    def _put(self, new: Sequence[New], begun: Array) -> Array:
-        """The free slots that new rows were put into. They are on the side of the moment's number."""
-        moment, steps = self._moment, self._steps or ()
-        slots = moment.free(len(begun))
-        needed = int(slots.max(initial=-1)) + 1
-        if any(needed > step.memories.capacity for _, step in steps):
-            room = needed + needed // 2
-            steps = self._steps = tuple((names, step.grown(room, moment.slots)) for names, step in steps)
-        for (names, step), own in zip(steps, new, strict=True):
-            with named_layer(names):
-                own.put(step, slots, moment.side, begun)
-        return slots
+    def _with_new(
+        self, steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array
+    ) -> tuple[LayerSteps, Moment]:
+        """The steps and the moment with new rows behind the others."""
+        steps, slots = put(steps, moment, new, begun)
+        return steps, moment.with_rows(slots, begun)
+
+    def _set(self, steps: LayerSteps, moment: Moment) -> None:
+        """Takes other steps, which hold the same rows, and then another moment. Before the first step the
+        moment counts for nothing.
+        """
+        if self._steps is None:
+            self._moment = moment
+            self._steps = steps
+        else:
+            self._steps = steps
+            self._moment = moment
 
     def _piece(self, count: int, initial: Any, statics: Any, begun: Any) -> Piece:
         """Rows as a user gives them."""
@@ -321,6 +340,79 @@ class Stream:
         )
 
     # ---- what it holds
+
+    def save(self, path: str | PathLike[str], rows: Any = None, *, force: bool = False) -> None:
+        """Writes rows to a .safetensors file: memories, statics, counts of steps, and what they are of.
+
+        Args:
+            path: The file. It is there when it is complete.
+            rows: The rows that are written: an index, indices or a mask, in this order. All by default.
+            force: Whether a file that is there already is replaced.
+
+        Raises:
+            FileError: Where the file is there already, or cannot be written.
+            InputError: For rows that do not exist, and before the first step.
+        """
+        if self._steps is None:
+            raise InputError("nothing was stepped yet: there is no state to save")
+        from stepnet.rnn.streams import saved
+
+        places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
+        recurrences = [rnn for _, rnn in self.layers.named]
+        saved.write(
+            file_path(path), recurrences, self._steps, self._moment.only(places), flag(force, "force")
+        )
+
+    def load(self, path: str | PathLike[str]) -> Array:
+        """The indices of rows that are added as `save` wrote them. They go on with the same bits.
+
+        So `rnn.stream(rows=0)` that loads a file is the stream that was saved.
+
+        Args:
+            path: The file.
+
+        Returns:
+            Their indices, [rows], int64.
+
+        Raises:
+            FileError: For a file that is damaged, and for one that was saved from another recurrence, with
+                other parameters, or with inputs of other features or dtypes. The stream is then as it was.
+
+        >>> import tempfile
+        >>> import stepnet as sn
+        >>> rnn = sn.RNN(lambda x, total, p: (total + x, total + x), memory=())
+        >>> stream = rnn.stream(rows=2)
+        >>> outputs = stream.step(np.array([1.0, 2.0]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     stream.save(f"{folder}/users.safetensors", rows=[1])
+        ...     other = rnn.stream(rows=0)
+        ...     other.load(f"{folder}/users.safetensors").tolist()
+        [0]
+        >>> other.step(np.array([10.0])).tolist()
+        [12.0]
+        """
+        from stepnet.rnn.streams import saved
+
+        before = self.rows
+        running = None if self._steps is None else [step.kind for _, step in self._steps]
+        read = saved.read(file_path(path), self.layers.named, running)
+        count = len(read.begun)
+        if count > MOST_ROWS - before:
+            raise InputError(f"{path} has {count} rows; with {before} there are at most {MOST_ROWS}")
+        steps, moment = self._steps, self._moment
+        if steps is None:
+            steps, moment = self._unstepped(read.kinds, before + count), self._first_moment()
+        self._set(*self._with_new(steps, moment, read.new, read.begun))
+        return np.arange(before, before + count)
+
+    def _unstepped(self, kinds: Sequence[StepKind], count: int) -> LayerSteps:
+        """The steps of all layers with the rows there are before the first step, and room for so many."""
+        steps: list[tuple[Names, LayerStep]] = []
+        for place, ((names, rnn), kind) in enumerate(zip(self.layers.named, kinds, strict=True)):
+            with named_layer(names):
+                steps.append((names, step_for(rnn, kind, max(1, count), self.engine)))
+                self._put_pieces(place, steps[-1][1])
+        return tuple(steps)
 
     @property
     def state(self) -> Any:
@@ -344,6 +436,21 @@ class Stream:
         raise InputError(
             "a stream is not copied or pickled: make one of the same recurrence, with initial=stream.state"
         )
+
+
+def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> tuple[LayerSteps, Array]:
+    """Puts new rows into free slots, on the side of the moment's number: the steps, which have more slots
+    where there were too few, and the slots.
+    """
+    slots = moment.free(len(begun))
+    needed = int(slots.max(initial=-1)) + 1
+    if any(needed > step.memories.capacity for _, step in steps):
+        room = needed + needed // 2
+        steps = tuple((names, step.grown(room, moment.slots)) for names, step in steps)
+    for (names, step), own in zip(steps, new, strict=True):
+        with named_layer(names):
+            own.put(step, slots, moment.side, begun)
+    return steps, slots
 
 
 def named_layer(names: Names) -> AbstractContextManager[Any]:
