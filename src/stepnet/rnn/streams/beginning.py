@@ -68,13 +68,23 @@ class Piece:
         return New(memory, memory, step.checked_statics(self.statics[place], self.count))
 
 
+def with_piece(pieces: Sequence[Piece], piece: Piece) -> tuple[Piece, ...]:
+    """The pieces and a further one. Of those without rows only the last one counts, if it has any arrays: its
+    shapes are looked at in the first step.
+    """
+    has = bool(piece.count or leaves(list(piece.initial)) or leaves(list(piece.statics)))
+    return (*(own for own in pieces if len(own.kept)), *([piece] if has else []))
+
+
 def without(pieces: Sequence[Piece], rows: Array) -> tuple[Piece, ...]:
     """The pieces without these rows, which are counted over all of them."""
-    kept = np.ones(sum(len(piece.kept) for piece in pieces), bool)
-    kept[rows] = False
-    ends = np.cumsum([len(piece.kept) for piece in pieces])[:-1]
-    parts = zip(pieces, np.split(kept, ends), strict=True)
-    return tuple(replace(piece, kept=piece.kept[own]) for piece, own in parts if own.any())
+    made: list[Piece] = []
+    first = 0
+    for piece in pieces:
+        gone = rows[(rows >= first) & (rows < first + len(piece.kept))] - first
+        made.append(replace(piece, kept=np.delete(piece.kept, gone)))
+        first += len(piece.kept)
+    return tuple(piece for piece in made if len(piece.kept))
 
 
 def begun_step(

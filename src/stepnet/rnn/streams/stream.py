@@ -19,6 +19,7 @@ from stepnet.rnn.streams.beginning import (
     begun_step,
     check_there_are_rows,
     step_for,
+    with_piece,
     without,
 )
 from stepnet.rnn.streams.layers import Layers, Leaf, Names
@@ -58,7 +59,7 @@ class Stream:
         self._steps: LayerSteps | None = None
         self._pieces: tuple[Piece, ...] = ()
         count = whole(rows, ROWS_ARE, 0, MOST_ROWS)
-        self._pieces = (self._piece(count, initial, statics, begun),)
+        self._pieces = with_piece((), self._piece(count, initial, statics, begun))
 
     @property
     def rows(self) -> int:
@@ -200,7 +201,7 @@ class Stream:
         count = whole(rows, meaning, 0, MOST_ROWS - self.rows)
         piece, before = self._piece(count, initial, statics, begun), self.rows
         if self._steps is None:
-            self._pieces = (*(own for own in self._pieces if len(own.kept)), piece)
+            self._pieces = with_piece(self._pieces, piece)
         else:
             new: list[New] = []
             for place, (names, step) in enumerate(self._steps):
