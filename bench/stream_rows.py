@@ -7,8 +7,8 @@
 The ways: a stream whose rows stay; one that drops 4 random rows and adds 4 new ones ahead of every step; one
 that steps the two halves of its rows in turn, and one that steps a random half; and what a program did before
 rows could come and go: a new stream ahead of every step, with the memories of those that stay. A turn is some
-steps of one way; the ways take turns, and a time is the median over all turns of the time of one step. A ratio
-is the median over rounds of the ratio to the stream whose rows stay.
+steps of one way; the ways take turns, and a time is the median over all turns of the time of one step. A
+ratio is the median over rounds of the ratio to the stream whose rows stay.
 """
 
 import json
@@ -41,7 +41,10 @@ def with_matrix(x: Any, memory: Any, p: Any) -> tuple[Any, Any]:
 def matrices() -> sn.RNN:
     """A recurrence with a matrix memory."""
     random = np.random.default_rng(0)
-    params = {name: np.float32(0.05) * random.standard_normal((INPUTS, 512), np.float32) for name in ("keys", "values")}
+    params = {
+        name: np.float32(0.05) * random.standard_normal((INPUTS, 512), np.float32)
+        for name in ("keys", "values")
+    }
     return sn.RNN(with_matrix, params, memory=(8, 64, 64))
 
 

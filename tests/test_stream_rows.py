@@ -4,6 +4,7 @@ The model of a stream is a list of users. Each has a memory, a count of steps an
 a call of the recurrence over a sequence of one step.
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from same_bits import assert_same_bits
 
 import stepnet as sn
 from stepnet import cells
+from stepnet.engines.threads import threads
+from stepnet.errors import InputError, StepnetError
 from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
@@ -249,3 +252,185 @@ def test_rows_have_the_bits_of_sequences_by_themselves(
         happens(Histories(data, KINDS[kind], own, folder), 14)
 
     run()
+
+
+# ---- many rows, threads, and what was there before ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_many_rows_in_any_slots(count: int):
+    """More rows than run side by side, in sets of several threads, after growth and with gaps."""
+    before = threads()
+    sn.set_threads(count)
+    rnn, x = cells.rnn("gru", GRU.parameters(3, 40)), numbers(400, 6, 3, seed=7)
+    whole, final = rnn(x)
+    stream = rnn.stream(rows=90)
+    stream.step(x[:90, 0])
+    stream.add(310)
+    stream.step(x[90:, 0], rows=range(90, 400))
+    there = np.arange(400)
+    for at in range(1, 6):
+        gone = np.arange(at, len(there), 9)
+        stream.drop(gone)
+        there = np.delete(there, gone)
+        np.testing.assert_array_equal(stream.step(x[there, at]), whole[there, at])
+    np.testing.assert_array_equal(stream.state, final[there])
+    sn.set_threads(before)
+
+
+def test_rows_whose_statics_are_refused_are_not_there(engine: str):
+    def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
+        h = h + x + np.tanh(p["E"][statics] @ p["W"])
+        return h, h
+
+    params = {"E": numbers(4, 3), "W": numbers(3, 3, seed=1)}
+    rnn, x = sn.RNN(step, params, memory=3), numbers(2, 4, 3)
+    stream = rnn.stream(2, statics=np.array([1, 3]), engine=engine)
+    whole, _ = rnn(x, statics=np.array([1, 3]), engine=engine)
+    np.testing.assert_array_equal(stream.step(x[:, 0]), whole[:, 0])
+    if engine == "llvm":
+        with pytest.raises(InputError, match="outside the rows of the parameter"):
+            stream.add(statics=np.array([4]))
+        with pytest.raises(InputError, match="outside the rows of the parameter"):
+            stream.reset(0, statics=np.array([-5]))
+    assert stream.rows == 2
+    np.testing.assert_array_equal(stream.step(x[:, 1]), whole[:, 1])
+    stream.add(3, statics=np.array([0, 2, 3]))
+    np.testing.assert_array_equal(stream.step(x[:, 2], [0, 1]), whole[:, 2])
+    new, _ = rnn(numbers(3, 1, 3), statics=np.array([0, 2, 3]), engine=engine)
+    np.testing.assert_array_equal(stream.step(numbers(3, 1, 3)[:, 0], [2, 3, 4]), new[:, 0])
+
+
+def test_a_stream_in_each_thread():
+    rnn, wrong = KINDS["gru"].layer, list[int]()
+    x = numbers(8, 40, 3, seed=9)
+    right = rnn(x)[0]
+
+    def run(own: int) -> None:
+        stream = rnn.stream(rows=0)
+        for at in range(40):
+            if at % 8 == 0:
+                stream.add(1)
+                rows, since = stream.rows, at
+                stream.reset()
+            outputs = stream.step(x[:rows, at - since])
+            if not np.array_equal(outputs, right[:rows, at - since]):
+                wrong.append(own)
+
+    running = [threading.Thread(target=run, args=(own,)) for own in range(4)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert not wrong
+
+
+# ---- what is wrong -----------------------------------------------------------------------------------------
+
+
+def begun_stream(layers: int = 1, **options: Any) -> Any:
+    rnn = cells.rnn("gru", GRU.parameters(3, 3))
+    stream = (rnn if layers == 1 else sn.Stack([rnn] * layers)).stream(rows=2, **options)
+    stream.step(numbers(2, 3))
+    return stream
+
+
+X = numbers(2, 3)
+WRONG: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda stream: stream.step(X, rows=[1, 1]), "rows has the row 1 twice; name each row once"),
+    (lambda stream: stream.step(X, rows=[0]), r"the input is \[2, 3\]; rows= names 1: \[1, features...\]"),
+    (
+        lambda stream: stream.step(X[:1], rows=2),
+        "rows is an index from 0 to 1, several .*, not 2",
+    ),
+    (
+        lambda stream: stream.step(X[:1].astype("f8"), rows=0),
+        r"float64\[1, 3\]; those before were float32",
+    ),
+    (lambda stream: stream.drop(-1), "rows is an index from 0 to 1, several .*, not -1"),
+    (
+        lambda stream: stream.add(-1),
+        "rows is how many rows are added, from 0 on, .*, not -1",
+    ),
+    (lambda stream: stream.add(2**24), "rows is how many .* with 2 at most 16777216"),
+    (lambda stream: stream.add(2, begun=[1]), "begun is a whole number from 0, or 2 of them"),
+    (lambda stream: stream.add(2, initial=X[:1]), r"the initial memory is \[1, 3\]; it should be \[2, 3\]"),
+    (lambda stream: stream.add(2, statics=X), r"the statics are \*; they were None"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), WRONG)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_is_refused_changes_nothing(layers: int, call: Callable[[Any], Any], words: str):
+    stream = begun_stream(layers)
+    if layers == 2 and ("initial memory" in words or "statics" in words):
+        return  # which are tuples there
+    before, state = stream.rows, leaves(stream.state)
+    with pytest.raises(InputError, match=words):
+        call(stream)
+    assert stream.rows == before
+    assert_same_bits(leaves(stream.state), state)
+
+
+def test_errors_name_the_layer():
+    stream = begun_stream(2)
+    with pytest.raises(InputError, match=r"layer 1: the initial memory is \[2, 3\]; it should be \[1, 3\]"):
+        stream.add(initial=(X[:1], X))
+    with pytest.raises(InputError, match=r"layer 1: the initial memory is \[2, 3\]; it should be \[1, 3\]"):
+        stream.reset(0, initial=(X[:1], X))
+    with pytest.raises(InputError, match="layer 0: the input is float64"):
+        stream.step(X.astype("f8"))
+
+
+def test_rows_that_need_statics(engine: str):
+    kind = KINDS["all"]
+    stream = kind.layer.stream(1, statics=kind.statics(RANDOM, 1), engine=engine)
+    stream.step(X[:1])
+    with pytest.raises(InputError, match=r"the rows of this stream have statics, \{key: \*\}; give statics="):
+        stream.add()
+    with pytest.raises(InputError, match="the statics have other features or dtypes than those"):
+        stream.add(statics={"key": numbers(1, 5)})
+
+
+def test_streams_without_rows(engine: str):
+    rnn = KINDS["gru"].layer
+    stream = rnn.stream(rows=0, engine=engine)
+    with pytest.raises(InputError, match=r"the stream has no rows yet; add\(...\) some before"):
+        stream.step(X[:0])
+    with pytest.raises(InputError, match=r"rows is 0, and the stream has no rows; add\(...\) some"):
+        stream.drop(0)
+    stream.add(2)
+    stream.drop([0, 1])
+    stream.add(1, initial=numbers(1, 5))
+    right, _ = rnn(X[:1, None], numbers(1, 5), engine=engine)
+    np.testing.assert_array_equal(stream.step(X[:1]), right[:, 0])
+    stream.drop(0)
+    assert stream.step(X[:0]).shape == (0, 5)
+    assert stream.state.shape == (0, 5)
+    stream.reorder([])
+    stream.reset()
+
+
+def test_a_stream_of_a_bidirectional_is_refused():
+    rnn = KINDS["gru"].layer
+    both = sn.Bidirectional(rnn, cells.rnn("gru", GRU.parameters(3, 5), reverse=True))
+    with pytest.raises(StepnetError, match="layer 1: layer 0: a Bidirectional begins at"):
+        sn.Stack([rnn, sn.Stack([both])]).stream(rows=0)
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (
+            numbers(2, 4),
+            r"the input is of float32\[4\] and 0 levels; .* float32\[3\] and 0",
+        ),
+        ({"a": X}, r"a step's inputs are \{a: \*\}; those before were \*"),
+    ],
+)
+def test_a_called_step_unlike_those_before(x: Any, words: str):
+    kind = KINDS["keys"]
+    stream = kind.layer.stream(2, statics=kind.statics(RANDOM, 2))
+    stream.step(X)
+    with pytest.raises(InputError, match=words):
+        stream.step(x)

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.errors import FileError, InputError, StepnetError, named
+from stepnet.errors import FileError, StepnetError, named
 from stepnet.files import jsons, safetensors
 from stepnet.files.store import Store
 from stepnet.net.digest import digest
@@ -35,12 +35,14 @@ from stepnet.rnn.streams.moment import Moment
 from stepnet.rnn.streams.prepared import StepKind
 from stepnet.rnn.streams.statics import kinds
 from stepnet.trace.step import Spec
-from stepnet.values.structure import leaves, named_leaves, skeleton
+from stepnet.values.structure import DEEPEST, leaves, named_leaves, skeleton
 from stepnet.values.version import __version__
 
 Array = np.ndarray
 FORMAT, VERSION = "stepnet.stream", 1
 BEGUN, LAYERS = "begun", "layers"
+SPEC = {"shape", "dtype", "levels", "axis"}
+FROM_STEPS = TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError
 LayerSteps = Sequence[tuple[Names, LayerStep]]
 
 
@@ -232,8 +234,9 @@ def kind_of(rnn: Declared, layer: Mapping[str, Any], running: StepKind | None) -
     other = "it was saved from another step"
     try:
         kind = kind_for(rnn, inputs, statics)
-    except StepnetError as error:
-        raise FileError(f"{other}, whose inputs this one does not take ({error})") from None
+    except (StepnetError, *FROM_STEPS) as error:  # the user's function has run, on what may be foreign to it
+        reason = f"{type(error).__name__}: {error}"
+        raise FileError(f"{other}, whose inputs this one does not take ({reason})") from None
     made = step_digest(kind)
     if layer.get("step") != made:
         raise FileError(
@@ -257,33 +260,38 @@ def text(specs: Any) -> str:
     ) or str(None)
 
 
-def specs_of(read: Any, what: str) -> Any:
+def specs_of(read: Any, what: str, depth: int = 0) -> Any:
     """The structure of `Spec`s that JSON describes, or False; raises `FileError` for anything else."""
     if read is None or read is False:
         return read
+    if depth > DEEPEST:
+        raise FileError(f"its {what} nest more than {DEEPEST} deep")
     if isinstance(read, dict):
         fields = cast("dict[str, Any]", read)
-        if fields.keys() == {"shape", "dtype", "levels", "axis"} and isinstance(fields["dtype"], str):
+        if fields.keys() == SPEC and isinstance(fields["dtype"], str) and isinstance(fields["shape"], list):
             try:
                 return Spec(tuple(fields["shape"]), fields["dtype"], fields["levels"], fields["axis"])
-            except (TypeError, InputError) as error:
+            except StepnetError as error:
                 raise FileError(f"its {what} are none: {error}") from None
-        for kind in ("dict", "tuple"):
+        for kind, of in (("dict", dict_of), ("tuple", tuple_of)):
             inner: Any = fields.get(kind)
             if fields.keys() == {kind} and isinstance(inner, list):
-                return structure_of(cast("list[Any]", inner), kind, what)
+                return of(cast("list[Any]", inner), what, depth + 1)
     raise FileError(f"its {what} are described by {str(cast('Any', read))[:60]!r}, which is no description")
 
 
-def structure_of(inner: list[Any], kind: str, what: str) -> Any:
-    """The dict or the tuple that JSON describes."""
-    if kind == "tuple":
-        return tuple(specs_of(own, what) for own in inner)
+def tuple_of(inner: list[Any], what: str, depth: int) -> Any:
+    """The tuple that JSON describes."""
+    return tuple(specs_of(own, what, depth) for own in inner)
+
+
+def dict_of(inner: list[Any], what: str, depth: int) -> Any:
+    """The dict that JSON describes."""
     made: dict[str, Any] = {}
     for pair in inner:
         if not isinstance(pair, list) or len(cast("list[Any]", pair)) != 2 or not isinstance(pair[0], str):
             raise FileError(f"its {what} have an entry that is no name and value")
-        made[pair[0]] = specs_of(pair[1], what)
+        made[pair[0]] = specs_of(pair[1], what, depth)
     return made
 
 
