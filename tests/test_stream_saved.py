@@ -81,12 +81,8 @@ def test_a_restored_stream_goes_on_with_the_same_bits(path: Path):
     """In a recurrence that was never called, as in another process, and in one that runs."""
     kept = stepped(rnn_of())
     kept.save(path, force=True)
-    for declared in (None, sn.Spec(3, "float32")):
-        options = (
-            {}
-            if declared is None
-            else {"inputs": {"a": declared, "b": declared}, "statics": (sn.Spec(3, "float32"),)}
-        )
+    own = sn.Spec(3, "float32")
+    for options in ({}, {"inputs": {"a": own, "b": own}, "statics": (own,)}):
         restored = rnn_of(**options).stream(rows=0)
         assert restored.load(path).tolist() == [0, 1, 2, 3]
         assert_same_bits(restored.state, kept.state)

@@ -270,7 +270,12 @@ def specs_of(read: Any, what: str, depth: int = 0) -> Any:
         fields = cast("dict[str, Any]", read)
         if fields.keys() == SPEC and isinstance(fields["dtype"], str) and isinstance(fields["shape"], list):
             try:
-                return Spec(tuple(fields["shape"]), fields["dtype"], fields["levels"], fields["axis"])
+                return Spec(
+                    tuple(cast("list[Any]", fields["shape"])),
+                    fields["dtype"],
+                    fields["levels"],
+                    fields["axis"],
+                )
             except StepnetError as error:
                 raise FileError(f"its {what} are none: {error}") from None
         for kind, of in (("dict", dict_of), ("tuple", tuple_of)):

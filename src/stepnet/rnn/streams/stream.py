@@ -1,7 +1,6 @@
 """A stream: the interface, and how its rows come, go, move and take steps."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.engines import checked_engine
-from stepnet.errors import InputError, StepnetError, named
+from stepnet.errors import InputError, StepnetError
 from stepnet.rnn.batch import begun_steps
 from stepnet.rnn.program import Asked
 from stepnet.rnn.streams.beginning import (
@@ -18,19 +17,17 @@ from stepnet.rnn.streams.beginning import (
     Piece,
     begun_step,
     check_there_are_rows,
-    step_for,
     with_piece,
     without,
 )
 from stepnet.rnn.streams.layers import Layers, Leaf, Names
 from stepnet.rnn.streams.moment import Moment
-from stepnet.rnn.streams.prepared import StepKind
 from stepnet.rnn.streams.rows import chosen, chosen_once, sources
+from stepnet.rnn.streams.steps import LayerSteps, first_moment, named_layer, put, put_pieces, unstepped
 from stepnet.values.arguments import file_path, flag, whole
 
 Array = np.ndarray
 MOST_ROWS = 2**24
-LayerSteps = tuple[tuple[Names, LayerStep], ...]
 ROWS_ARE = f"rows is how many sequences are stepped side by side, from 0 to {MOST_ROWS}"
 NO_ROWS = np.zeros(0, np.int64)
 NOTHING = Moment.of(NO_ROWS, NO_ROWS, NO_ROWS)
@@ -133,24 +130,10 @@ class Stream:
             with named_layer(names):
                 like = first[0].statics[place], first[0].count
                 step = begun_step(rnn, x, len(places), some, *like, count, self.engine)
-                self._put_pieces(place, step)
+                put_pieces(self._pieces, place, step)
                 x = step.look(x, slots[places] if some else slots, 0, some)
                 steps.append((names, step))
-        return tuple(steps), self._first_moment(), x
-
-    def _first_moment(self) -> Moment:
-        """The moment before the first step."""
-        begun = [piece.begun[piece.kept] for piece in self._pieces]
-        count = self.rows
-        return Moment.of(np.arange(count), np.zeros(count, np.int64), np.concatenate([NO_ROWS, *begun]))
-
-    def _put_pieces(self, place: int, step: LayerStep) -> None:
-        """Puts the rows there are before the first step into the layer at a place."""
-        first = 0
-        for piece in self._pieces:
-            slots = np.arange(first, first + len(piece.kept))
-            piece.new(place, step).of(piece.kept).put(step, slots, 0, piece.begun[piece.kept])
-            first += len(piece.kept)
+        return tuple(steps), first_moment(self._pieces), x
 
     def _on_one_side(self, places: Array) -> Moment:
         """The moment at which these rows are on one side: the fewer ones are copied there."""
@@ -402,18 +385,10 @@ class Stream:
             raise InputError(f"{path} has {count} rows; with {before} there are at most {MOST_ROWS}")
         steps, moment = self._steps, self._moment
         if steps is None:
-            steps, moment = self._unstepped(read.kinds, before + count), self._first_moment()
+            moment = first_moment(self._pieces)
+            steps = unstepped(self.layers, self._pieces, read.kinds, before + count, self.engine)
         self._set(*self._with_new(steps, moment, read.new, read.begun))
         return np.arange(before, before + count)
-
-    def _unstepped(self, kinds: Sequence[StepKind], count: int) -> LayerSteps:
-        """The steps of all layers with the rows there are before the first step, and room for so many."""
-        steps: list[tuple[Names, LayerStep]] = []
-        for place, ((names, rnn), kind) in enumerate(zip(self.layers.named, kinds, strict=True)):
-            with named_layer(names):
-                steps.append((names, step_for(rnn, kind, max(1, count), self.engine)))
-                self._put_pieces(place, steps[-1][1])
-        return tuple(steps)
 
     @property
     def state(self) -> Any:
@@ -437,23 +412,3 @@ class Stream:
         raise InputError(
             "a stream is not copied or pickled: make one of the same recurrence, with initial=stream.state"
         )
-
-
-def put(steps: LayerSteps, moment: Moment, new: Sequence[New], begun: Array) -> tuple[LayerSteps, Array]:
-    """Puts new rows into free slots, on the side of the moment's number: the steps, which have more slots
-    where there were too few, and the slots.
-    """
-    slots = moment.free(len(begun))
-    needed = int(slots.max(initial=-1)) + 1
-    if any(needed > step.memories.capacity for _, step in steps):
-        room = needed + needed // 2
-        steps = tuple((names, step.grown(room, moment.slots)) for names, step in steps)
-    for (names, step), own in zip(steps, new, strict=True):
-        with named_layer(names):
-            own.put(step, slots, moment.side, begun)
-    return steps, slots
-
-
-def named_layer(names: Names) -> AbstractContextManager[Any]:
-    """Puts the place of a layer before the errors it raises; nothing for a recurrence alone."""
-    return named(*names) if names else nullcontext()
