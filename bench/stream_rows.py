@@ -54,7 +54,7 @@ CASES: dict[str, Callable[[], sn.RNN]] = {
 }
 
 
-def ways(rnn: sn.RNN, x: Array) -> dict[str, Callable[[], object]]:
+def ways(rnn: sn.RNN, x: Array) -> dict[str, Callable[[], Array]]:
     """What takes the next step, by its name."""
     random = np.random.default_rng(1)
     fixed, changing, in_turn, drawn = (rnn.stream(rows=USERS) for _ in range(4))
@@ -64,22 +64,23 @@ def ways(rnn: sn.RNN, x: Array) -> dict[str, Callable[[], object]]:
     half, anew = x[: USERS // 2], [fixed.state]
     turn = 0
 
-    def come_and_go() -> None:
+    def come_and_go() -> Array:
         changing.drop(random.permutation(USERS)[:CHANGING])
         changing.add(rows=CHANGING)
-        changing.step(x)
+        return changing.step(x)
 
-    def halves_in_turn() -> None:
+    def halves_in_turn() -> Array:
         nonlocal turn
         turn = 1 - turn
-        in_turn.step(half, rows=halves[turn])
+        return in_turn.step(half, rows=halves[turn])
 
-    def made_anew() -> None:
+    def made_anew() -> Array:
         kept = np.sort(random.permutation(USERS)[CHANGING:])
         state = transform(lambda array: np.concatenate([array[kept], 0 * array[:CHANGING]]), anew[0])
         stream = rnn.stream(rows=USERS, initial=state)
-        stream.step(x)
+        outputs = stream.step(x)
         anew[0] = stream.state
+        return outputs
 
     return {
         STAY: lambda: fixed.step(x),
@@ -88,6 +89,16 @@ def ways(rnn: sn.RNN, x: Array) -> dict[str, Callable[[], object]]:
         "a random half": lambda: drawn.step(half, rows=random.permutation(USERS)[: USERS // 2]),
         "a new stream": made_anew,
     }
+
+
+def check(rnn: sn.RNN, x: Array) -> None:
+    """Asserts that rows that came, and rows that waited, have the bits of sequences by themselves."""
+    every = ways(rnn, x)
+    came, half = every[f"{CHANGING} come and go"](), USERS // 2
+    assert np.array_equal(came[-CHANGING:], rnn(x[-CHANGING:, None])[0][:, 0]), "rows that came differ"
+    waited = every["halves in turn"]()
+    right = rnn(np.stack([x[half:], x[:half]], axis=1))[0][:, 1]
+    assert np.array_equal(waited, right), "rows of which others waited differ"
 
 
 @dataclass(frozen=True)
@@ -109,7 +120,9 @@ class Times:
 def measured(case: str, rounds: int, steps: int) -> Times:
     """The times of a case."""
     x = np.random.default_rng(0).standard_normal((USERS, INPUTS), np.float32)
-    every = ways(CASES[case](), x)
+    rnn = CASES[case]()
+    check(rnn, x)
+    every = ways(rnn, x)
     seconds: dict[str, list[float]] = {name: [] for name in every}
     for taken in range(rounds + 1):
         for name, step in every.items():

@@ -278,6 +278,24 @@ def test_many_rows_in_any_slots(count: int):
     sn.set_threads(before)
 
 
+def test_each_row_counts_its_own_steps(engine: str):
+    """Also where rows beside it are reset, wait or go on from others."""
+
+    def numbered(x: Any, h: Any, p: Any, index: Any) -> tuple[Any, Any]:
+        return index, h
+
+    stream = sn.RNN(numbered, memory=1).stream(3, begun=[10, 20, 30], engine=engine)
+    x = np.zeros((3, 1))
+    assert stream.step(x).tolist() == [10, 20, 30]
+    stream.reset(0)
+    assert stream.step(x[:2], [1, 2]).tolist() == [21, 31]
+    assert stream.step(x[:1], [2]).tolist() == [32]
+    assert stream.step(x).tolist() == [0, 22, 33]
+    stream.add(1, begun=5)
+    stream.reorder([3, 1, 0, 2])
+    assert stream.step(np.zeros((4, 1))).tolist() == [5, 23, 1, 34]
+
+
 def test_rows_whose_statics_are_refused_are_not_there(engine: str):
     def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
         h = h + x + np.tanh(p["E"][statics] @ p["W"])
