@@ -78,6 +78,7 @@ class RowSteps:
         for share in shares:
             share.order[...] = rows[share.own]
         if self.latest.get(id(prepared)) is not arranged:
+            self.latest.pop(id(prepared), None)  # an interrupt leaves words of both
             for share in shares:
                 share.space.write(pack_places, AT_PLACES, share.words)
                 share.space.write(pack_lanes, AT_LANES, (share.lanes,))
@@ -127,9 +128,10 @@ class RowSteps:
         if prepared is None:
             shape = Shape(((0,),), ((room,) * sets,), (together,), (0,), (0,), False)
             kind = Together if together > 1 else Again
-            prepared = self.prepared[key] = Prepared([self.native], shape, kind, pauses=False)
+            prepared = Prepared([self.native], shape, kind, pauses=False)
             nowhere = (0,) * len(PLACES)
             prepared.write([self.call], [self.arrays], [tuple((0, nowhere) for _ in range(sets))])
+            self.prepared[key] = prepared  # with all its words, or not at all
         return prepared
 
 
