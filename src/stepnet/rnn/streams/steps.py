@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.engines import Order
 from stepnet.errors import named
-from stepnet.rnn.streams.beginning import LayerStep, New, Piece, step_for
+from stepnet.rnn.streams.beginning import LayerStep, New, Piece, begun_step, step_for
 from stepnet.rnn.streams.layers import Layers, Leaf, Names
 from stepnet.rnn.streams.moment import Moment
 from stepnet.rnn.streams.prepared import StepKind
@@ -36,6 +36,29 @@ def put_pieces(pieces: Sequence[Piece], place: int, step: LayerStep) -> None:
         slots = np.arange(first, first + len(piece.kept))
         piece.new(place, step).of(piece.kept).put(step, slots, 0, piece.begun[piece.kept])
         first += len(piece.kept)
+
+
+def stepped(
+    layers: Leaf | Layers,
+    pieces: Sequence[Piece],
+    moment: Moment,
+    x: Any,
+    places: Array,
+    some: bool,
+    engine: Order,
+) -> tuple[LayerSteps, Any]:
+    """The steps of all layers, and the outputs of the first one. some: whether there are rows that wait."""
+    steps: list[tuple[Names, LayerStep]] = []
+    count, like = len(moment.slots), pieces[0]
+    slots = moment.slots[places] if some else moment.slots
+    for place, (names, rnn) in enumerate(layers.named):
+        with named_layer(names):
+            statics = like.statics[place], like.count
+            step = begun_step(rnn, x, len(places), some, *statics, count, engine)
+            put_pieces(pieces, place, step)
+            x = step.look(x, slots, 0, some)
+            steps.append((names, step))
+    return tuple(steps), x
 
 
 def unstepped(

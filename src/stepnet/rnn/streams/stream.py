@@ -12,18 +12,16 @@ from stepnet.errors import InputError, StepnetError
 from stepnet.rnn.batch import begun_steps
 from stepnet.rnn.program import Asked
 from stepnet.rnn.streams.beginning import (
-    LayerStep,
     New,
     Piece,
-    begun_step,
     check_there_are_rows,
     with_piece,
     without,
 )
-from stepnet.rnn.streams.layers import Layers, Leaf, Names
+from stepnet.rnn.streams.layers import Layers, Leaf
 from stepnet.rnn.streams.moment import Moment
 from stepnet.rnn.streams.rows import chosen, chosen_once, sources
-from stepnet.rnn.streams.steps import LayerSteps, first_moment, named_layer, put, put_pieces, unstepped
+from stepnet.rnn.streams.steps import LayerSteps, first_moment, named_layer, put, stepped, unstepped
 from stepnet.values.arguments import file_path, flag, whole
 
 Array = np.ndarray
@@ -108,7 +106,9 @@ class Stream:
         """A first step, one of some rows, or one of rows that are on both sides."""
         places = np.arange(self.rows) if rows is None else chosen_once(rows, self.rows)
         if self._steps is None:
-            steps, moment, x = self._begun(x, places, rows is not None)
+            check_there_are_rows(self.rows)
+            waits, moment = rows is not None, first_moment(self._pieces)
+            steps, x = stepped(self.layers, self._pieces, moment, x, places, waits, self.engine)
             self._set(steps, moment)
         else:
             moment = self._on_one_side(places)
@@ -119,21 +119,6 @@ class Stream:
                     x = step.look(x, slots, side, rows is not None)
         self._moment = moment.after(places, moment.begun[places] + 1)
         return x
-
-    def _begun(self, x: Any, places: Array, some: bool) -> tuple[LayerSteps, Moment, Any]:
-        """The steps of all layers, the moment before the first step, and its outputs."""
-        count, first = self.rows, self._pieces[:1]
-        check_there_are_rows(count)
-        steps: list[tuple[Names, LayerStep]] = []
-        slots = np.arange(count)
-        for place, (names, rnn) in enumerate(self.layers.named):
-            with named_layer(names):
-                like = first[0].statics[place], first[0].count
-                step = begun_step(rnn, x, len(places), some, *like, count, self.engine)
-                put_pieces(self._pieces, place, step)
-                x = step.look(x, slots[places] if some else slots, 0, some)
-                steps.append((names, step))
-        return tuple(steps), first_moment(self._pieces), x
 
     def _on_one_side(self, places: Array) -> Moment:
         """The moment at which these rows are on one side: the fewer ones are copied there."""
