@@ -40,6 +40,7 @@ from bench import (
     onednn_calls,
     start,
     stream,
+    stream_rows,
     tagger,
     training_memory,
     versions,
@@ -69,7 +70,7 @@ def refused(module: ModuleType, *arguments: str) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("module", [nested, stream, convert, beams, elementary])
+@pytest.mark.parametrize("module", [nested, stream, stream_rows, convert, beams, elementary])
 def test_no_rounds_are_refused(module: ModuleType):
     assert "--rounds" in refused(module, "--rounds", "0")
 
@@ -124,6 +125,44 @@ def test_a_revision_that_git_does_not_know_is_refused():
     done = run_versions("no-such-revision")
     assert done.exit_code == 2
     assert "no-such-revision" in done.output
+
+
+# ---- rows of a stream that come and go
+
+
+@pytest.fixture
+def few_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("USERS", 4), ("CHANGING", 2), ("INPUTS", 3)):
+        monkeypatch.setattr(stream_rows, name, size)
+
+
+@pytest.mark.usefixtures("few_users")
+def test_rows_that_come_and_go_are_timed_in_every_way():
+    found = json.loads(ran(stream_rows, "--rounds", "1", "--steps", "1", "--json"))
+    assert [one["case"] for one in found] == list(stream_rows.CASES)
+    for one in found:
+        names = [name for name, _, _ in one["rows"]]
+        assert names == ["rows stay", "2 come and go", "halves in turn", "a random half", "a new stream"]
+        (_, stay, ratio), *others = one["rows"]
+        assert ratio == 1
+        for _, time, ratio in others:
+            assert ratio == pytest.approx(time / stay)
+    assert "microseconds a step" in ran(stream_rows, "--rounds", "1", "--steps", "1")
+
+
+@pytest.mark.usefixtures("few_users")
+def test_rows_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch):
+    step = sn.RNN.stream
+
+    def begun_elsewhere(*arguments: Any, **options: Any) -> Any:
+        stream = step(*arguments, **options)
+        add = stream.add
+        stream.add = lambda rows: add(rows, initial=np.ones((rows, 256), "f4"))
+        return stream
+
+    monkeypatch.setattr(sn.RNN, "stream", begun_elsewhere)
+    with pytest.raises(AssertionError, match="rows that came differ"):
+        ran(stream_rows, "--rounds", "1")
 
 
 # ---- one step of a stream

@@ -30,6 +30,7 @@ CASES: list[Any] = [
     pytest.param("interrupts.py", ["50", "4"], ["5000", "4"], marks=SOME),
     ("interrupted_compiles.py", ["20"], ["500"]),
     ("interrupted_streams.py", ["500"], ["20000"]),
+    ("interrupted_rows.py", ["200"], ["10000"]),
     ("interrupted_beams.py", ["50"], ["5000"]),
     pytest.param("first_calls.py", ["8"], ["16"], marks=SOME),
     pytest.param("first_calls.py", ["2"], ["2"], marks=SOME),

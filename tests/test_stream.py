@@ -282,9 +282,9 @@ def test_a_first_step_of_another_number_of_rows():
         rnn_of().stream(rows=2).step(steps(1, 1)[:, 0])
 
 
-@pytest.mark.parametrize("rows", [0, -1, 1.5, "two"])
+@pytest.mark.parametrize("rows", [-1, 1.5, "two"])
 def test_a_number_of_rows_that_is_none(rows: Any):
-    with pytest.raises(InputError, match="rows is how many sequences are stepped side by side, from 1 on"):
+    with pytest.raises(InputError, match="rows is how many sequences are stepped side by side, from 0 to"):
         rnn_of().stream(rows=rows)
 
 

@@ -365,7 +365,7 @@ def test_a_call_is_over_where_half_of_the_sequences_have_ended(
 ) -> None:
     """A wide one has threads that share each step."""
     threads = 1 if hidden < 400 else 2
-    monkeypatch.setattr("stepnet.engines.llvm.running.run.threads", lambda: threads)
+    monkeypatch.setattr("stepnet.engines.llvm.running.steps.threads", lambda: threads)
     monkeypatch.setattr("stepnet.engines.llvm.running.chain.threads", lambda: threads)
     monkeypatch.setattr("stepnet.engines.llvm.running.arrangement.threads", lambda: threads)
     rnn = ending(hidden)

@@ -116,7 +116,7 @@ WRONG: list[tuple[str, Callable[[], Any], type[StepnetError], str]] = [
     # whole numbers
     ("a bool for rows", lambda: RNN.stream(rows=True), InputError, "rows is how many .*, not True"),
     ("rows of a stream", lambda: RNN.stream(rows=2.0), InputError, "rows is how many .*, not 2.0"),
-    ("no rows", lambda: RNN.stream(rows=0), InputError, "from 1 on, not 0"),
+    ("less than no rows", lambda: RNN.stream(rows=-1), InputError, "from 0 to 16777216, not -1"),
     ("rows beyond all", lambda: RNN.stream(rows=10**30), InputError, "rows is how many"),
     (
         "unroll",

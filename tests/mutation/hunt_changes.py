@@ -109,6 +109,9 @@ TESTS: dict[str, Sequence[str]] = {
             *("workers", "workspace"),
         )
     },
+    "engines/llvm/running/steps.py": (
+        *("tests/test_stream_rows.py", "tests/test_stream.py", "tests/engines/test_workers.py"),
+    ),
     "engines/llvm/running/run.py": (
         *("tests/engines/test_workers.py", "tests/test_frozen.py", "tests/test_totals.py"),
         *GENERATED,

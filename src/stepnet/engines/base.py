@@ -214,6 +214,23 @@ class Chain(Protocol):
         ...
 
 
+class Steps(Protocol):
+    """What runs single steps of rows of a call. Memories, statics and `begun` have a place for each row there
+    may be; sequences and outputs have at place i those of the i-th row of the step. The memories of rows that
+    take no step are not touched.
+    """
+
+    def of(self, rows: Array) -> Callable[[], None]:
+        """What takes a step of these rows on the present contents of the arrays, until `of` is asked for
+        others. An interrupt does not come between its beginning and its end.
+        """
+        ...
+
+    def renew(self, rows: Array) -> None:
+        """Says that the statics of these rows are others; at first those of all rows are."""
+        ...
+
+
 class Bound(Protocol):
     """A kernel with its parameters."""
 
@@ -238,10 +255,13 @@ class Bound(Protocol):
         """The results of a call, in new arrays."""
         ...
 
-    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
-        """A function that runs this call on the present contents of its arrays, into the arrays of `results`.
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
+        """A function that runs this call on the present contents of its arrays, into those of `results`."""
+        ...
 
-        whole: whether the run cannot be interrupted halfway.
+    def steps(self, call: Call, results: Results) -> "Steps":
+        """What runs single steps of some rows of this call at a time, from its memories into those of
+        `results`. It writes to the `starts` of the call.
         """
         ...
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stepnet.engines.base import Array, Call, Cell, FrozenCall, Kernel, Results, narrow_cell
-from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
+from stepnet.engines.base import Array, Call, Cell, FrozenCall, Kernel, Results, Steps, narrow_cell
+from stepnet.engines.packed import CalledSteps, Form, Packed, called_again, parameters_of, varying_of
 from stepnet.engines.parts import Means, in_parts
 from stepnet.net.interpret import interpret
 from stepnet.net.ir import Net, Node
@@ -90,9 +90,13 @@ class BoundNet:
     def release(self) -> None:
         """Nothing: it has no memory of its own."""
 
-    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
         """A function that runs this call on the present contents of its arrays."""
         return called_again(self, call, results)
+
+    def steps(self, call: Call, results: Results) -> Steps:
+        """What runs single steps of some rows of this call: each is a call of its own."""
+        return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """None: nothing of an interpreted call can be prepared."""

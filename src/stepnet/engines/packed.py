@@ -149,3 +149,34 @@ def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], Non
             kept[...] = new
 
     return once
+
+
+class CalledSteps:
+    """Single steps of some rows, each a call of its own; see `stepnet.engines.base.Steps`.
+
+    The memories and statics of the rows are copied out, and the last memories in.
+    """
+
+    def __init__(self, bound: Bound, call: Call, results: Results) -> None:
+        self.bound, self.call, self.results = bound, call, results
+
+    def of(self, rows: Array) -> Callable[[], None]:
+        """What takes a step of these rows."""
+        count, call, results = len(rows), self.call, self.results
+        numbers, ones = np.arange(count), np.ones(count, np.int64)
+        sequences = [array[:count] for array in call.sequences]
+
+        def once() -> None:
+            initial = [None if array is None else array[rows] for array in call.initial]
+            statics = [array[rows] for array in call.statics]
+            begun = None if call.begun is None else call.begun[rows]
+            made = self.bound(Call(sequences, numbers, ones, count, initial, statics, begun=begun))
+            for kept, new in zip(results.outputs, made.outputs, strict=True):
+                kept[:count] = new
+            for kept, new in zip(results.final, made.final, strict=True):
+                kept[rows] = new
+
+        return once
+
+    def renew(self, rows: Array) -> None:
+        """Nothing: every call reads the statics."""

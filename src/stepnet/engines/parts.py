@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines.base import Bound, Call, Chain, FrozenCall, Kernel, Results
+from stepnet.engines.base import Bound, Call, Chain, FrozenCall, Kernel, Results, Steps
 from stepnet.engines.frozen_parts import frozen_parts
-from stepnet.engines.packed import Form, Packed, called_again, parameters_of, varying_of
+from stepnet.engines.packed import CalledSteps, Form, Packed, called_again, parameters_of, varying_of
 from stepnet.engines.part import (
     KINDS,
     SEQUENCED,
@@ -202,9 +202,13 @@ class BoundParts:
             if run is not None:
                 run.release()
 
-    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
         """What runs this call whenever it is called."""
         return called_again(self, call, results)
+
+    def steps(self, call: Call, results: Results) -> Steps:
+        """What runs single steps of some rows of this call: each is a call of its own."""
+        return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """What runs calls like this one, parts frozen where they can be; None where it is not faster."""

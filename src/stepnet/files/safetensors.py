@@ -48,12 +48,18 @@ def read(path: str | Path) -> dict[str, Array]:
     Traceback (most recent call last):
     stepnet.errors.FileError: model.bin: there is no such file
     """
+    return read_described(path)[0]
+
+
+def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
+    """The same, and the metadata of the file: texts by name."""
     path = existing(path)
     try:
         store = Store(path, path.stat().st_size)
         store.take(PARSED * description_length(path), "its description")
         with cast(Any, safe_open(path, framework="numpy")) as file:
-            return {name: array_of(file, name, path, store) for name in sorted(file.keys())}
+            arrays = {name: array_of(file, name, path, store) for name in sorted(file.keys())}
+            return arrays, dict(file.metadata() or {})
     except SafetensorError as error:
         raise FileError(f"{path}: this is no whole .safetensors file ({reason(error)})") from error
     except OSError as error:
@@ -93,8 +99,13 @@ def array_of(file: Any, name: str, path: Path, store: Store) -> Array:
     return np.asarray(file.get_tensor(name), DTYPES[dtype])
 
 
-def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
-    """Writes arrays by name as a .safetensors file.
+def write(
+    path: str | Path,
+    arrays: Mapping[str, Array],
+    force: bool = False,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes arrays by name as a .safetensors file, with texts by name as its metadata.
 
     Raises `FileError`, with the path, for dtypes that the format lacks, and if the file exists, unless
     `force`.
@@ -110,7 +121,7 @@ def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) ->
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     with new_file(path, force) as partial:
         try:
-            cast(Any, numpy).save_file(contiguous, partial)
+            cast(Any, numpy).save_file(contiguous, partial, None if metadata is None else dict(metadata))
         except SafetensorError as error:
             raise FileError(f"{path}: the file cannot be written ({reason(error)})") from error
 

@@ -15,16 +15,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
-from stepnet.rnn.stream import Stream
 from stepnet.rnn.writer import check_highest
 from stepnet.trace.step import Spec
+
+if TYPE_CHECKING:
+    from stepnet.rnn.streams.stream import Stream
 
 Array = np.ndarray
 FEW, FEW_ALONE = 1024, 16384

@@ -11,9 +11,7 @@ Inside a step they run over its inner sequences. There `initial="zeros"` starts 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Unpack, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from stepnet.errors import InputError, named
 from stepnet.rnn.batch import ZEROS
@@ -23,9 +21,12 @@ from stepnet.rnn.layers import LayersRun, scopes_of
 from stepnet.rnn.merge import checked_merge, merged
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
-from stepnet.rnn.stream import Stream, Turn, sources
 from stepnet.values.arguments import kind, shown
 from stepnet.values.once import computed_once
+
+if TYPE_CHECKING:
+    from stepnet.rnn.streams.layers import Layers, Leaf
+    from stepnet.rnn.streams.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -242,13 +243,13 @@ class Stack:
         engine: Asked = "auto",
         *,
         begun: Any = None,
-    ) -> "StackStream":
+    ) -> "Stream":
         """A stream through all layers, one step at a time.
 
         The arguments are those of `RNN.stream`; `initial` and `statics` are tuples with one entry per layer.
 
         Returns:
-            A `StackStream`, which is used as a `Stream`.
+            A `Stream`, whose state is a tuple with one entry per layer.
 
         Raises:
             InputError: For a layer that runs from the last step, and for arguments that do not fit.
@@ -260,16 +261,9 @@ class Stack:
         >>> [float(stream.step(np.array([1.0]))[0]) for _ in range(3)]
         [1.0, 3.0, 6.0]
         """
-        initial_parts, static_parts = self.by_part(initial, "initial"), self.by_part(statics, "statics")
-        streams: list[Stream | StackStream] = []
-        for place, layer in enumerate(self.layers):
-            with named(f"layer {place}"):
-                if isinstance(layer, Bidirectional):
-                    raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
-                streams.append(
-                    layer.stream(rows, initial_parts[place], static_parts[place], engine, begun=begun)
-                )
-        return StackStream(self, tuple(streams))
+        from stepnet.rnn.streams.stream import Stream  # late: not everybody has streams
+
+        return Stream(streamed(self), rows, initial, statics, engine, begun)
 
     def trace_steps(
         self,
@@ -351,123 +345,24 @@ class Stack:
         return outputs[-1]
 
 
-@dataclass(frozen=True)
-class StackStream:
-    """A stream through the layers of a `Stack`; `Stack.stream` makes it. See `Stream`.
-
-    >>> import numpy as np
-    >>> from stepnet import cells
-    >>> gru = cells.CELLS["gru"]
-    >>> stack = Stack([cells.rnn("gru", gru.parameters(inputs, hidden=4)) for inputs in (3, 4)])
-    >>> x, stream = np.ones((1, 5, 3), "float32"), stack.stream(rows=1)
-    >>> steps = [stream.step(x[:, at]) for at in range(5)]
-    >>> bool(np.array_equal(np.stack(steps, axis=1), stack(x)[0]))
-    True
-    """
-
-    stack: Stack
-    streams: tuple["Stream | StackStream", ...]
-    turn: Turn = field(default_factory=Turn, repr=False)
-
-    def __post_init__(self) -> None:
-        self.share(self.turn)
-
-    def step(self, x: Any) -> Any:
-        """The top layer's outputs of the next step.
-
-        Args:
-            x: The inputs, [rows, features...]; see `Stream.step`.
-
-        Returns:
-            The outputs of the top layer, [rows, features...].
-
-        Raises:
-            InputError: As `Stream.step`, with the layer's place in the message.
-
-        >>> import stepnet as sn
-        >>> layer = sn.RNN(lambda x, total, p: (total + x, total + x), memory=())
-        >>> stream = sn.Stack([layer, layer]).stream(rows=1)
-        >>> stream.step(np.array([1.0])).tolist(), stream.step(np.array([1.0])).tolist()
-        ([1.0], [3.0])
-        """
-        outputs = self.look(x)
-        self.go_on()
-        return outputs
-
-    def look(self, x: Any) -> Any:
-        """The outputs of the next step. No layer takes it until `go_on` is called."""
-        for place, stream in enumerate(self.streams):
-            with named(f"layer {place}"):
-                x = stream.look(x)
-        return x
-
-    def go_on(self) -> None:
-        """Takes the step whose outputs `look` gave, in every layer at once."""
-        self.settle()
-        self.turn.number += 1
-
-    def settle(self) -> None:
-        """Keeps the arrays and the calls that the first step prepared."""
-        for stream in self.streams:
-            stream.settle()
-
-    def share(self, turn: Turn) -> None:
-        """Counts steps by a turn that other streams have too."""
-        object.__setattr__(self, "turn", turn)
-        for stream in self.streams:
-            stream.share(turn)
-
-    @property
-    def state(self) -> tuple[Any, ...]:
-        """The memory of each layer now: a tuple of copies. See `Stream.state`."""
-        return tuple(stream.state for stream in self.streams)
-
-    def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
-        """Starts all rows, or some, again. Their steps count from 0.
-
-        Args:
-            rows: The rows to reset; see `Stream.reset`.
-            initial: The new memories, a tuple with one entry per layer.
-            statics: The new statics, a tuple with one entry per layer.
-
-        Raises:
-            InputError: As `Stream.reset`, with the layer's place in the message.
-        """
-        initial_parts, static_parts = (
-            self.stack.by_part(initial, "initial"),
-            self.stack.by_part(statics, "statics"),
-        )
-        for place, stream in enumerate(self.streams):
-            with named(f"layer {place}"):
-                stream.reset(rows, initial_parts[place], static_parts[place])
-
-    def reorder(self, rows: Any) -> None:
-        """Moves the memory of rows in every layer at once: row i goes on from row rows[i]. See
-        `Stream.reorder`.
-
-        Args:
-            rows: An index for each row of the stream.
-
-        Raises:
-            InputError: For indices that do not fit, and before the first step.
-        """
-        self.set_out(sources(rows, self.rows))
-        self.turn.number += 1
-
-    def set_out(self, rows: np.ndarray) -> None:
-        """Writes the memory of every layer in another order, which counts from the next turn on."""
-        for stream in self.streams:
-            stream.set_out(rows)
-
-    @property
-    def rows(self) -> int:
-        """The number of sequences that are stepped side by side."""
-        return self.streams[0].rows
-
-
 Layer = RNN | Bidirectional | Stack
 
 DIRECTIONS = ("forward", "backward")
+
+
+def streamed(layer: Layer) -> "Leaf | Layers":
+    """What a stream runs of a layer; raises `InputError` for one that begins at the last step."""
+    from stepnet.rnn.streams.layers import Layers, Leaf
+
+    if isinstance(layer, RNN):
+        return Leaf(layer)
+    if isinstance(layer, Bidirectional):
+        raise InputError("a Bidirectional begins at a sequence's last step: it has no stream")
+    parts: list[Leaf | Layers] = []
+    for place, part in enumerate(layer.layers):
+        with named(f"layer {place}"):
+            parts.append(streamed(part))
+    return Layers(layer.by_part, tuple(parts))
 
 
 def is_zeros(value: Any) -> bool:

@@ -64,12 +64,19 @@ class Reading(Generic[Kind]):
                 outputs = [Ragged(output, (offsets_of(lengths),)) for output in outputs]
         else:
             results = program.split(bound(call))
-            outputs = (
-                results.outputs
-                if call.last_only
-                else list(map(self.batch.like_input, results.outputs, levels))
-            )
+            outputs = self.shaped(results.outputs)
         return rebuild(program.output, outputs), program.final(results.final)
+
+    def shaped(self, outputs: list[Any]) -> list[Any]:
+        """Outputs in the form of the input."""
+        if self.call.last_only:
+            return outputs
+        return list(map(self.batch.like_input, outputs, self.running.levels))
+
+    def unrounded(self, bound: Bound) -> tuple[Any, list[Array]]:
+        """The outputs, and the last memories in the dtypes that they are carried in."""
+        results = self.program.split(bound(self.call))
+        return rebuild(self.program.output, self.shaped(results.outputs)), results.final
 
 
 def call_of(

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepnet.engines import checked_engine
 from stepnet.net.ir import Net
@@ -18,11 +18,13 @@ from stepnet.rnn.explain import checked_size, explain
 from stepnet.rnn.frozen import FrozenCalls
 from stepnet.rnn.program import Asked, StepProgram
 from stepnet.rnn.scopes import Scopes, step_scopes
-from stepnet.rnn.stream import Stream
 from stepnet.trace.lines import refuse
 from stepnet.trace.step import Spec, Step
 from stepnet.values.arguments import flag
 from stepnet.values.structure import skeleton, transform
+
+if TYPE_CHECKING:
+    from stepnet.rnn.streams.stream import Stream
 
 
 class RNN(Declared):
@@ -263,11 +265,11 @@ class RNN(Declared):
         engine: Asked = "auto",
         *,
         begun: Any = None,
-    ) -> Stream:
+    ) -> "Stream":
         """A stream of sequences that are run one step at a time: `stream.step(x)`.
 
         Args:
-            rows: The number of sequences that are stepped side by side.
+            rows: The number of sequences that are stepped side by side, from 0 on; see `Stream.add`.
             initial: The memory before the first step, as for a call.
             statics: Values that each row has once, as for a call.
             engine: An engine, or several in order of preference.
@@ -285,7 +287,10 @@ class RNN(Declared):
         >>> stream.step(np.array([1.0, 2.0])).tolist(), stream.step(np.array([10.0, 20.0])).tolist()
         ([1.0, 2.0], [11.0, 22.0])
         """
-        return Stream(self, rows, initial, statics, engine, begun)
+        from stepnet.rnn.streams.layers import Leaf  # late: not everybody has streams
+        from stepnet.rnn.streams.stream import Stream
+
+        return Stream(Leaf(self), rows, initial, statics, engine, begun)
 
     def trace_steps(
         self,

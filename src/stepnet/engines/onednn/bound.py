@@ -6,14 +6,14 @@ from math import prod
 
 import numpy as np
 
-from stepnet.engines.base import Bound, Call, FrozenCall, Results
+from stepnet.engines.base import Bound, Call, FrozenCall, Results, Steps
 from stepnet.engines.onednn.known import Known
 from stepnet.engines.onednn.library import Library, library
 from stepnet.engines.onednn.padding import Padding, padding
 from stepnet.engines.onednn.recurrence import Recurrence
 from stepnet.engines.onednn.run import ran
 from stepnet.engines.onednn.weights import Weights
-from stepnet.engines.packed import called_again
+from stepnet.engines.packed import CalledSteps, called_again
 
 Array = np.ndarray
 
@@ -78,9 +78,13 @@ class BoundRecurrence:
     def release(self) -> None:
         """Nothing: primitives and weights are kept for others, and bounded."""
 
-    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
         """What runs this call whenever it is called."""
         return called_again(self, call, results)
+
+    def steps(self, call: Call, results: Results) -> Steps:
+        """What runs single steps of some rows of this call: each is a call of its own."""
+        return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """What runs calls like this one: where its steps lie is known."""

@@ -19,7 +19,7 @@ from math import prod
 
 import numpy as np
 
-from stepnet.engines.base import Bound, Call, FrozenCall, Results
+from stepnet.engines.base import Bound, Call, FrozenCall, Results, Steps
 from stepnet.engines.onednn.bound import BoundRecurrence, features
 from stepnet.engines.onednn.cache import MEGABYTE
 from stepnet.engines.onednn.known import Known, known_plan
@@ -28,7 +28,7 @@ from stepnet.engines.onednn.padding import Padding, padding
 from stepnet.engines.onednn.recurrence import Recurrence
 from stepnet.engines.onednn.run import Start, ends, executed, run_of
 from stepnet.engines.onednn.weights import Weights
-from stepnet.engines.packed import called_again
+from stepnet.engines.packed import CalledSteps, called_again
 from stepnet.plan.schedule import Part
 from stepnet.values.once import computed_once
 
@@ -265,9 +265,13 @@ class BoundJoined:
     def release(self) -> None:
         """Nothing: primitives and weights are kept for others, and bounded."""
 
-    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
         """What runs this call whenever it is called."""
         return called_again(self, call, results)
+
+    def steps(self, call: Call, results: Results) -> Steps:
+        """What runs single steps of some rows of this call: each is a call of its own."""
+        return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """What runs calls like this one: where its steps lie is known."""

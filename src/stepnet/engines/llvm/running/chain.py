@@ -128,13 +128,7 @@ class Chain:
         """What takes the calls of all kernels, and then runs them."""
         return Started(self)
 
-    def prepared(
-        self,
-        calls: Sequence[Call],
-        arrays: Sequence[Arrays],
-        kind: type[Again] = Again,
-        pauses: bool = True,
-    ) -> Prepared:
+    def prepared(self, calls: Sequence[Call], arrays: Sequence[Arrays]) -> Prepared:
         """Memory for calls, with all words written."""
         laid = list(map(Laid.of, calls))
         ends = any(call.until is not None for call in calls)
@@ -144,8 +138,7 @@ class Chain:
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
         together = tuple(way.together for way in arranged.ways)
         shape = Shape(arranged.waves, lanes, together, tuple(arranged.blocks), rooms, ends)
-        known = self.taken(shape) if kind is Again and pauses else None
-        prepared = known or Prepared(self.natives, shape, kind, pauses)
+        prepared = self.taken(shape) or Prepared(self.natives, shape)
         prepared.write(calls, arrays, sets)
         return prepared
 

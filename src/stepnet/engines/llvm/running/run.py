@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines.base import Array, Call, FrozenCall, Results
+from stepnet.engines.base import Array, Call, FrozenCall, Results, Steps
 from stepnet.engines.llvm.machine.memory import POOL
-from stepnet.engines.llvm.running.again import Again, Together
 from stepnet.engines.llvm.running.chain import Chain
 from stepnet.engines.llvm.running.form import Form
 from stepnet.engines.llvm.running.native import Native
-from stepnet.engines.packed import called_again
-from stepnet.engines.threads import threads
+from stepnet.engines.llvm.running.steps import RowSteps, runs_steps
+from stepnet.engines.packed import CalledSteps, called_again
 from stepnet.plan.waves import Waves
 
 
@@ -39,19 +38,20 @@ class Runner:
         POOL.give_back(self.native.constants)
         self.alone.release()
 
-    def again(self, call: Call, results: Results, whole: bool = False) -> Callable[[], None]:
+    def steps(self, call: Call, results: Results) -> Steps:
+        """What runs single steps of some rows of this call at a time."""
+        made = RowSteps(self.native, call, results) if runs_steps(self.native) else None
+        return made or CalledSteps(self, call, results)
+
+    def again(self, call: Call, results: Results) -> Callable[[], None]:
         """A function that runs this call on the present contents of its arrays, prepared once."""
         native = self.native
         if native.compiled.axes:  # other calls have other inner sequences
             return called_again(self, call, results)
         form = Form(native.kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, results)
-        steps = (
-            call.lengths.max(initial=0) <= 1
-            and native.partition(native.size(call), threads()).chosen.together > 1
-        )
         native.begin(call, arrays)
-        prepared = self.alone.prepared((call,), (arrays,), Together if steps else Again, pauses=not whole)
+        prepared = self.alone.prepared((call,), (arrays,))
         (run,) = prepared.runs
         run.held = [call, results, arrays, prepared]
         if form.finish is None and native.compiled.sequences is None and np.all(call.lengths):

@@ -1,0 +1,147 @@
+"""Single steps of some rows at a time, on arrays that stay where they are.
+
+    rows 5 2 7    order   5 2 7                  the rows that machine code runs, in this order
+                  starts  . . 1 . . 0 . 2        where each of them has its input and its output
+
+Other rows are other numbers in these tables: no memory is laid out and nothing is compiled. Memories, statics
+and what is computed of them once lie where they lay. Memory to work in is kept for numbers of rows that are
+rounded up to powers of two.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.base import Array, Call, Results
+from stepnet.engines.lanes import Lanes, lanes_for
+from stepnet.engines.llvm.machine.memory import POOL, pointer
+from stepnet.engines.llvm.machine.words import CALL_WORDS
+from stepnet.engines.llvm.running.again import Again, Together
+from stepnet.engines.llvm.running.chain import Prepared, Shape
+from stepnet.engines.llvm.running.form import Form
+from stepnet.engines.llvm.running.laid import rounded
+from stepnet.engines.llvm.running.native import Native
+from stepnet.engines.llvm.running.workspace import SLACK, WORD, Workspace
+from stepnet.engines.threads import threads
+from stepnet.plan.load import LANES
+
+MOST_COUNTS = 64
+"""Of so many numbers of rows at most the tables are kept."""
+PLACES = CALL_WORDS[CALL_WORDS.index("steps") :]
+AT_PLACES, AT_LANES = 8 * WORD[PLACES[0]], 8 * WORD["lanes"]
+pack_places, pack_lanes = Struct(f"{len(PLACES)}q").pack_into, Struct("q").pack_into
+
+
+class Share(NamedTuple):
+    """The rows of one workspace. order: the table of their places. own: which rows of the step these are.
+    lanes: how many run side by side. words: those from `steps` on. tables: what the words point to besides.
+    """
+
+    space: Workspace
+    order: Array
+    own: Array
+    lanes: int
+    words: tuple[int, ...]
+    tables: Lanes
+
+
+class Arranged(NamedTuple):
+    """How a number of rows is run: the workspaces of `prepared`, and the rows of each."""
+
+    prepared: Prepared
+    shares: tuple[Share, ...]
+
+
+class RowSteps:
+    """Runs single steps of rows of a call; see `stepnet.engines.base.Steps`."""
+
+    def __init__(self, native: Native, call: Call, results: Results) -> None:
+        self.native, self.call = native, call
+        self.arrays = Form(native.kind, call).arrays(call.sequences, call.initial, call.statics, results)
+        self.lengths, self.numbers = np.ones(call.rows, np.int64), np.zeros(1, np.int64)
+        self.prepared: dict[tuple[int, int, int], Prepared] = {}
+        self.arranged: dict[int, Arranged] = {}
+        self.latest: dict[int, Arranged] = {}
+
+    def of(self, rows: Array) -> Callable[[], None]:
+        """What takes a step of these rows, until it is asked for others."""
+        count = len(rows)
+        self.call.starts[rows] = np.arange(count)
+        arranged = self.arranged.get(count)
+        if arranged is None:
+            if len(self.arranged) >= MOST_COUNTS:
+                self.arranged.clear()
+            arranged = self.arranged[count] = self.arrange(count)
+        prepared, shares = arranged
+        for share in shares:
+            share.order[...] = rows[share.own]
+        if self.latest.get(id(prepared)) is not arranged:
+            self.latest.pop(id(prepared), None)  # an interrupt leaves words of both
+            for share in shares:
+                share.space.write(pack_places, AT_PLACES, share.words)
+                share.space.write(pack_lanes, AT_LANES, (share.lanes,))
+            self.latest[id(prepared)] = arranged
+        return prepared.runs[0]
+
+    def renew(self, rows: Array) -> None:
+        """Computes anew what is made of the statics of these rows."""
+        native, function = self.native, self.native.compiled.sequences
+        if function is None or self.arrays.record is None or not len(rows):
+            return
+        # In memory of their own: machine code may reach beyond the last row, where other rows' values lie.
+        stride = native.compiled.strides["sequence"]
+        record = POOL.take((len(rows) + SLACK) * stride)
+        read = set(native.compiled.sequence_words)
+        in_order = [
+            array[rows] if array is not None and word in read else array
+            for word, array in zip(native.array_words, self.arrays.in_order, strict=True)
+        ]
+        native.for_each_sequence(
+            function, self.arrays._replace(in_order=in_order, record=record, batch=len(rows))
+        )
+        kept = self.arrays.record[: self.arrays.batch * stride].reshape(-1, stride)
+        kept[rows] = record[: len(rows) * stride].reshape(-1, stride)
+        POOL.give_back(record)
+
+    def arrange(self, count: int) -> Arranged:
+        """The workspaces for so many rows, and the tables that say which rows each of them runs."""
+        way = self.native.partition(rounded(count, 1, count), threads()).chosen
+        lanes = lanes_for(np.ones(count, np.int64), LANES * way.sets)
+        sets = min(way.sets, lanes.count)
+        parts = [lanes.part(place, sets) for place in range(sets)] if sets > 1 else [lanes]
+        room = 1 << (max(part.count for part in parts) - 1).bit_length()
+        prepared = self.prepared_for(sets, way.together, room)
+        shares: list[Share] = []
+        for space, part in zip(prepared.spaces[0], parts, strict=True):
+            order = np.zeros(len(part.order), np.int64)
+            tables = order, part.first, part.steps, self.call.starts, self.lengths, self.numbers
+            words = int(part.steps[0]), *map(pointer, tables)
+            shares.append(Share(space, order, part.order, part.count, words, part))
+        return Arranged(prepared, tuple(shares))
+
+    def prepared_for(self, sets: int, together: int, room: int) -> Prepared:
+        """So many workspaces with room for so many lanes each."""
+        key = sets, together, room
+        prepared = self.prepared.get(key)
+        if prepared is None:
+            shape = Shape(((0,),), ((room,) * sets,), (together,), (0,), (0,), False)
+            kind = Together if together > 1 else Again
+            prepared = Prepared([self.native], shape, kind, pauses=False)
+            nowhere = (0,) * len(PLACES)
+            prepared.write([self.call], [self.arrays], [tuple((0, nowhere) for _ in range(sets))])
+            self.prepared[key] = prepared  # with all its words, or not at all
+        return prepared
+
+
+def runs_steps(native: Native) -> bool:
+    """Whether all that a kernel does at a step is machine code that runs some rows of its arrays.
+
+    Not where a step has inner sequences or work behind the loop, or where what is computed once per sequence
+    depends on the memory.
+    """
+    compiled = native.compiled
+    memories = set(compiled.words["initial"])
+    once = compiled.sequences is None or memories.isdisjoint(compiled.sequence_words)
+    return once and not compiled.axes and native.finish is None and compiled.ended is None

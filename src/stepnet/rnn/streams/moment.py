@@ -1,0 +1,99 @@
+"""Which rows a stream has at a moment, and where their memories lie."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+Array = np.ndarray
+
+
+@dataclass
+class Moment:
+    """The rows of a stream between two steps.
+
+    Only `number` changes, and only where all rows take a step: adding one to it takes that step in all layers
+    at once. Everything else is a new `Moment`.
+
+    number: of the steps that all rows took. slots: where each row lies. sides: the side of each row; None
+    where all are on the side of `number`. ahead: how many steps each row has taken beyond `number`.
+    in_order: whether row i lies in slot i.
+    """
+
+    number: int
+    slots: Array
+    sides: Array | None
+    ahead: Array
+    in_order: bool
+
+    @classmethod
+    def of(cls, slots: Array, sides: Array, begun: Array) -> "Moment":
+        """The moment at which rows lie in these slots and on these sides, after so many steps each."""
+        mixed = len(sides) > 0 and bool((sides != sides[0]).any())
+        number = int(sides[0]) if len(sides) and not mixed else 0
+        return cls(number, slots, sides if mixed else None, begun - number, is_in_order(slots))
+
+    @property
+    def side(self) -> int:
+        """The side that all rows are on, unless `sides` says otherwise."""
+        return self.number & 1
+
+    @property
+    def all_sides(self) -> Array:
+        """The side of each row."""
+        return np.full(len(self.slots), self.side) if self.sides is None else self.sides
+
+    @property
+    def begun(self) -> Array:
+        """The number of steps that each row has taken."""
+        return self.ahead + self.number
+
+    def after(self, rows: Array, begun: Array) -> "Moment":
+        """The moment after the other side of these rows was written."""
+        sides, steps = self.all_sides.copy(), self.begun
+        sides[rows] = 1 - sides[rows]
+        steps[rows] = begun
+        return Moment.of(self.slots, sides, steps)
+
+    def moved(self, sources: Array) -> "Moment":
+        """The moment after all rows went on from others, written to the other side."""
+        return Moment(self.number + 1, self.slots, None, self.ahead[sources] - 1, self.in_order)
+
+    def without(self, rows: Array) -> "Moment":
+        """The moment without these rows."""
+        kept = np.ones(len(self.slots), bool)
+        kept[rows] = False
+        if self.sides is None:
+            slots = self.slots[kept]
+            return Moment(self.number, slots, None, self.ahead[kept], is_in_order(slots))
+        return Moment.of(self.slots[kept], self.sides[kept], self.begun[kept])
+
+    def only(self, rows: Array) -> "Moment":
+        """The moment with these rows alone, in this order."""
+        return Moment.of(self.slots[rows], self.all_sides[rows], self.begun[rows])
+
+    def with_rows(self, slots: Array, begun: Array) -> "Moment":
+        """The moment with further rows behind the others, in these slots on the side of `number`."""
+        all_slots = np.concatenate([self.slots, slots])
+        ahead = np.concatenate([self.ahead, begun - self.number])
+        sides = self.sides
+        if sides is not None:
+            sides = np.concatenate([sides, np.full(len(slots), self.side)])
+        return Moment(self.number, all_slots, sides, ahead, is_in_order(all_slots))
+
+    def replaced(self, rows: Array, slots: Array, begun: Array) -> "Moment":
+        """The moment with these rows in other slots, on the side of `number`."""
+        all_slots, sides, steps = self.slots.copy(), self.all_sides.copy(), self.begun
+        all_slots[rows], sides[rows], steps[rows] = slots, self.side, begun
+        return Moment.of(all_slots, sides, steps)
+
+    def free(self, count: int) -> Array:
+        """The first so many slots that no row lies in."""
+        taken = np.zeros(len(self.slots) + count + int(self.slots.max(initial=-1)) + 1, bool)
+        taken[self.slots] = True
+        return cast("Array", np.flatnonzero(~taken)[:count])
+
+
+def is_in_order(slots: Array) -> bool:
+    """Whether row i lies in slot i."""
+    return bool(np.array_equal(slots, np.arange(len(slots))))
