@@ -9,6 +9,7 @@ from stepnet.engines.base import Array, Call, FrozenCall, Results
 from stepnet.engines.llvm.machine.memory import POOL
 from stepnet.engines.llvm.running.again import Again, Together
 from stepnet.engines.llvm.running.chain import Chain
+from stepnet.engines.llvm.running.ending import Ending
 from stepnet.engines.llvm.running.form import Form
 from stepnet.engines.llvm.running.native import Native
 from stepnet.engines.packed import called_again
@@ -21,10 +22,12 @@ class Runner:
 
     def __init__(self, native: Native) -> None:
         self.native, self.alone = native, Chain((native,), ((0,),))
-        self.most_until = native.most_until
+        self.ends_early = native.ends_early
 
     def __call__(self, call: Call) -> Results:
         """The results of a call; raises `InputError` where an integer does not fit a table."""
+        if call.until is not None:
+            return Ending(self.alone, call).results()
         started = self.alone.started()
         results = started.add(call)
         started.run()
