@@ -1,8 +1,10 @@
-"""Sequences written in machine code: `feedback` with the recurrence's own plans, called piece by piece.
+"""Sequences written in machine code: `feedback` with the recurrence's own plans.
 
-    first symbols --> call of many steps --> symbols, memories --> call --> ...   without rows that have ended
+    first symbols --> call of all steps --> symbols                            the highest score
+    first symbols --> call of many steps --> symbols, memories --> call --> ...   drawn: without rows that ended
 
-A piece is one call of a kernel. It ends early where at least half of its rows have ended.
+Rows that wait for a lane begin where another row has ended, within a call. Where symbols are drawn, Python
+draws random numbers for the steps of a call, whether a row takes them or not. So there it is several calls.
 """
 
 from collections import OrderedDict
@@ -13,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from stepnet.engines import Call, choose
+from stepnet.engines import Call, EarlyEnds, choose
 from stepnet.net.types import STEPS
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.rnn.batch import initial_arrays
@@ -33,6 +35,10 @@ from stepnet.values.structure import leaves
 
 Array = np.ndarray
 ENGINE = "llvm"
+PIECES, NUMBERS = (256, 1024), (2**14, 2**16)
+"""For how many steps random numbers are drawn, and how many numbers: in the first call, and at most."""
+MOST_STEPS = 2**16
+"""The most steps of a call: there is a table of the places of a sequence's steps."""
 MOST_KEPT = 8
 """For how many ways to feed and to choose symbols a layer keeps what was made."""
 
@@ -143,7 +149,15 @@ def same_table(feed: Feed, program: Program) -> bool:
     return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
 
 
-# ---- the pieces --------------------------------------------------------------------------------------------
+# ---- the calls ---------------------------------------------------------------------------------------------
+
+
+def next_numbers(rows: int, before: int) -> int:
+    """For how many steps of so many rows random numbers are drawn, behind a call that had `before`."""
+    fewest, most = (
+        min(steps, max(numbers // rows, 8)) for steps, numbers in zip(PIECES, NUMBERS, strict=True)
+    )
+    return min(max(2 * before, fewest), most)
 
 
 def write(
@@ -165,30 +179,45 @@ def write(
     begun, symbol, written = front.begun[rows], first, np.zeros(len(front.scores), np.int64)
     still, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()
     ended = len(memories) + list(OWN).index("ended")
+    early = EarlyEnds(ended, beyond=True) if bound.ends_early else None
     steps = 0
     while len(rows):
-        steps, looks = next_piece(bound.most_until, len(rows), steps)
-        lengths = np.minimum(most - written[rows], steps)
-        offsets = offsets_of(lengths)
-        if draw is None:
-            random = np.zeros(int(offsets[-1]), bool)
-        else:
-            random = draw(np.repeat(rows, lengths), positions_of(written[rows] + 1, lengths))
+        lengths = np.minimum(most - written[rows], MOST_STEPS)
+        if draw is not None or early is None:
+            steps = next_piece(steps) if draw is None else next_numbers(len(rows), steps)
+            lengths = np.minimum(lengths, steps)
         no = np.zeros(len(rows), bool)
-        initial = [*memories, symbol, begun, no, no]
-        call = Call(
-            [random], offsets[:-1], lengths, int(offsets[-1]), initial, still, until=ended if looks else None
-        )
+        random = None if draw is None else draw(np.repeat(rows, lengths), positions_of(written[rows] + 1, lengths))
+        call = call_of(random, lengths, [*memories, symbol, begun, no, no], still, early)
         results = bound(call)
         *memories, symbol, step, done, unclear = results.final
         if unclear.any():
             return None
         used = step - begun + done
-        places = positions_of(offsets[:-1], used)
-        result.append((np.repeat(rows, used), results.outputs[0][places]))
+        (symbols,) = results.outputs
+        if early is None:
+            symbols = symbols[positions_of(call.offsets[:-1], used)]
+        result.append((np.repeat(rows, used), symbols))
         written[rows] += used
         left = np.flatnonzero(~done & (written[rows] < most))
         memories = [memory[left] for memory in memories]
         still = [static[left] for static in still]
         symbol, begun, rows = symbol[left], step[left], rows[left]
     return result
+
+
+def call_of(
+    random: Array | None,
+    lengths: Array,
+    initial: list[Array | None],
+    still: list[Array],
+    until: EarlyEnds | None,
+) -> Call:
+    """The call for so many steps of each row. random: a number for each; None where nothing is drawn."""
+    if random is None and until is not None:  # the outputs lie elsewhere, so all steps may read one number
+        starts, steps = np.zeros(len(lengths), np.int64), np.zeros(int(lengths.max()), np.int64)
+        return Call([np.zeros(1, bool)], starts, lengths, 1, initial, still, steps=steps, until=until)
+    offsets = offsets_of(lengths)
+    total = int(offsets[-1])
+    numbers = np.zeros(total, bool) if random is None else random
+    return Call([numbers], offsets[:-1], lengths, total, initial, still, until=until)

@@ -11,6 +11,7 @@ might have.
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -153,12 +154,20 @@ class Ending:
         for part in parts:
             own = taken[part.sequences]
             if call.last_only:
-                kept = np.flatnonzero(part.steps == own - 1)
-                places = part.sequences[kept]
+                places, kept = part.sequences, part.steps == own - 1
             else:
-                kept = np.flatnonzero(part.steps < own)
                 numbers = own - 1 - part.steps if self.native.plan.reverse else part.steps
-                places = (offsets[part.sequences] + numbers)[kept]
+                places, kept = offsets[part.sequences] + numbers, part.steps < own
+            which = slice(None) if kept.all() else np.flatnonzero(kept)
             for whole, rows in zip(outputs, part.outputs, strict=True):
-                whole[places] = rows[kept]
+                put(whole, places[which], rows[which])
         return outputs
+
+
+def put(whole: Array, places: Array, rows: Array) -> None:
+    """Rows put at places of an array: each as one number, which takes half the time."""
+    size = rows.itemsize * prod(rows.shape[1:])
+    if size and len(rows):
+        row = np.dtype((np.void, size))
+        target, source = (array.reshape(len(array), -1).view(row)[:, 0] for array in (whole, rows))
+        target[places] = source

@@ -21,7 +21,7 @@ BLOCK_ROWS = 256
 FAR_BYTES = 8 * 2**20
 # Where sequences may end early, lanes take others between blocks. These have so many steps at most, and several
 # steps only where they have no more rows than this.
-ENDING_STEPS, ENDING_ROWS = 8, 64
+ENDING_STEPS, ENDING_ROWS = 8, 16
 # A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
 PAUSE_BYTES = 600 * 2**20
 # What is computed of words takes longer than parameters take to be read: functions, most of all.
