@@ -152,7 +152,7 @@ class Workspace:
     def done(self) -> Done:
         """How far the call is that this was written for, while it pauses."""
         if until := self.rows[0][WORD["until"]]:
-            return self._done_of_waiting(dict(zip(ENDING, numbers_at(until, len(ENDING)), strict=True)))
+            return self._done_of_waiting(dict(zip(ENDING, numbers_at(until, len(ENDING)).tolist(), strict=True)))
         lanes, begin = self.rows[0][WORD["lanes"]], int(self.progress[PROGRESS.index("begin")])
         lane_steps, first = self._table("lane_steps", lanes), self._table("first", lanes + 1)
         order = self._table("order", int(first[-1]))
@@ -168,7 +168,8 @@ class Workspace:
         set of lanes counts all sequences as its own, and each takes off what its lanes still have to do.
         """
         lanes = ending["at_work"]
-        left = int(self._table("left", lanes).sum())
+        # A sequence is over when it has been taken off its lane.
+        left = int(np.maximum(self._table("left", lanes), 1).sum())
         if ending["number"]:
             return Done(-left, 0, -lanes, 0)
         order = self._table("order", ending["sequences"])
