@@ -1,4 +1,4 @@
-"""Lanes that take the next sequence where one has ended early: against one sequence at a time, and plain loops.
+"""Lanes that take the next sequence where one has ended early: against sequences alone, and plain loops.
 
 A few lanes, so that few sequences wait for one.
 """
@@ -47,14 +47,13 @@ def few_lanes(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
 
 
 @pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Way:
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How threads share every call."""
-    chosen = WAYS[request.param]
-    share_in(chosen, monkeypatch)
-    return chosen
+    share_in(WAYS[request.param], monkeypatch)
 
 
 def share_in(chosen: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares every call of a new recurrence in a way."""
     sn.set_threads(chosen.threads)
     monkeypatch.setattr(native, "partition", lambda *_: Partition(chosen, (chosen,)))
 
@@ -118,7 +117,9 @@ class Given:
             "flag": sn.Ragged(random.uniform(0, 1, total) < often, offsets),
         }
         shapes = {"h": (20,), "trace": (2, 2)}
-        drawn = {n: random.uniform(-1, 1, (rows, *shape)).astype(F32) for n, shape in shapes.items()}
+        drawn: dict[str, Array] = {
+            n: random.uniform(-1, 1, (rows, *shape)).astype(F32) for n, shape in shapes.items()
+        }
         drawn["count"] = random.integers(0, 9, rows)
         self.initial = {name: drawn[name] for name in MEMORY} if begun else None
         self.statics = random.uniform(-1, 1, (rows, 5)).astype(F32) if statics else None
@@ -144,23 +145,23 @@ def together(results: list[tuple[Any, Any]], last_only: bool) -> list[Any]:
     """The outputs and last memories of single sequences as those of one batch."""
     outputs, finals = zip(*([leaves(part) for part in result] for result in results), strict=True)
     join = np.concatenate if last_only else sn.Ragged.from_list
-    joined = [
-        join([each if last_only else each[0] for each in leaf]) for leaf in zip(*outputs, strict=True)
-    ]
+    joined = [join([each if last_only else each[0] for each in leaf]) for leaf in zip(*outputs, strict=True)]
     return [*joined, *(np.concatenate(leaf) for leaf in zip(*finals, strict=True))]
 
 
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("statics", [False, True])
-@pytest.mark.usefixtures("way")
 def test_each_sequence_has_the_bits_that_it_has_alone(
-    statics: bool, reverse: bool, last_only: bool
+    statics: bool, reverse: bool, last_only: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = Given(50, 0.08, statics, begun=reverse)
-    found = given.rnn(reverse)(*given.arguments(), last_only=last_only)
+    share_in(WAYS["one thread"], monkeypatch)
     alone = together(given.one_by_one(given.rnn(reverse), last_only=last_only), last_only)
-    assert_same_bits([*leaves(found[0]), *leaves(found[1])], alone)
+    for way in WAYS.values():
+        share_in(way, monkeypatch)
+        found = given.rnn(reverse)(*given.arguments(), last_only=last_only)
+        assert_same_bits([*leaves(found[0]), *leaves(found[1])], alone)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 50])
@@ -279,9 +280,7 @@ def test_sequences_that_may_be_long_take_no_memory_for_it() -> None:
 
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.usefixtures("way")
-def test_pauses_and_more_room_change_nothing(
-    last_only: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pauses_and_more_room_change_nothing(last_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     given = Given(300, 0.05, statics=True, begun=True)
     expected = given.rnn()(*given.arguments(), last_only=last_only)
     rooms, got = list[int](), ending.Room.get
@@ -342,23 +341,33 @@ def test_an_interrupted_call_leaves_the_next_one_right(monkeypatch: pytest.Monke
 # ---- generation
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("sampler", [None, sn.sampling(1.5)])
-def test_rows_that_wait_write_what_they_write_alone(sampler: Any) -> None:
+def test_rows_that_wait_write_what_they_write_alone(sampler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(5)
-    params = {"E": random.normal(size=(9, 6)), "R": random.normal(size=(6, 6)), "S": random.normal(size=(6, 9))}
+    params = {
+        "E": random.normal(size=(9, 6)),
+        "R": random.normal(size=(6, 6)),
+        "S": random.normal(size=(6, 9)),
+    }
 
     def step(x: Any, h: Any, p: Any, statics: Any) -> Any:
         h = np.tanh(p["E"][x] + h @ p["R"] + statics)
         return h @ p["S"], h
 
-    rnn = sn.RNN(step, params, memory=6, inputs=sn.Spec((), I64), statics=6)
     starts, statics = random.integers(0, 9, 60), random.normal(size=(60, 6))
     options: dict[str, Any] = {"max_steps": 50, "stop": [2, 7], "sampler": sampler, "seed": 3}
-    found = sn.generate(rnn, starts, statics=statics, **options)
+
+    def rnn() -> sn.RNN:
+        return sn.RNN(step, params, memory=6, inputs=sn.Spec((), I64), statics=6)
+
+    share_in(WAYS["one thread"], monkeypatch)
+    one = rnn()
     alone = [
-        sn.generate(rnn, starts[[row]], statics=statics[[row]], identities=[row], **options)[0]
+        sn.generate(one, starts[[row]], statics=statics[[row]], identities=[row], **options)[0]
         for row in range(60)
     ]
-    assert_same_bits(found, sn.Ragged.from_list(alone))
-    assert len(set(found.lengths.tolist())) > 5
+    assert len({len(symbols) for symbols in alone}) > 5
+    for way in WAYS.values():
+        share_in(way, monkeypatch)
+        found = sn.generate(rnn(), starts, statics=statics, **options)
+        assert_same_bits(found, sn.Ragged.from_list(alone))

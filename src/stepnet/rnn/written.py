@@ -1,10 +1,10 @@
 """Sequences written in machine code: `feedback` with the recurrence's own plans.
 
-    first symbols --> call of all steps --> symbols                            the highest score
-    first symbols --> call of many steps --> symbols, memories --> call --> ...   drawn: without rows that ended
+    highest score    first symbols --> call of all steps --> symbols
+    drawn            first symbols --> call of many steps --> symbols, memories --> call --> ...
 
-Rows that wait for a lane begin where another row has ended, within a call. Where symbols are drawn, Python
-draws random numbers for the steps of a call, whether a row takes them or not. So there it is several calls.
+Within a call a row that waits for a lane begins where another one has ended. Where symbols are drawn, there
+is a random number for each step of a call, whether a row comes to it or not. So there are several calls.
 """
 
 from collections import OrderedDict
@@ -35,8 +35,11 @@ from stepnet.values.structure import leaves
 
 Array = np.ndarray
 ENGINE = "llvm"
-PIECES, NUMBERS = (256, 1024), (2**14, 2**16)
-"""For how many steps random numbers are drawn, and how many numbers: in the first call, and at most."""
+PIECES, NUMBERS, FEWEST = (256, 1024), (2**14, 2**16), 8
+"""For how many steps random numbers are drawn at first, and at most; fewer steps where there would be more
+numbers than these, but no fewer than the last.
+"""
+Draw = Callable[[Array, Array], Array]
 MOST_STEPS = 2**16
 """The most steps of a call: there is a table of the places of a sequence's steps."""
 MOST_KEPT = 8
@@ -152,21 +155,13 @@ def same_table(feed: Feed, program: Program) -> bool:
 # ---- the calls ---------------------------------------------------------------------------------------------
 
 
-def next_numbers(rows: int, before: int) -> int:
-    """For how many steps of so many rows random numbers are drawn, behind a call that had `before`."""
-    fewest, most = (
-        min(steps, max(numbers // rows, 8)) for steps, numbers in zip(PIECES, NUMBERS, strict=True)
-    )
-    return min(max(2 * before, fewest), most)
-
-
 def write(
     wired: Wired,
     front: Front,
     first: Array,
     rows: Array,
     most: int,
-    draw: Callable[[Array, Array], Array] | None,
+    draw: Draw | None,
 ) -> list[tuple[Array, Array]] | None:
     """The rows of the symbols behind the first ones, and these symbols: at most `most` of each row.
 
@@ -179,23 +174,20 @@ def write(
     begun, symbol, written = front.begun[rows], first, np.zeros(len(front.scores), np.int64)
     still, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()
     ended = len(memories) + list(OWN).index("ended")
-    early = EarlyEnds(ended, beyond=True) if bound.ends_early else None
+    until = EarlyEnds(ended, beyond=True) if bound.ends_early else None
     steps = 0
     while len(rows):
-        lengths = np.minimum(most - written[rows], MOST_STEPS)
-        if draw is not None or early is None:
-            steps = next_piece(steps) if draw is None else next_numbers(len(rows), steps)
-            lengths = np.minimum(lengths, steps)
+        lengths, steps = next_lengths(most - written[rows], steps, draw is not None, until is not None)
+        random = None if draw is None else draw(np.repeat(rows, lengths), numbers_of(written[rows], lengths))
         no = np.zeros(len(rows), bool)
-        random = None if draw is None else draw(np.repeat(rows, lengths), positions_of(written[rows] + 1, lengths))
-        call = call_of(random, lengths, [*memories, symbol, begun, no, no], still, early)
+        call = call_of(random, lengths, [*memories, symbol, begun, no, no], still, until)
         results = bound(call)
         *memories, symbol, step, done, unclear = results.final
         if unclear.any():
             return None
         used = step - begun + done
         (symbols,) = results.outputs
-        if early is None:
+        if until is None:
             symbols = symbols[positions_of(call.offsets[:-1], used)]
         result.append((np.repeat(rows, used), symbols))
         written[rows] += used
@@ -206,6 +198,30 @@ def write(
     return result
 
 
+def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[Array, int]:
+    """How many steps of each row the next call runs, and at most, where the one before ran `before`.
+
+    left: how many there may be. is_drawn: whether there is a random number for each, also for those behind
+    the end. ends: whether the engine looks itself which rows have ended.
+    """
+    if not ends:
+        steps = next_piece(before)
+    elif is_drawn:
+        fewest, most = (
+            min(steps, max(numbers // len(left), FEWEST))
+            for steps, numbers in zip(PIECES, NUMBERS, strict=True)
+        )
+        steps = min(max(2 * before, fewest), most)
+    else:
+        steps = MOST_STEPS
+    return np.minimum(left, steps), steps
+
+
+def numbers_of(written: Array, lengths: Array) -> Array:
+    """The numbers of the next steps of rows that have written so many symbols behind the first."""
+    return positions_of(written + 1, lengths)
+
+
 def call_of(
     random: Array | None,
     lengths: Array,
@@ -214,7 +230,7 @@ def call_of(
     until: EarlyEnds | None,
 ) -> Call:
     """The call for so many steps of each row. random: a number for each; None where nothing is drawn."""
-    if random is None and until is not None:  # the outputs lie elsewhere, so all steps may read one number
+    if random is None and until is not None:  # outputs do not lie where inputs do, so these may be one number
         starts, steps = np.zeros(len(lengths), np.int64), np.zeros(int(lengths.max()), np.int64)
         return Call([np.zeros(1, bool)], starts, lengths, 1, initial, still, steps=steps, until=until)
     offsets = offsets_of(lengths)

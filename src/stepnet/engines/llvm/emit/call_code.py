@@ -44,7 +44,9 @@ class CallCode:
         self.threads = self.progress("threads")
         self.shared = code.icmp_signed(">", self.threads, code.number(1))
         # Cells are made here, once: one made in a loop would take stack at every turn.
-        self.count_cell, self.row_cell, self.fresh_cell, self.place_cell = (code.alloca(I64) for _ in range(4))
+        self.count_cell, self.row_cell, self.fresh_cell, self.place_cell = (
+            code.alloca(I64) for _ in range(4)
+        )
         self.threads_cell, self.waited_cell, self.time_cell, self.steps_cell = (
             code.alloca(I64) for _ in range(4)
         )

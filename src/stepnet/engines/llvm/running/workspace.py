@@ -152,7 +152,9 @@ class Workspace:
     def done(self) -> Done:
         """How far the call is that this was written for, while it pauses."""
         if until := self.rows[0][WORD["until"]]:
-            return self._done_of_waiting(dict(zip(ENDING, numbers_at(until, len(ENDING)).tolist(), strict=True)))
+            return self._done_of_waiting(
+                dict(zip(ENDING, numbers_at(until, len(ENDING)).tolist(), strict=True))
+            )
         lanes, begin = self.rows[0][WORD["lanes"]], int(self.progress[PROGRESS.index("begin")])
         lane_steps, first = self._table("lane_steps", lanes), self._table("first", lanes + 1)
         order = self._table("order", int(first[-1]))
