@@ -252,7 +252,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
 
 
 def reads_tables(net: Net) -> bool:
-    """Whether a step takes rows of parameters. In steps behind the end, what it indexes with may be outside."""
+    """Whether a step takes rows of parameters: behind the end, what it indexes with may be outside."""
     return any(node.operation == "gather" for node in all_nodes(net))
 
 

@@ -9,7 +9,6 @@ from stepnet.engines.base import Array, Call, FrozenCall, Results
 from stepnet.engines.llvm.machine.memory import POOL
 from stepnet.engines.llvm.running.again import Again, Together
 from stepnet.engines.llvm.running.chain import Chain
-from stepnet.engines.llvm.running.ending import Ending
 from stepnet.engines.llvm.running.form import Form
 from stepnet.engines.llvm.running.native import Native
 from stepnet.engines.packed import called_again
@@ -27,6 +26,8 @@ class Runner:
     def __call__(self, call: Call) -> Results:
         """The results of a call; raises `InputError` where an integer does not fit a table."""
         if call.until is not None:
+            from stepnet.engines.llvm.running.ending import Ending  # few processes have such calls
+
             return Ending(self.alone, call).results()
         started = self.alone.started()
         results = started.add(call)

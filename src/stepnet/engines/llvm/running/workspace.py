@@ -19,8 +19,8 @@ BLOCK_ROWS = 256
 # A block has the most rows where so many bytes of parameters are read for each block: they would leave those
 # that are read at every step no room in the last cache.
 FAR_BYTES = 8 * 2**20
-# Where sequences may end early, lanes take others between blocks. These have so many steps at most, and several
-# steps only where they have no more rows than this.
+# Where sequences may end early, lanes take others between blocks. These have so many steps at most, and
+# several steps only where they have no more rows than this.
 ENDING_STEPS, ENDING_ROWS = 8, 16
 # A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
 PAUSE_BYTES = 600 * 2**20
