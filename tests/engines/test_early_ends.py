@@ -164,14 +164,15 @@ def test_each_sequence_has_the_bits_that_it_has_alone(
         assert_same_bits([*leaves(found[0]), *leaves(found[1])], alone)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 50])
+@pytest.mark.parametrize(("rows", "reverse"), [(1, False), (2, True), (3, False), (50, False), (50, True)])
 @pytest.mark.parametrize("often", [0, 0.08, 0.5, 1])
-def test_values_are_those_of_a_plain_loop(often: float, rows: int) -> None:
+def test_values_are_those_of_a_plain_loop(often: float, rows: int, reverse: bool) -> None:
     """From sequences that never end early to those that end at their first step."""
     given = Given(rows, often, statics=True, begun=True, seed=rows)
     x, initial, statics = given.arguments()
-    found = given.rnn()(x, initial, statics)
-    assert_right(found, right(given.step, PARAMS, x, initial, statics, until=at_flag), True)
+    found = given.rnn(reverse)(x, initial, statics)
+    wanted = right(given.step, PARAMS, x, initial, statics, until=at_flag, reverse=reverse)
+    assert_right(found, wanted, True)
     taken = leaves(found[0])[0].lengths
     if often in (0, 1):
         assert taken.tolist() == np.minimum(given.lengths, 1 if often else 99).tolist()
