@@ -19,8 +19,8 @@ class EarlyEnds:
     """When sequences end ahead of their last step.
 
     flag: the place of a memory, a bool that is False at first, and True from the last step of the sequence
-    on. beyond: whether steps behind the end may be computed, for nobody: else one of them might index a table
-    outside of it.
+    on. No step behind that changes a memory. beyond: whether such steps may be computed, for nobody: else one
+    of them might index a table outside of it.
     """
 
     flag: int

@@ -96,7 +96,7 @@ class Ending:
         """The memory of a set of lanes."""
         call, native = self.call, self.native
         assert call.until is not None
-        bytes_ = max(1, sum(rows.bytes for rows in native.kind.outputs))
+        bytes_ = 2 * self.taken.itemsize + sum(rows.bytes for rows in native.kind.outputs)
         rows = max(LANES, ENDING_ROWS, min(Laid.of(call).steps, ROOM_BYTES // bytes_))
         inputs, final = len(call.sequences), len(self.arrays.final)
         first = inputs + len(call.initial) + final + len(call.statics)
