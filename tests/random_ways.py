@@ -218,7 +218,6 @@ def controlled(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         pieces = data.draw(st.sampled_from([(1, 4), (2, 2), (8, 128)]))
         patch.setattr(control, "PIECES", pieces)
-        patch.setattr(control, "LONG_PIECES", pieces)
         found = rnn(inputs, batch.initial, batch.statics, mask=mask, masked=masked, engine=engine)
     initial = batch.initial or zeros(step, len(like))
     wanted = controlled_loop(

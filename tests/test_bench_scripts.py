@@ -30,6 +30,7 @@ from bench import (
     bits,
     compiling,
     convert,
+    early,
     elementary,
     entered,
     generate,
@@ -506,6 +507,30 @@ def test_training_steps_are_timed_beside_pytorch() -> None:
     for row in figures["rows"]:
         assert row["ours"] > 0
         assert row["ratio"] == pytest.approx(row["theirs"] / row["ours"])
+
+
+SOME_ENDS = "--cell", "gru", "--cell", "lstm", "--hidden", "3", "--rows", "70", "--most", "9", "--rounds", "1"
+
+
+def test_sequences_that_end_early_are_timed_beside_known_lengths() -> None:
+    rows = json.loads(ran(early, *SOME_ENDS, "--json"))["rows"]
+    assert [(row["cell"], row["hidden"]) for row in rows] == [("gru", 3), ("lstm", 3)]
+    for row in rows:
+        assert row["known"] > 0
+        assert row["ratio"] == pytest.approx(row["until"] / row["known"])
+    assert "70 sequences of 7 steps in the mean" in ran(early, *SOME_ENDS)
+
+
+def test_sequences_that_end_elsewhere_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = early.recurrences
+
+    def wrong(*case: Any) -> Any:
+        until, known = right(*case)
+        return until.with_params({name: -array for name, array in until.params.items()}), known
+
+    monkeypatch.setattr(early, "recurrences", wrong)
+    with pytest.raises(SystemExit, match="a gru of 3 has other outputs where the lengths are known"):
+        early.timed("gru", 3, np.array([2, 3]), 4, 1)
 
 
 def test_layers_of_keras_are_timed_without_and_with_stepnet() -> None:

@@ -114,7 +114,6 @@ def test_controlled_steps_are_a_loop_with_ifs(
     with pytest.MonkeyPatch.context() as patch:
         pieces = data.draw(st.sampled_from([(1, 4), (2, 2), (8, 128)]))
         patch.setattr(control, "PIECES", pieces)
-        patch.setattr(control, "LONG_PIECES", pieces)
         found = rnn(call.inputs, call.initial, call.statics, mask=mask, masked=masked, engine=engine)
         last, last_final = rnn(
             call.inputs, call.initial, call.statics, mask=mask, masked=masked, engine=engine, last_only=True
@@ -268,7 +267,6 @@ def test_pieces_of_any_size_give_the_same_bits(
     assert found == ([0, 1, 40, 105, 25, 1, 35] if reverse else [0, 1, 2, 75, 25, 7, 1])
     for pieces in ((1, 1), (3, 3), (8, 128), (1000, 1000)):
         monkeypatch.setattr(control, "PIECES", pieces)
-        monkeypatch.setattr(control, "LONG_PIECES", pieces)
         outputs, final = rnn(x, initial, engine=engine)
         assert outputs.lengths.tolist() == found
         assert outputs.values.tobytes() == np.concatenate(wanted).tobytes()
@@ -286,7 +284,7 @@ def test_sequences_that_have_ended_cost_nothing_more(monkeypatch: pytest.MonkeyP
             steps.append(piece.total)
             return run(piece)
 
-        one.most_until = run.most_until  # pyright: ignore[reportFunctionMemberAccess]
+        one.ends_early = run.ends_early  # pyright: ignore[reportFunctionMemberAccess]
         return control.run_until(cast("Any", one), call, net, ended)
 
     monkeypatch.setattr("stepnet.rnn.reading.run_until", spied)

@@ -8,7 +8,6 @@ import pytest
 
 import stepnet as sn
 from stepnet.engines import Call
-from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.errors import InputError
 from stepnet.rnn import by_symbol, samplers, written
 from stepnet.rnn.feedback import Choice
@@ -216,7 +215,7 @@ def test_pieces_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     way: dict[str, Any] = {"max_steps": 12, "stop": 4, "sampler": sn.sampling(2.0)}
     whole = sn.generate(rnn, ragged(STARTS), **options, **way)
     for longest in ((1, 1), (3, 5)):
-        monkeypatch.setattr("stepnet.rnn.control.LONG_PIECES", longest)
+        monkeypatch.setattr("stepnet.rnn.written.PIECES", longest)
         assert sn.generate(rnn, ragged(STARTS), **options, **way).equal(whole)
 
 
@@ -347,66 +346,8 @@ def test_a_net_draws_what_arrays_draw(options: dict[str, Any], engine: str) -> N
 # ---- ends in machine code
 
 
-def ending(hidden: int) -> sn.RNN:
-    """A recurrence that says when it has ended, and goes on counting."""
-
-    def step(x: Any, memory: Any, p: Any) -> Any:
-        h = np.tanh(x + memory["h"] @ p)
-        count = memory["count"] + 1
-        return h, {"h": h, "count": count, "ended": memory["ended"] | (x[:, 0] > 0.5)}
-
-    memory = {"h": hidden, "count": sn.Spec((), "int64"), "ended": sn.Spec((), "bool")}
-    return sn.RNN(step, np.eye(hidden, dtype="float32") / 2, memory=memory, inputs=hidden)
-
-
-@pytest.mark.parametrize("hidden", [3, 400])
-def test_a_call_is_over_where_half_of_the_sequences_have_ended(
-    hidden: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wide one has threads that share each step."""
-    threads = 1 if hidden < 400 else 2
-    monkeypatch.setattr("stepnet.engines.llvm.running.steps.threads", lambda: threads)
-    monkeypatch.setattr("stepnet.engines.llvm.running.chain.threads", lambda: threads)
-    monkeypatch.setattr("stepnet.engines.llvm.running.arrangement.threads", lambda: threads)
-    rnn = ending(hidden)
-    run = LlvmEngine().compile(rnn.schedule).bind(leaves(rnn.params))
-    place = list(rnn.memory).index("ended")
-
-    def call(ends: list[int], lengths: list[int]) -> tuple[Array, Call, Any]:
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        x = np.zeros((offsets[-1], hidden), "float32")
-        for begin, end, length in zip(offsets, ends, lengths, strict=False):
-            x[begin + end : begin + length, 0] = 1
-        made = Call([x], offsets[:-1], np.array(lengths), len(x), [None] * 3, until=place)
-        return x, made, run(made)
-
-    longest = 1000
-    for ends, lengths, most in (
-        ([5], [longest], 16),
-        ([longest], [longest], longest),
-        ([5, 700], [longest] * 2, 16),
-        ([3, 90, 90, 80], [longest] * 4, 104),
-        ([3, 90, 90, 200], [50, longest, longest, longest], 104),
-        ([20, 20, 20], [20, 20, longest], longest),
-        ([0, 0, 2], [0, longest, 3], 16),
-    ):
-        x, made, results = call(ends, lengths)
-        counts = results.final[list(rnn.memory).index("count")]
-        by_thread = [count for count, length in zip(counts, lengths, strict=True) if length == longest]
-        assert max(by_thread) <= most, (ends, lengths, counts)
-        assert all(count >= min(end, length) or end > min(by_thread)
-                   for count, end, length in zip(counts, ends, lengths, strict=True))  # fmt: skip
-        cut = Call([x], made.starts, counts, len(x), [None] * 3)
-        expected = run(cut)
-        for array, wanted in zip(results.final, expected.final, strict=True):
-            assert array.tobytes() == wanted.tobytes()
-        for begin, count in zip(made.starts, counts, strict=True):
-            ours, theirs = (r.outputs[0][begin : begin + count] for r in (results, expected))
-            assert ours.tobytes() == theirs.tobytes()
-
-
 def test_until_ends_in_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call for a sequence that ends, and steps behind its end are hardly run."""
+    """All is one call."""
     rnn = sn.RNN(lambda x, h, p: (h + x, h + x), memory=(), until=lambda output, memory: memory >= 100)
     x = np.ones((1, 5000))
     calls: list[int] = []
@@ -421,7 +362,7 @@ def test_until_ends_in_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
     outputs, final = rnn(x)
     assert outputs.lengths.tolist() == [100]
     assert final.tolist() == [100]
-    assert calls == [256]
+    assert calls == [5000]
 
 
 def test_a_long_batch_is_written_call_by_call(pieces: list[bool]) -> None:

@@ -84,7 +84,10 @@ TESTS: dict[str, Sequence[str]] = {
         f"engines/llvm/machine/{name}.py": ("tests/engines/test_object_code.py",)
         for name in ("object_code", "unlocked")
     },
-    "engines/llvm/emit/early.py": ("tests/test_written.py", "tests/test_control.py"),
+    **{
+        f"engines/llvm/{name}.py": ("tests/engines/test_early_ends.py", "tests/test_control.py")
+        for name in ("emit/early", "running/ending")
+    },
     **{
         f"rnn/{name}.py": ("tests/test_written.py", "tests/test_generate.py")
         for name in ("by_symbol", "feedback", "feeds", "one_step", "samplers", "writer", "written")

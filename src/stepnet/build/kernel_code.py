@@ -181,7 +181,7 @@ class KernelCode:
             self.set("lengths", laid.lengths)
             self.set("step_offsets", self.run.arena["numbers"])
             self.set("begun", self.run.arena["begun"])
-            self.set("until", -1)
+            self.set("until", 0)
             progress = code.at(self.run.context, self.workspace.places["progress"])
             for place, name in enumerate(PROGRESS):
                 code.set_word(progress, 8 * place, int(name == "threads"))

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from stepnet.engines.apart import undivided
-from stepnet.engines.base import Bound, Call, Engine, FrozenCall, Kernel, Pairs, Results, Steps
+from stepnet.engines.base import Bound, Call, EarlyEnds, Engine, FrozenCall, Kernel, Pairs, Results, Steps
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.placed import together
 from stepnet.errors import InputError, RefusedError
@@ -29,6 +29,7 @@ __all__ = [
     "AUTO",
     "Bound",
     "Call",
+    "EarlyEnds",
     "Engine",
     "FrozenCall",
     "Kernel",

@@ -15,6 +15,19 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
+class EarlyEnds:
+    """When sequences end ahead of their last step.
+
+    flag: the place of a memory, a bool that is False at first, and True from the last step of the sequence
+    on. No step behind that changes a memory. beyond: whether such steps may be computed, for nobody: else one
+    of them might index a table outside of it.
+    """
+
+    flag: int
+    beyond: bool
+
+
+@dataclass(frozen=True)
 class Call:
     """The checked arrays of one call: C-contiguous, with the dtypes and features of the net's inputs.
 
@@ -31,10 +44,8 @@ class Call:
     last_only: whether outputs are the last of each sequence, [batch, features...], or of every step, [total,
     features...]. begun: the number of steps of each sequence that were run before this call, int64; None for
     zeros. apart: how many of the outputs, the first ones, have memory of their own; the others live equally
-    long, and may lie in one piece. None for all. until: the place of a memory, a bool that is False at first;
-    from the step on that makes it True, nobody reads what is computed for the sequence. See
-    `Bound.most_until`. known: what engines have worked out of where the sequences
-    lie.
+    long, and may lie in one piece. None for all. until: when sequences end ahead of their last step; None for
+    never. known: what engines have worked out of where the sequences lie.
     """
 
     sequences: Sequence[Array]
@@ -49,7 +60,7 @@ class Call:
     inner: tuple[Array, ...] = ()
     beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
     apart: int | None = None
-    until: int | None = None
+    until: EarlyEnds | None = None
     known: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
 
     def with_arrays(
@@ -235,11 +246,11 @@ class Bound(Protocol):
     """A kernel with its parameters."""
 
     @property
-    def most_until(self) -> int:
-        """How many sequences a call with `Call.until` has at most; 0 where it takes none.
+    def ends_early(self) -> bool:
+        """Whether it takes calls with `Call.until`.
 
-        Such a call may be over before its last step, where many sequences have ended. Then the last memories
-        are those of the steps that were taken, and outputs behind them are not written.
+        The last memories of such a call are those of the steps that were taken. Its outputs are those of
+        these steps alone, sequence after sequence, or with `last_only` the last of each sequence.
         """
         ...
 

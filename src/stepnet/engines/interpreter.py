@@ -68,7 +68,7 @@ class BoundNet:
 
     net: Net
     parameters: tuple[Array, ...]
-    most_until: int = 0
+    ends_early: bool = False
 
     @computed_once
     def form(self) -> Form:

@@ -140,7 +140,7 @@ class BoundParts:
     kernel: PartsKernel
     constants: Values
     bound: "tuple[Bound | BoundParts | None, ...]"
-    most_until: int = 0
+    ends_early: bool = False
 
     @property
     def schedule(self) -> Schedule:

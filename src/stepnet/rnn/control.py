@@ -12,7 +12,7 @@ from typing import Any, TypedDict, cast
 
 import numpy as np
 
-from stepnet.engines import Bound, Call, Results
+from stepnet.engines import Bound, Call, EarlyEnds, Results
 from stepnet.errors import InputError
 from stepnet.net.interpret import Segments, of_rows, within_steps
 from stepnet.net.ir import Builder, Net, all_nodes
@@ -32,18 +32,15 @@ Until = Callable[[Any, Any], Any]
 MASKED = ("repeat", "zero")
 
 PIECES = (8, 128)
-"""How many steps of each sequence are run before looking which have ended: at first, and at most."""
-LONG_PIECES = (256, 1024)
-"""The same where the machine code looks itself."""
+"""How many steps of each sequence are run before looking which have ended: at first, and at most. It is so
+where an engine does not look itself.
+"""
 
 
-def next_piece(most_looked_at: int, rows: int, before: int) -> tuple[int, bool]:
-    """How many steps of so many sequences the next call runs, where the one before ran `before`; and whether
-    it looks itself which sequences have ended, as a call of at most `most_looked_at` sequences does.
-    """
-    looks = rows <= most_looked_at
-    fewest, most = LONG_PIECES if looks else PIECES
-    return min(max(2 * before, fewest), most), looks
+def next_piece(before: int) -> int:
+    """How many steps of each sequence the next call runs, where the one before ran `before`."""
+    fewest, most = PIECES
+    return min(max(2 * before, fewest), most)
 
 
 class Controls(TypedDict, total=False):
@@ -225,21 +222,23 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
     """The lengths of sequences that end early, and the results, with the outputs end to end.
 
     net: of a step made by `ending` and `counting`, which `run` runs. ended: the place of its memory "done";
-    "taken" is the last one. Some steps of all sequences are run at a time; sequences that have ended are then
-    left out.
+    "taken" is the last one. An engine that does not look itself which sequences have ended runs some steps of
+    all at a time; those that have ended are then left out.
     """
+    if run.ends_early:
+        results = run(replace(call, until=EarlyEnds(ended, beyond=not reads_tables(net))))
+        return results.final[-1], results
     recur = next(node.recur for node in net.nodes if node.operation == "recur")
     types, reverse = recur.operands_by_kind([net.type_of(number) for number in net.inputs]), recur.reverse
-    most_looked_at = 0 if reads_tables(net) else run.most_until
     rows, taken = np.arange(call.rows), np.zeros(call.rows, np.int64)
     memories, steps = call.initial, 0
     final: list[Array] = []
     pieces: list[Piece] = []
     while not pieces or len(rows):
-        steps, looks = next_piece(most_looked_at, len(rows), steps)
+        steps = next_piece(steps)
         lengths = np.minimum(call.lengths[rows] - taken[rows], steps)
         piece = some_steps(call, types, reverse, rows, taken[rows], lengths, memories)
-        results = run(replace(piece, until=ended if looks else None))
+        results = run(piece)
         final = final or [memory.copy() for memory in results.final]
         for whole, memory in zip(final, results.final, strict=True):
             whole[rows] = memory
@@ -253,9 +252,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
 
 
 def reads_tables(net: Net) -> bool:
-    """Whether a step takes rows of parameters. Where steps behind the end are run, what they index with may
-    be outside; so as few as possible are.
-    """
+    """Whether a step takes rows of parameters: behind the end, what it indexes with may be outside."""
     return any(node.operation == "gather" for node in all_nodes(net))
 
 

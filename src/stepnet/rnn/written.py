@@ -1,8 +1,10 @@
-"""Sequences written in machine code: `feedback` with the recurrence's own plans, called piece by piece.
+"""Sequences written in machine code: `feedback` with the recurrence's own plans.
 
-    first symbols --> call of many steps --> symbols, memories --> call --> ...   without rows that have ended
+    highest score    first symbols --> call of all steps --> symbols
+    drawn            first symbols --> call of many steps --> symbols, memories --> call --> ...
 
-A piece is one call of a kernel. It ends early where at least half of its rows have ended.
+Within a call a row that waits for a lane begins where another one has ended. Where symbols are drawn, there
+is a random number for each step of a call, whether a row comes to it or not. So there are several calls.
 """
 
 from collections import OrderedDict
@@ -13,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from stepnet.engines import Call, choose
+from stepnet.engines import Call, EarlyEnds, choose
 from stepnet.net.types import STEPS
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.rnn.batch import initial_arrays
@@ -33,6 +35,13 @@ from stepnet.values.structure import leaves
 
 Array = np.ndarray
 ENGINE = "llvm"
+PIECES, NUMBERS, FEWEST = (256, 1024), (2**14, 2**16), 8
+"""For how many steps random numbers are drawn at first, and at most; fewer steps where there would be more
+numbers than these, but no fewer than the last.
+"""
+Draw = Callable[[Array, Array], Array]
+MOST_STEPS = 2**16
+"""The most steps of a call: there is a table of the places of a sequence's steps."""
 MOST_KEPT = 8
 """For how many ways to feed and to choose symbols a layer keeps what was made."""
 
@@ -143,7 +152,7 @@ def same_table(feed: Feed, program: Program) -> bool:
     return not feed.tables or np.array_equal(feed.tables[0], program.params[-2])
 
 
-# ---- the pieces --------------------------------------------------------------------------------------------
+# ---- the calls ---------------------------------------------------------------------------------------------
 
 
 def write(
@@ -152,7 +161,7 @@ def write(
     first: Array,
     rows: Array,
     most: int,
-    draw: Callable[[Array, Array], Array] | None,
+    draw: Draw | None,
 ) -> list[tuple[Array, Array]] | None:
     """The rows of the symbols behind the first ones, and these symbols: at most `most` of each row.
 
@@ -165,30 +174,66 @@ def write(
     begun, symbol, written = front.begun[rows], first, np.zeros(len(front.scores), np.int64)
     still, result = [static[rows] for static in wired.statics], list[tuple[Array, Array]]()
     ended = len(memories) + list(OWN).index("ended")
+    until = EarlyEnds(ended, beyond=True) if bound.ends_early else None
     steps = 0
     while len(rows):
-        steps, looks = next_piece(bound.most_until, len(rows), steps)
-        lengths = np.minimum(most - written[rows], steps)
-        offsets = offsets_of(lengths)
-        if draw is None:
-            random = np.zeros(int(offsets[-1]), bool)
-        else:
-            random = draw(np.repeat(rows, lengths), positions_of(written[rows] + 1, lengths))
+        lengths, steps = next_lengths(most - written[rows], steps, draw is not None, until is not None)
+        random = None if draw is None else draw(np.repeat(rows, lengths), numbers_of(written[rows], lengths))
         no = np.zeros(len(rows), bool)
-        initial = [*memories, symbol, begun, no, no]
-        call = Call(
-            [random], offsets[:-1], lengths, int(offsets[-1]), initial, still, until=ended if looks else None
-        )
+        call = call_of(random, lengths, [*memories, symbol, begun, no, no], still, until)
         results = bound(call)
         *memories, symbol, step, done, unclear = results.final
         if unclear.any():
             return None
         used = step - begun + done
-        places = positions_of(offsets[:-1], used)
-        result.append((np.repeat(rows, used), results.outputs[0][places]))
+        (symbols,) = results.outputs
+        if until is None:
+            symbols = symbols[positions_of(call.offsets[:-1], used)]
+        result.append((np.repeat(rows, used), symbols))
         written[rows] += used
         left = np.flatnonzero(~done & (written[rows] < most))
         memories = [memory[left] for memory in memories]
         still = [static[left] for static in still]
         symbol, begun, rows = symbol[left], step[left], rows[left]
     return result
+
+
+def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[Array, int]:
+    """How many steps of each row the next call runs, and at most, where the one before ran `before`.
+
+    left: how many there may be. is_drawn: whether there is a random number for each, also for those behind
+    the end. ends: whether the engine looks itself which rows have ended.
+    """
+    if not ends:
+        steps = next_piece(before)
+    elif is_drawn:
+        fewest, most = (
+            min(steps, max(numbers // len(left), FEWEST))
+            for steps, numbers in zip(PIECES, NUMBERS, strict=True)
+        )
+        steps = min(max(2 * before, fewest), most)
+    else:
+        steps = MOST_STEPS
+    return np.minimum(left, steps), steps
+
+
+def numbers_of(written: Array, lengths: Array) -> Array:
+    """The numbers of the next steps of rows that have written so many symbols behind the first."""
+    return positions_of(written + 1, lengths)
+
+
+def call_of(
+    random: Array | None,
+    lengths: Array,
+    initial: list[Array | None],
+    still: list[Array],
+    until: EarlyEnds | None,
+) -> Call:
+    """The call for so many steps of each row. random: a number for each; None where nothing is drawn."""
+    if random is None and until is not None:  # outputs do not lie where inputs do, so these may be one number
+        starts, steps = np.zeros(len(lengths), np.int64), np.zeros(int(lengths.max()), np.int64)
+        return Call([np.zeros(1, bool)], starts, lengths, 1, initial, still, steps=steps, until=until)
+    offsets = offsets_of(lengths)
+    total = int(offsets[-1])
+    numbers = np.zeros(total, bool) if random is None else random
+    return Call([numbers], offsets[:-1], lengths, total, initial, still, until=until)

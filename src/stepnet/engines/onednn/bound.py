@@ -38,7 +38,7 @@ class OneDnnKernel:
 class BoundRecurrence:
     """A recurrence with its weights."""
 
-    most_until = 0
+    ends_early = False
 
     def __init__(self, known: Known, loaded: Library, recurrence: Recurrence, weights: Weights) -> None:
         self.known, self.library, self.recurrence, self.weights = known, loaded, recurrence, weights

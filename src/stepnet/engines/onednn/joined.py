@@ -171,7 +171,7 @@ class BoundJoined:
     members: the same one by one, for calls that are not one run of the primitive.
     """
 
-    most_until = 0
+    ends_early = False
 
     def __init__(self, known: KnownJoined, weights: Weights) -> None:
         self.known, self.library = known, library()

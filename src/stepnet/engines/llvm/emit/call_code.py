@@ -25,7 +25,7 @@ class CallCode:
         self.await_others()
         self.word = {name: self.word_at(place) for place, name in enumerate(WORDS)}
         pointers = ("progress", "barrier", "status", "constants", "now", "next", "lane", "block", "sequence")
-        pointers += ("nowhere", "words", "kept_words", "inner_now", "inner_next", "inner_lane")
+        pointers += ("nowhere", "words", "kept_words", "inner_now", "inner_next", "inner_lane", "until")
         self.pointer = {name: code.inttoptr(self.word[name], POINTER) for name in pointers}
         self.table = {name: code.inttoptr(self.word[name], POINTER) for name in TABLES}
         self.arrays: dict[int, ir.Value] = {}
@@ -39,12 +39,17 @@ class CallCode:
         self.alone = code.icmp_signed("==", self.word["thread"], code.number(0))
         self.is_reverse = code.icmp_signed("!=", self.word["reverse"], code.number(0))
         self.last_only = code.icmp_signed("!=", self.word["last_only"], code.number(0))
+        self.ends_early = code.icmp_signed("!=", self.word["until"], code.number(0))
         self.sliced = code.icmp_signed("!=", self.word["slice"], code.number(0))
         self.threads = self.progress("threads")
         self.shared = code.icmp_signed(">", self.threads, code.number(1))
         # Cells are made here, once: one made in a loop would take stack at every turn.
-        self.count_cell, self.row_cell, self.fresh_cell = (code.alloca(I64) for _ in range(3))
-        self.threads_cell, self.waited_cell, self.time_cell = (code.alloca(I64) for _ in range(3))
+        self.count_cell, self.row_cell, self.fresh_cell, self.place_cell = (
+            code.alloca(I64) for _ in range(4)
+        )
+        self.threads_cell, self.waited_cell, self.time_cell, self.steps_cell = (
+            code.alloca(I64) for _ in range(4)
+        )
 
     def word_at(self, place: int) -> ir.Value:
         """The word of the call at a place."""

@@ -22,7 +22,8 @@ is how an interrupt arrives in the middle of a long call.
 Layers of a stack may run as a wavefront, each on a thread: a layer's block waits until the layer ahead has
 written its outputs of these steps. A call publishes that behind each block.
 
-Where sequences end early (`emit/early.py`), a call may be over behind any block.
+Where sequences may end early (`emit/early.py`), it is not known ahead of a call which lane runs which. Then
+lanes take sequences between blocks, and the call is over when none is left.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from collections.abc import Sequence
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.call_code import CallCode
-from stepnet.engines.llvm.emit.early import end_early
+from stepnet.engines.llvm.emit.early import count_steps, ending, refill
 from stepnet.engines.llvm.emit.emit import emit
 from stepnet.engines.llvm.emit.inner import emit_inner
 from stepnet.engines.llvm.emit.lanes import emit_lanes
@@ -60,6 +61,7 @@ def write_call(call: CallCode) -> None:
     code.store(call.threads, call.threads_cell)
     deadline = code.add(call.ticks(), call.word["slice"])
     first = code.icmp_signed("==", begin, zero)
+    first = code.and_(first, code.not_(call.ends_early))
     with code.when(first), call.by_first_thread(), code.loop(zero, call.word["lanes"]) as lane:
         code.write_number(code.read_number(call.table["first"], lane), call.table["cursor"], lane)
         code.write_number(zero, call.table["left"], lane)
@@ -68,15 +70,17 @@ def write_call(call: CallCode) -> None:
         call.shared = code.icmp_signed(">", call.threads, code.number(1))
         stop = code.smaller(code.add(start, call.word["block_steps"]), call.word["steps"])
         await_inputs(call, start, stop, now_cell)
+        code.store(code.sub(stop, start), call.steps_cell)
+        with code.when(call.ends_early):
+            take_sequences(call, start, now_cell)
+            code.store(ending(call, "steps"), call.steps_cell)
         began = call.ticks()
         code.store(zero, call.waited_cell)
-        write_block(call, start, stop, now_cell, next_cell)
+        write_block(call, start, code.load(call.steps_cell), now_cell, next_cell)
         with call.by_first_thread():
             pause_or_leave_out(call, began, deadline)
             call.publish_progress("reached", stop)
         with code.when(code.icmp_signed("<", stop, call.word["steps"])):
-            with call.by_first_thread():
-                end_early(call, stop, code.load(now_cell))
             call.wait()
             return_or_go_on(call, stop, now_cell)
     with call.by_first_thread(), code.when(call.sliced):
@@ -84,12 +88,29 @@ def write_call(call: CallCode) -> None:
     code.ret(zero)
 
 
+def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
+    """Gives sequences to lanes ahead of a block; returns where none is left, and where there is no room for
+    the outputs of the block.
+    """
+    code, zero = call.code, call.code.number(0)
+    with call.by_first_thread():
+        refill(call, code.load(now_cell))
+    call.wait()
+    over = code.icmp_signed("==", ending(call, "at_work"), zero)
+    with code.when(over), call.by_first_thread():
+        call.set_progress("begin", call.word["steps"])
+    code.return_when(over, zero)
+    full = code.icmp_signed("!=", ending(call, "is_full"), zero)
+    with code.when(full), call.by_first_thread():
+        go_on_at(call, start, now_cell)
+    code.return_when(full, code.number(1))
+
+
 def write_block(
-    call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.Value, next_cell: ir.Value
+    call: CallCode, start: ir.Value, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value
 ) -> None:
-    """The steps from `start` to `stop`."""
+    """So many steps from `start` on."""
     code = call.code
-    steps = code.sub(stop, start)
     with call.by_first_thread():
         write_timetable(call, start, steps)
         begin_all(call, code.number(0), code.load(now_cell))
@@ -121,7 +142,7 @@ def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> N
 
 
 def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
-    """Between two blocks a thread returns if it is left out, and all do if the call is over or pauses.
+    """Between two blocks a thread returns if it is left out, and all do if the call pauses.
 
     Of a call that pauses, `begin` and `swapped` say where the next call of `run` goes on: the first step, and
     whether the memories ahead of it lie in `next`.
@@ -129,10 +150,6 @@ def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
     code, threads = call.code, call.progress("threads")
     pause = code.icmp_signed("!=", call.progress("pause"), code.number(0))
     code.return_when(code.icmp_signed(">=", call.word["thread"], threads), code.number(0))
-    over = code.icmp_signed("!=", call.progress("over"), code.number(0))
-    with call.by_first_thread(), code.when(over):
-        call.set_progress("begin", call.word["steps"])
-    code.return_when(over, code.number(0))
     with call.by_first_thread(), code.when(pause):
         go_on_at(call, stop, now_cell)
     code.return_when(pause, code.number(1))
@@ -209,6 +226,8 @@ def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir
         with call.by_first_thread():
             begin_all(call, step, now)
         call.wait()
+    with code.when(call.ends_early), call.by_first_thread():
+        count_steps(call, rows, now)
     here = call.rows(base, rows, now=now, next=following, lane=call.pointer["lane"])
     write_phases(call, call.program.body, call.program.loop, here, base)
     if any(final >= 0 for _, final, _ in call.program.memories):

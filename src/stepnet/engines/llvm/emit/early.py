@@ -1,42 +1,159 @@
-"""The machine code that ends a call ahead of its last step, where many of its sequences have ended.
+"""The machine code of sequences that end early: a lane whose sequence has ended takes the next one waiting.
 
-    lanes at work   a b c d      at least half have ended   ->   all last memories are stored, the call ends
-    ended?          1 0 1 0      fewer have                 ->   on with the next block
+    waiting  e f g      lanes  a b c d      b and d have ended   ->   waiting  g      lanes  a c e f
 
-A sequence ends where a memory of its own, a bool, becomes True: `Call.until` is its place. The caller leaves
-the ended sequences out, and goes on with the others from their last memories. Each of them has a lane alone.
+A sequence ends where a memory of its own, a bool, becomes True, or behind its last step. How many steps it
+takes is not known ahead of the call, so neither is which lane runs it. All sets of lanes take sequences from
+one table, and count them by one number, which is changed atomically.
+
+Lanes change between blocks of steps alone: a block is no longer than the sequence in any lane. It has one
+step where there are many lanes. Where there are few it has several, because what is computed ahead of the
+loop would take as long for one step; then a lane computes steps behind the end of its sequence, up to the end
+of the block.
+
+Outputs are written row after row in the order in which they are computed, and two tables say which step of
+which sequence each is. Python puts them in order, and makes room for more of them (`running/ending.py`).
 """
 
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.call_code import CallCode
-from stepnet.engines.llvm.emit.transfers import end
-from stepnet.engines.llvm.writing.code import I8, I64
+from stepnet.engines.llvm.emit.transfers import begin, end
+from stepnet.engines.llvm.machine.words import ENDING
+from stepnet.engines.llvm.writing.code import I8, I64, POINTER
 
 
-def end_early(call: CallCode, stop: ir.Value, now: ir.Value) -> None:
-    """Ends the call behind a block of steps if at least half of the lanes at work have ended.
-
-    stop: the steps so far. now: the memories behind them.
+def refill(call: CallCode, now: ir.Value) -> None:
+    """Ends the sequences that are over, gives lanes to those that are waiting, and decides how long the next
+    block is. now: the memories of all lanes.
     """
-    code, until = call.code, call.word["until"]
-    zero, lanes = code.number(0), call.word["lanes"]
-    with code.when(code.icmp_signed(">=", until, zero)):
-        code.store(zero, call.count_cell)
-        code.store(zero, call.row_cell)
-        with code.loop(zero, lanes) as lane, code.when(is_at_work(call, lane, stop)):
-            memory = code.at(now, code.mul(lane, code.number(call.program.strides["now"])))
-            ended = code.zext(code.read(I8, code.at(memory, until), 1), I64)
-            code.store(code.add(code.load(call.count_cell), code.number(1)), call.count_cell)
-            code.store(code.add(code.load(call.row_cell), ended), call.row_cell)
-        ended, working = code.load(call.row_cell), code.load(call.count_cell)
-        half = code.icmp_signed(">=", code.add(ended, ended), working)
-        with code.when(code.and_(half, code.icmp_signed(">", ended, zero))):
-            with code.loop(zero, lanes) as lane, code.when(is_at_work(call, lane, stop)):
-                end(call, lane, call.read("current", lane), now)
-            call.set_progress("over", code.number(1))
+    code = call.code
+    code.store(ending(call, "at_work"), call.count_cell)
+    end_all(call, now)
+    take_all(call, now)
+    lanes = code.load(call.count_cell)
+    set_ending(call, "at_work", lanes)
+    steps = steps_of_block(call, lanes)
+    set_ending(call, "steps", steps)
+    rows = code.add(ending(call, "written"), code.mul(lanes, steps))
+    full = code.icmp_signed(">", rows, ending(call, "room"))
+    set_ending(call, "is_full", code.zext(code.and_(is_appended(call), full), I64))
 
 
-def is_at_work(call: CallCode, lane: ir.Value, stop: ir.Value) -> ir.Value:
-    """Whether a lane has steps behind these."""
-    return call.code.icmp_signed(">", call.read("lane_steps", lane), stop)
+def end_all(call: CallCode, now: ir.Value) -> None:
+    """Ends the sequences that are over. The last lane at work goes to the place of one that has ended."""
+    code, zero, one = call.code, call.code.number(0), call.code.number(1)
+    lanes = code.load(call.count_cell)
+    with code.loop(zero, lanes) as turn:
+        lane = code.sub(code.sub(lanes, turn), one)
+        over = code.icmp_signed("==", call.read("left", lane), zero)
+        with code.when(code.or_(over, has_ended(call, lane, now))):
+            sequence = call.read("current", lane)
+            end(call, lane, sequence, now)
+            taken = code.inttoptr(ending(call, "taken"), POINTER)
+            code.write_number(call.read("ran", lane), taken, sequence)
+            last = code.sub(code.load(call.count_cell), one)
+            code.store(last, call.count_cell)
+            with code.when(code.icmp_signed("!=", last, lane)):
+                move(call, last, lane, now)
+
+
+def take_all(call: CallCode, now: ir.Value) -> None:
+    """Gives a sequence to every lane that has none, as long as some are waiting."""
+    code = call.code
+    waiting = code.word_pointer(code.inttoptr(ending(call, "waiting"), POINTER))
+    sequences = ending(call, "sequences")
+
+    def took_one() -> ir.Value:
+        code.store(sequences, call.fresh_cell)
+        with code.when(code.icmp_signed("<", code.load(call.count_cell), call.word["lanes"])):
+            place = code.atomic_rmw("add", waiting, code.number(1), "monotonic")
+            code.store(place, call.fresh_cell)
+        return code.icmp_signed("<", code.load(call.fresh_cell), sequences)
+
+    with code.loop_while(took_one):
+        lane, sequence = code.load(call.count_cell), call.read("order", code.load(call.fresh_cell))
+        code.write_number(sequence, call.table["current"], lane)
+        code.write_number(call.read("lengths", sequence), call.table["left"], lane)
+        code.write_number(code.number(0), call.table["ran"], lane)
+        if call.program.index is not None:
+            code.write_number(call.read("begun", sequence), call.table["count"], lane)
+        begin(call, lane, sequence, now)
+        code.store(code.add(lane, code.number(1)), call.count_cell)
+
+
+def move(call: CallCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> None:
+    """What a lane has of its sequence, put into another lane."""
+    code, strides = call.code, call.program.strides
+    for name in ("current", "left", "ran", "count"):
+        code.write_number(call.read(name, source), call.table[name], lane)
+
+    def places(pointer: ir.Value, record: str) -> tuple[ir.Value, ir.Value]:
+        stride = code.number(strides[record])
+        return code.at(pointer, code.mul(lane, stride)), code.at(pointer, code.mul(source, stride))
+
+    code.copy_bytes(*places(now, "now"), strides["now"])
+    own, other = places(call.pointer["lane"], "lane")
+    for static, field in call.program.statics:
+        code.copy_bytes(code.at(own, field.offset), code.at(other, field.offset), static.bytes)
+
+
+def steps_of_block(call: CallCode, lanes: ir.Value) -> ir.Value:
+    """How many steps the next block of so many lanes has: not more than any of their sequences has left."""
+    code, one = call.code, call.code.number(1)
+    some = code.icmp_signed(">", lanes, one)
+    fitting = code.sdiv(ending(call, "most_rows"), code.select(some, lanes, one))
+    steps = code.smaller(fitting, ending(call, "most_steps"))
+    code.store(code.select(code.icmp_signed(">", steps, one), steps, one), call.row_cell)
+    with code.loop(code.number(0), lanes) as lane:
+        code.store(code.smaller(code.load(call.row_cell), call.read("left", lane)), call.row_cell)
+    return code.load(call.row_cell)
+
+
+def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
+    """Ahead of a step, counts it for each lane whose sequence has not ended yet."""
+    code = call.code
+    with code.loop(code.number(0), lanes) as lane:
+        goes_on = code.zext(code.not_(has_ended(call, lane, now)), I64)
+        code.write_number(code.add(call.read("ran", lane), goes_on), call.table["ran"], lane)
+
+
+def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value) -> ir.Value:
+    """Where the outputs of a row of the block are put: behind those of all rows before, or in the place of
+    the sequence. left: the steps of the sequence behind this one.
+    """
+    code = call.code
+    place = code.add(ending(call, "written"), row)
+    code.store(sequence, call.place_cell)
+    with code.when(is_appended(call)):
+        step = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
+        for name, value in (("row_sequence", sequence), ("row_step", step)):
+            code.write_number(value, code.inttoptr(ending(call, name), POINTER), place)
+        code.store(place, call.place_cell)
+    return code.load(call.place_cell)
+
+
+# ---- the words of a set of lanes
+
+
+def ending(call: CallCode, name: str) -> ir.Value:
+    """One of the words `ENDING`."""
+    return call.code.read(I64, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
+
+
+def set_ending(call: CallCode, name: str, value: ir.Value) -> None:
+    """Sets one of the words `ENDING`."""
+    call.code.write(value, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
+
+
+def is_appended(call: CallCode) -> ir.Value:
+    """Whether outputs are put behind one another."""
+    return call.code.icmp_signed("!=", ending(call, "room"), call.code.number(0))
+
+
+def has_ended(call: CallCode, lane: ir.Value, now: ir.Value) -> ir.Value:
+    """Whether the sequence of a lane has ended, by its memories."""
+    code = call.code
+    memory = code.at(now, code.mul(lane, code.number(call.program.strides["now"])))
+    flag = code.read(I8, code.at(memory, ending(call, "flag")), 1)
+    return code.icmp_unsigned("!=", flag, ir.Constant(I8, 0))

@@ -1,8 +1,12 @@
-"""The machine code that fills the tables of a block of steps: which step of which sequence each row is."""
+"""The machine code that fills the tables of a block of steps: which step of which sequence each row is.
+
+Where sequences may end early, lanes begin and end sequences between blocks (`early.py`), and never in one.
+"""
 
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.call_code import CallCode
+from stepnet.engines.llvm.emit.early import ending, put_behind, set_ending
 
 
 def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
@@ -10,9 +14,12 @@ def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
     code = call.code
     count_cell, row_cell, fresh_cell = call.count_cell, call.row_cell, call.fresh_cell
     code.store(call.word["lanes"], count_cell)
+    with code.when(call.ends_early):
+        code.store(ending(call, "at_work"), count_cell)
     code.store(code.number(0), row_cell)
     with code.loop(code.number(0), steps) as step:
-        drop_ended(call, count_cell, code.add(start, step))
+        with code.when(code.not_(call.ends_early)):
+            drop_ended(call, count_cell, code.add(start, step))
         code.store(code.number(0), fresh_cell)
         lanes, base = code.load(count_cell), code.load(row_cell)
         code.write_number(base, call.table["step_base"], step)
@@ -21,6 +28,8 @@ def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
             advance(call, lane, code.add(base, lane), fresh_cell)
         code.store(code.add(base, lanes), row_cell)
         code.write_number(code.load(fresh_cell), call.table["step_fresh"], step)
+    with code.when(call.ends_early):
+        set_ending(call, "written", code.add(ending(call, "written"), code.load(row_cell)))
 
 
 def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
@@ -58,8 +67,10 @@ def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value)
     code.write_number(where, table["where"], row)
     code.write_number(sequence, table["owner"], row)
     ended = code.select(code.icmp_signed("==", left, code.number(0)), sequence, minus)
-    code.write_number(ended, table["done"], row)
+    code.write_number(code.select(call.ends_early, minus, ended), table["done"], row)
     code.write_number(code.select(call.last_only, ended, where), table["put"], row)
+    with code.when(call.ends_early):
+        code.write_number(put_behind(call, row, sequence, left), table["put"], row)
     if call.program.index is not None:
         count = call.read("count", lane)
         code.write(count, call.block_field(row, call.program.index), 8)

@@ -1,7 +1,7 @@
 """Prepared tasks of machine code, run as often as is wanted: by one thread or several."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stepnet.engines.base import Array
 from stepnet.engines.llvm.machine.memory import view
@@ -41,6 +41,7 @@ class Again:
         self.held: list[object] = []  # what the machine code reads
         self.reach: Reach | None = None  # how far the call is, of which this is the wave at `place`
         self.place, self.told = 0, False
+        self.paused: Callable[[], None] | None = None  # what else is done where tasks pause
         self.tasks = tasks
         if len(tasks) > 1:
             self.orders = self.orders_for(tasks, progress, most)
@@ -77,6 +78,8 @@ class Again:
         if watch is not None and self.reach is not None:
             self.told = True
             watch(self.reach.progress(self.place, False))
+        if self.paused is not None:
+            self.paused()
         for space in self.pausing:
             space.go_on()
 

@@ -17,6 +17,7 @@ before it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.machine.memory import POOL
@@ -53,6 +54,14 @@ class Shape:
     blocks: tuple[int, ...]
     rooms: tuple[int, ...]
     ends: bool
+
+
+class HasSets(Protocol):
+    """What makes the sets of lanes of a call."""
+
+    def sets(self, count: int) -> Sets:
+        """So many sets of lanes at most."""
+        ...
 
 
 class Prepared:
@@ -128,16 +137,20 @@ class Chain:
         """What takes the calls of all kernels, and then runs them."""
         return Started(self)
 
-    def prepared(self, calls: Sequence[Call], arrays: Sequence[Arrays]) -> Prepared:
-        """Memory for calls, with all words written."""
+    def prepared(
+        self, calls: Sequence[Call], arrays: Sequence[Arrays], ending: "HasSets | None" = None
+    ) -> Prepared:
+        """Memory for calls, with all words written. ending: what makes the sets of lanes of a single call
+        whose sequences may end early.
+        """
         laid = list(map(Laid.of, calls))
-        ends = any(call.until is not None for call in calls)
         arranged = self.arranger.arranged(calls)
-        sets = [own.sets(way.sets) for own, way in zip(laid, arranged.ways, strict=True)]
+        makers: Sequence[HasSets] = laid if ending is None else (ending,)
+        sets = [own.sets(way.sets) for own, way in zip(makers, arranged.ways, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
         together = tuple(way.together for way in arranged.ways)
-        shape = Shape(arranged.waves, lanes, together, tuple(arranged.blocks), rooms, ends)
+        shape = Shape(arranged.waves, lanes, together, tuple(arranged.blocks), rooms, ending is not None)
         prepared = self.taken(shape) or Prepared(self.natives, shape)
         prepared.write(calls, arrays, sets)
         return prepared

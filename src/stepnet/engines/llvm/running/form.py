@@ -10,7 +10,7 @@ from stepnet.engines.llvm.machine.memory import POOL, Rows, Together
 from stepnet.engines.llvm.machine.records import Axis
 from stepnet.engines.llvm.running.finish import Finish, FinishCall, Kinds
 from stepnet.engines.llvm.running.laid import Laid
-from stepnet.engines.llvm.running.workspace import SLACK
+from stepnet.engines.llvm.running.workspace import ENDING_STEPS, SLACK
 from stepnet.net.types import Type
 
 OptionalArrays = Sequence[Array | None]
@@ -73,6 +73,8 @@ class Form:
         self.kind, self.batch = kind, call.rows
         self.count = call.rows if call.last_only else call.total
         self.whole = laid.filled == call.rows if call.last_only else laid.steps == call.total
+        if is_appended(call):  # there is memory for so many rows at a time
+            self.count, self.whole = 0, True
         self.apart, self.others = kind.outputs, NOTHING
         if call.apart is not None and call.apart < len(kind.outputs):
             self.apart, others = kind.outputs[: call.apart], kind.outputs[call.apart :]
@@ -130,6 +132,20 @@ class Form:
         record = POOL.take(self.record) if self.record else None
         in_order = [*sequences, *begun, *final, *statics, *results.outputs, *others, *self.offsets]
         return Arrays(in_order, final, results, record, self.batch, kinds, kept)
+
+
+def most_steps(call: Call) -> int:
+    """How many steps a block has at most, of a call whose sequences may end early."""
+    assert call.until is not None
+    many = call.last_only and Laid.of(call).filled > ENDING_STEPS
+    return 1 if many or not call.until.beyond else ENDING_STEPS
+
+
+def is_appended(call: Call) -> bool:
+    """Whether the outputs of a call are put behind one another, as how many there are is not known. That of
+    the last step has the place of its sequence, if no steps behind it are computed.
+    """
+    return call.until is not None and not (call.last_only and most_steps(call) == 1)
 
 
 def offsets_by_axis(axes: Sequence[Axis], call: Call) -> list[Array]:

@@ -5,6 +5,7 @@
 It depends on lengths and places alone. So all parts of a schedule that run over the same sequences share it.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from stepnet.engines.base import Array, Call
 from stepnet.engines.lanes import Lanes, lanes_for
 from stepnet.engines.llvm.machine.memory import pointer
+from stepnet.engines.llvm.machine.words import ENDLESS
 from stepnet.plan.load import LANES, Size
 
 EXACT = 16
@@ -21,7 +23,7 @@ NUMBERS = np.arange(4096)
 """The places of the steps of a sequence whose steps lie one after the other."""
 KNOWN = "llvm"
 Sets = tuple[tuple[int, tuple[int, ...]], ...]
-"""For each set of lanes how many there are, and the words from `steps` on."""
+"""For each set of lanes how many there are, and the words from `until` on."""
 
 
 def rounded(filled: int, longest: int, steps: int) -> Size:
@@ -92,4 +94,8 @@ class Laid:
         """The number of lanes of a set, and its words."""
         tables: list[Array] = [lanes.order, lanes.first, lanes.steps]
         self._held += tables
-        return lanes.count, (int(lanes.steps[0]), *map(pointer, tables), *self._places)
+        return lanes.count, (0, int(lanes.steps[0]), *map(pointer, tables), *self._places)
+
+    def waiting(self, order: Array, endings: Sequence[Array]) -> list[tuple[int, ...]]:
+        """The words of sets of lanes that take sequences in this order, with the words `ENDING` of each."""
+        return [(pointer(own), ENDLESS, pointer(order), 0, 0, *self._places) for own in endings]

@@ -20,7 +20,7 @@ from stepnet.engines.llvm.running.refill import Refill
 from stepnet.engines.llvm.running.workspace import SLACK, WORD, Workspace
 from stepnet.engines.processor import machine_for
 from stepnet.errors import InputError
-from stepnet.plan.load import LANES, Size
+from stepnet.plan.load import Size
 from stepnet.plan.partition import Partition, partition
 from stepnet.plan.plan import Plan
 
@@ -111,12 +111,12 @@ class Native:
         return not self.by_sequence and self.finish is None and not self.padded
 
     @property
-    def most_until(self) -> int:
-        """How many sequences of a call may end early: each has a lane alone."""
+    def ends_early(self) -> bool:
+        """Whether sequences of a call may end early."""
         recurrence, net = self.plan.recurrence, self.plan.net
         first = recurrence.recur.operands_by_kind(recurrence.inputs).memories
         same = first == [net.inputs[place] for place in self.plan.ends.memories]
-        return LANES if same and self.finish is None else 0
+        return same and self.finish is None
 
     def room(self, call: Call) -> int:
         """How many words there is memory for, for each thread: those of the longest inner sequence."""
@@ -136,14 +136,7 @@ class Native:
         """
         begun = Laid.of(call).begun() if self.compiled.counts else 0
         record = pointer(arrays.record)
-        return [ticks, call.last_only, record, begun, self.until(call), *lanes, *self.pointers(arrays)]
-
-    def until(self, call: Call) -> int:
-        """Where in a lane's memories the bool is that says that its sequence has ended; -1 for nowhere."""
-        if call.until is None:
-            return -1
-        _, _, field = self.compiled.memories[call.until]
-        return field.offset
+        return [ticks, call.last_only, record, begun, *lanes, *self.pointers(arrays)]
 
     def pointers(self, arrays: Arrays) -> list[int]:
         """The pointers of arrays in the order of their words."""

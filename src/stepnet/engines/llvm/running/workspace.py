@@ -11,7 +11,7 @@ from stepnet.engines.llvm.compile.compiled import Compiled, Layout
 from stepnet.engines.llvm.machine.memory import POOL, pointer, view
 from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.machine.system import clock, rest_address
-from stepnet.engines.llvm.machine.words import LANE_TABLES, PROGRESS, ROW_TABLES, STEP_TABLES, WORDS
+from stepnet.engines.llvm.machine.words import ENDING, LANE_TABLES, PROGRESS, ROW_TABLES, STEP_TABLES, WORDS
 
 SLACK = 16
 BLOCK_BYTES = 384 * 1024
@@ -19,8 +19,9 @@ BLOCK_ROWS = 256
 # A block has the most rows where so many bytes of parameters are read for each block: they would leave those
 # that are read at every step no room in the last cache.
 FAR_BYTES = 8 * 2**20
-# Whether sequences have ended is looked at between blocks: these are of so many steps.
-ENDING_STEPS = 8
+# Where sequences may end early, lanes take others between blocks. These have so many steps at most, and
+# several steps only where they have no more rows than this.
+ENDING_STEPS, ENDING_ROWS = 8, 16
 # A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
 PAUSE_BYTES = 600 * 2**20
 # What is computed of words takes longer than parameters take to be read: functions, most of all.
@@ -62,6 +63,11 @@ def whole_lines(size: int) -> int:
     return -(-size // LINE) * LINE
 
 
+def numbers_at(address: int, count: int) -> Array:
+    """So many 64-bit integers."""
+    return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
+
+
 class Done(NamedTuple):
     """How many steps and sequences of a set of lanes are done, of how many."""
 
@@ -98,8 +104,15 @@ class Workspace:
         at_words = WORDS_COST * lanes * in_words + sum(work.steps.weights for work in compiled.load.words)
         slowest = PAUSE_BYTES // max(1, compiled.load.loop.weights + room * at_words)
         rows = block_rows(compiled)
-        block_steps = max(1, min(rows // lanes, slowest, ENDING_STEPS if ends else block or rows))
-        sizes = part_sizes(strides, lanes, block_steps * lanes, block_steps)
+        if ends:
+            self.most_rows = min(rows, ENDING_ROWS)
+            block_steps = max(1, min(slowest, ENDING_STEPS))
+            rows = max(lanes, self.most_rows)
+        else:
+            block_steps = max(1, min(rows // lanes, slowest, block or rows))
+            rows = self.most_rows = block_steps * lanes
+        self.most_steps = block_steps
+        sizes = part_sizes(strides, lanes, rows, block_steps)
         slots = lanes + SLACK
         sizes |= {
             "words": whole_lines(together * room * words),
@@ -138,6 +151,10 @@ class Workspace:
 
     def done(self) -> Done:
         """How far the call is that this was written for, while it pauses."""
+        if until := self.rows[0][WORD["until"]]:
+            return self._done_of_waiting(
+                dict(zip(ENDING, numbers_at(until, len(ENDING)).tolist(), strict=True))
+            )
         lanes, begin = self.rows[0][WORD["lanes"]], int(self.progress[PROGRESS.index("begin")])
         lane_steps, first = self._table("lane_steps", lanes), self._table("first", lanes + 1)
         order = self._table("order", int(first[-1]))
@@ -148,10 +165,24 @@ class Workspace:
         sequences = int(np.count_nonzero(ends <= begin))
         return Done(int(np.minimum(lane_steps, begin).sum()), int(lane_steps.sum()), sequences, len(order))
 
+    def _done_of_waiting(self, ending: Mapping[str, int]) -> Done:
+        """How far the call is, where sequences may end early: then they have no more steps to do. The first
+        set of lanes counts all sequences as its own, and each takes off what its lanes still have to do.
+        """
+        lanes = ending["at_work"]
+        # A sequence is over when it has been taken off its lane.
+        left = int(np.maximum(self._table("left", lanes), 1).sum())
+        if ending["number"]:
+            return Done(-left, 0, -lanes, 0)
+        order = self._table("order", ending["sequences"])
+        lengths = self._table("lengths", int(order.max(initial=-1)) + 1)[order]
+        begun = min(int(numbers_at(ending["waiting"], 1)[0]), len(order))
+        all_steps = int(lengths.sum())
+        return Done(int(lengths[:begun].sum()) - left, all_steps, begun - lanes, len(order))
+
     def _table(self, name: str, count: int) -> Array:
         """The numbers of one of the call's tables."""
-        numbers = (ctypes.c_int64 * count).from_address(self.rows[0][WORD[name]])
-        return np.ctypeslib.as_array(numbers)
+        return numbers_at(self.rows[0][WORD[name]], count)
 
     def write(self, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
         """Writes words from an offset on, for every thread. pack: of a `Struct` for so many words."""

@@ -1,0 +1,173 @@
+"""Calls whose sequences may end early: how many steps each takes is known behind the machine code alone.
+
+    machine code    rows of outputs as they are computed    b0 a0 b1 a1 a2 c0     b c a: which sequence
+                                                            0  0  1  1  2  0      which step of it
+    in order        a0 a1 a2  b0 b1  c0
+
+Lanes take sequences as they get free (`emit/early.py`). So nothing is computed for sequences that have ended,
+and threads with lanes of their own take sequences from one table. There is memory for some rows of outputs;
+where it is full, the machine code pauses, and gets more. So it does not depend on the lengths that sequences
+might have.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from stepnet.engines.base import Array, Call, Results
+from stepnet.engines.llvm.machine.memory import pointer
+from stepnet.engines.llvm.machine.words import ENDING
+from stepnet.engines.llvm.running.chain import Chain
+from stepnet.engines.llvm.running.form import Form, is_appended, most_steps
+from stepnet.engines.llvm.running.laid import Laid, Sets
+from stepnet.engines.llvm.running.native import POINTERS, Native
+from stepnet.engines.llvm.running.workspace import ENDING_ROWS, Workspace
+from stepnet.plan.load import LANES
+from stepnet.ragged.offsets import offsets_of
+
+ROOM_BYTES = 4 * 2**20
+"""How much memory a set of lanes has for rows of outputs, until it pauses and gets more."""
+PLACE = {name: place for place, name in enumerate(ENDING)}
+
+
+class Part(NamedTuple):
+    """Rows of all outputs, and which step of which sequence each is."""
+
+    outputs: list[Array]
+    sequences: Array
+    steps: Array
+
+
+class Room:
+    """The words of a set of lanes, and its memory for rows of outputs. full: what was filled before."""
+
+    def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:
+        self.native, self.in_order, self.first, self.rows = native, list(in_order), first, rows
+        self.words = np.zeros(len(ENDING), np.int64)
+        self.full: list[Part] = []
+
+    def set(self, **words: int) -> None:
+        """Sets words."""
+        for name, value in words.items():
+            self.words[PLACE[name]] = value
+
+    def get(self, space: Workspace) -> None:
+        """Takes new memory for rows of outputs, and writes where it is."""
+        outputs = [rows.new(self.rows) for rows in self.native.kind.outputs]
+        self.part = Part(outputs, np.empty(self.rows, np.int64), np.empty(self.rows, np.int64))
+        self.set(row_sequence=pointer(self.part.sequences), row_step=pointer(self.part.steps), written=0)
+        self.in_order[self.first : self.first + len(outputs)] = outputs
+        pointers = [pointer(self.in_order[place]) for place in self.native.in_words]
+        space.write(self.native.pack_pointers, POINTERS, pointers)
+
+    def keep(self) -> None:
+        """Puts aside the rows that were written."""
+        written = int(self.words[PLACE["written"]])
+        outputs, sequences, steps = self.part
+        self.full.append(Part([each[:written] for each in outputs], sequences[:written], steps[:written]))
+
+
+class Ending:
+    """One call of a kernel, whose sequences may end early."""
+
+    def __init__(self, chain: Chain, call: Call) -> None:
+        (self.native,) = chain.natives
+        self.chain, self.call, self.form = chain, call, Form(self.native.kind, call)
+        results = self.form.results()
+        self.arrays = self.form.arrays(call.sequences, call.initial, call.statics, results)
+        self.taken, self.waiting = np.zeros(call.rows, np.int64), np.zeros(1, np.int64)
+        lengths = call.lengths
+        self.order = np.argsort(-lengths, kind="stable")[: Laid.of(call).filled].astype(np.int64)
+        self.is_appended = is_appended(call)
+        self.rooms: list[Room] = []
+        self.spaces: Sequence[Workspace] = ()
+
+    def sets(self, count: int) -> Sets:
+        """At most so many sets of lanes, which take sequences from one table."""
+        lanes = min(LANES * count, len(self.order))
+        count = min(count, lanes)
+        self.rooms = [self.room(number) for number in range(count)]
+        words = Laid.of(self.call).waiting(self.order, [room.words for room in self.rooms])
+        return tuple(((lanes + number) // count, own) for number, own in enumerate(words))
+
+    def room(self, number: int) -> Room:
+        """The memory of a set of lanes."""
+        call, native = self.call, self.native
+        assert call.until is not None
+        bytes_ = 2 * self.taken.itemsize + sum(rows.bytes for rows in native.kind.outputs)
+        rows = max(LANES, ENDING_ROWS, min(Laid.of(call).steps, ROOM_BYTES // bytes_))
+        inputs, final = len(call.sequences), len(self.arrays.final)
+        first = inputs + len(call.initial) + final + len(call.statics)
+        room = Room(native, self.arrays.in_order, first, rows)
+        _, _, flag = native.compiled.memories[call.until.flag]
+        room.set(
+            flag=flag.offset,
+            waiting=pointer(self.waiting),
+            sequences=len(self.order),
+            room=rows if self.is_appended else 0,
+            taken=pointer(self.taken),
+            number=number,
+        )
+        return room
+
+    def results(self) -> Results:
+        """Its results; raises `InputError` where an integer does not fit a table."""
+        self.native.begin(self.call, self.arrays)
+        prepared = self.chain.prepared((self.call,), (self.arrays,), ending=self)
+        (self.spaces,) = prepared.spaces
+        most = most_steps(self.call)
+        for room, space in zip(self.rooms, self.spaces, strict=True):
+            room.set(most_steps=min(most, space.most_steps), most_rows=space.most_rows)
+            if self.is_appended:
+                room.get(space)
+        (run,) = prepared.runs
+        run.paused = self.make_room
+        prepared.run()
+        run.paused = None
+        self.arrays.give_back()
+        self.form.release()
+        self.chain.give_back(prepared)
+        final = list(self.arrays.final)
+        if not self.is_appended:
+            return Results(self.arrays.results.outputs, final)
+        for room in self.rooms:
+            room.keep()
+        return Results(self.in_order([part for room in self.rooms for part in room.full]), final)
+
+    def make_room(self) -> None:
+        """Takes new memory for the sets of lanes that have no room left."""
+        for room, space in zip(self.rooms, self.spaces, strict=True):
+            if room.words[PLACE["is_full"]]:
+                room.keep()
+                room.get(space)
+
+    def in_order(self, parts: Sequence[Part]) -> list[Array]:
+        """The outputs of all steps that were taken, sequence after sequence, or those of the last steps."""
+        call, taken, kinds = self.call, self.taken, self.native.kind.outputs
+        offsets = offsets_of(taken)
+        if call.last_only:
+            outputs = [np.zeros((call.rows, *rows.shape), rows.dtype) for rows in kinds]
+        else:
+            outputs = [rows.new(int(offsets[-1])) for rows in kinds]
+        for part in parts:
+            own = taken[part.sequences]
+            if call.last_only:
+                places, kept = part.sequences, part.steps == own - 1
+            else:
+                numbers = own - 1 - part.steps if self.native.plan.reverse else part.steps
+                places, kept = offsets[part.sequences] + numbers, part.steps < own
+            which = slice(None) if kept.all() else np.flatnonzero(kept)
+            for whole, rows in zip(outputs, part.outputs, strict=True):
+                put(whole, places[which], rows[which])
+        return outputs
+
+
+def put(whole: Array, places: Array, rows: Array) -> None:
+    """Rows put at places of an array: each as one number, which takes half the time."""
+    size = rows.itemsize * prod(rows.shape[1:])
+    if size and len(rows):
+        row = np.dtype((np.void, size))
+        target, source = (array.reshape(len(array), -1).view(row)[:, 0] for array in (whole, rows))
+        target[places] = source
