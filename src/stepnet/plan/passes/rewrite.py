@@ -60,7 +60,7 @@ def at_every_level(net: Net, change: Change) -> Net:
 def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
     """The first node before `number` that is no view of one value, and the views from it on in order."""
     chain: list[Node] = []
-    while net.nodes[number].kind == "view" and len(net.nodes[number].inputs) == 1:
+    while net.nodes[number].is_view:
         chain.append(net.nodes[number])
         number = net.nodes[number].inputs[0]
     return number, chain[::-1]
