@@ -136,7 +136,7 @@ class Chain:
         """Memory for calls, with all words written."""
         laid = list(map(Laid.of, calls))
         ends = any(call.until is not None for call in calls)
-        arranged = self.arranger.arranged(calls)
+        arranged = self.arranger.arranged(calls, laid)
         sets = [own.sets(way.sets) for own, way in zip(laid, arranged.ways, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
