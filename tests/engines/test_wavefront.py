@@ -1,24 +1,23 @@
 """Layers of a stack as a wavefront: each on a thread, some steps behind the layer that it reads."""
 
-import threading
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from callers import on_threads
 from same_bits import assert_same_bits
 from tolerance import assert_close
+from wide_machine import MACHINE, call, load
 
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.running import arrangement, chain
 from stepnet.engines.llvm.running.again import Again
 from stepnet.engines.llvm.threads.workers import CREW, Lateness
 from stepnet.engines.part import Run
-from stepnet.engines.threads import threads
 from stepnet.engines.watching import Progress
 from stepnet.errors import InputError
 from stepnet.plan.load import Load, Machine, Size
@@ -27,16 +26,14 @@ from stepnet.plan.waves import lines_of
 
 Array = np.ndarray
 Front = Callable[..., Wavefront]
-WIDE, HERE = Target("avx512", "znver4", "", 64, 32), Machine()
 pytestmark = pytest.mark.alone  # threads that wait for one another, on all processors
 
 
 @pytest.fixture(autouse=True)
-def same_threads() -> Generator[None]:
-    """Leaves the number of threads as it was, and none of them out."""
-    before, CREW.lateness = threads(), Lateness()
+def no_thread_is_late(same_threads: None) -> Generator[None]:
+    """No thread is left out for what was measured in another test."""
+    CREW.lateness = Lateness()
     yield
-    sn.set_threads(before)
     CREW.lateness = Lateness()
 
 
@@ -200,7 +197,7 @@ def test_what_ends_a_wavefront_leaves_nothing_behind(monkeypatch: pytest.MonkeyP
 
 
 def test_wavefronts_of_many_threads_of_python(monkeypatch: pytest.MonkeyPatch):
-    model, wrong = STACKS["four"](), list[int]()
+    model = STACKS["four"]()
     values = [sequences([length], length) for length in range(3, 30)]
     expected = one_by_one(model, values)
     monkeypatch.setattr(arrangement, "wavefront", forced(2, 2))
@@ -208,15 +205,9 @@ def test_wavefronts_of_many_threads_of_python(monkeypatch: pytest.MonkeyPatch):
 
     def work(seed: int) -> None:
         for place in np.random.default_rng(seed).integers(0, len(values), 100):
-            if not np.array_equal(model(values[place])[0].values, expected[place][0].values):
-                wrong.append(seed)
+            np.testing.assert_array_equal(model(values[place])[0].values, expected[place][0].values)
 
-    started = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
-    assert wrong == []
+    on_threads(5, work)
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
@@ -260,17 +251,6 @@ def test_recurrences_that_read_outputs_step_by_step_may_follow_one_another():
 # ---- what is chosen ----------------------------------------------------------------------------------------
 
 
-def load(cell: str, hidden: int) -> Load:
-    """What a layer of a processor with 32 vectors of 512 bits does, whichever this machine has."""
-    rnn = cells.rnn(cell, cells.CELLS[cell].parameters(hidden, hidden))
-    assert rnn.schedule.whole is not None
-    return LlvmEngine(WIDE).load(rnn.schedule.whole)
-
-
-def call(rows: int, steps: int = 100) -> Size:
-    return Size(rows, steps, rows * steps)
-
-
 @pytest.mark.parametrize(
     ("cell", "hidden", "rows", "counts"),
     [  # each is the best of those that bench/partition.py measured, by a twentieth or more
@@ -290,7 +270,7 @@ def call(rows: int, steps: int = 100) -> Size:
 def test_two_layers_run_the_way_that_was_measured_to_be_the_best(
     cell: str, hidden: int, rows: int, counts: list[int]
 ):
-    front = wavefront([load(cell, hidden)] * 2, call(rows), 2, HERE)
+    front = wavefront([load(cell, hidden)] * 2, call(rows), 2, MACHINE)
     assert [count for count, _ in front.groups] == counts
     assert all((block > 0) == (count > 1) for count, block in front.groups)
     assert front.seconds <= front.in_turn
@@ -299,7 +279,7 @@ def test_two_layers_run_the_way_that_was_measured_to_be_the_best(
 def test_layers_are_grouped_by_the_threads_that_there_are():
     gru = load("gru", 64)
     counts = {
-        (layers, most): sorted(count for count, _ in wavefront([gru] * layers, call(1), most, HERE).groups)
+        (layers, most): sorted(count for count, _ in wavefront([gru] * layers, call(1), most, MACHINE).groups)
         for layers, most in ((3, 2), (4, 2), (4, 4), (5, 4), (2, 4))
     }
     assert counts == {(3, 2): [1, 2], (4, 2): [2, 2], (4, 4): [4], (5, 4): [1, 4], (2, 4): [2]}
@@ -308,17 +288,17 @@ def test_layers_are_grouped_by_the_threads_that_there_are():
 def test_the_longest_layers_share_a_group():
     """Beside a layer that takes long, a short one costs nothing: the two long ones run at the same time."""
     long, short = load("gru", 64), load("gru", 8)
-    front = wavefront([short, long, long], call(1), 2, HERE)
+    front = wavefront([short, long, long], call(1), 2, MACHINE)
     assert [count for count, _ in front.groups] == [1, 2]
 
 
 def test_next_to_no_work_and_slow_threads_leave_layers_one_after_the_other():
     for each, size, most, machine in [
-        (load("gru", 64), call(1), 1, HERE),
-        (load("gru", 64), call(1), 2, replace(HERE, handover=1e-3)),
-        (load("gru", 64), call(1), 2, replace(HERE, block=1e-4)),
-        (load("gru", 4), call(1, 4), 2, HERE),
-        (load("gru", 64), Size(0, 0, 0), 2, HERE),
+        (load("gru", 64), call(1), 1, MACHINE),
+        (load("gru", 64), call(1), 2, replace(MACHINE, handover=1e-3)),
+        (load("gru", 64), call(1), 2, replace(MACHINE, block=1e-4)),
+        (load("gru", 4), call(1, 4), 2, MACHINE),
+        (load("gru", 64), Size(0, 0, 0), 2, MACHINE),
     ]:
         assert wavefront([each] * 2, size, most, machine).groups == ((1, 0), (1, 0))
 
@@ -330,7 +310,7 @@ def test_a_block_is_shorter_where_there_are_more_rows_and_longer_where_it_costs_
         ((_, steps),) = wavefront([gru] * 2, call(rows), 2, machine).groups
         return steps
 
-    assert block(4, HERE) < block(1, HERE) < block(1, replace(HERE, block=2e-6))
+    assert block(4, MACHINE) < block(1, MACHINE) < block(1, replace(MACHINE, block=2e-6))
 
 
 def test_stacks_of_small_layers_run_as_wavefronts(monkeypatch: pytest.MonkeyPatch):
