@@ -24,7 +24,7 @@ STAGES = {
     "plan": "plan",
     "grad": "grad",
     "engines": "engines",
-    "explain": "rnn.expressions rnn.value_names rnn.nesting rnn.explain rnn.costs",
+    "explain": "rnn.expressions rnn.value_names rnn.nesting rnn.explanation rnn.explain rnn.costs",
     "rnn": "rnn",
     "graph": "graph",
     "torch": "torch",

@@ -313,7 +313,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Print the plan of the recurrent layers of FILE: what runs when, what it costs, and on which engine."""
-    from stepnet.rnn.explain import explanation
+    from stepnet.rnn.explanation import explanation
 
     layer, _ = load(file, choice(layout, module, size, semantics, stack, drop))
     if as_json:
