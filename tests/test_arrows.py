@@ -42,7 +42,15 @@ STAGES = {
 
 # What imports inside functions: each command what it needs, so that all of them start at once; and LLVM is
 # loaded where an engine is asked for, by one thread and between two forks. Few processes generate symbols.
-LATE = {"cli.commands", "engines", "engines.llvm.machine.target", "engines.progress", "rnn.generate"}
+LATE = {
+    "cli.commands",
+    "cli.models",
+    "cli.options",
+    "engines",
+    "engines.llvm.machine.target",
+    "engines.progress",
+    "rnn.generate",
+}
 
 
 def modules() -> dict[str, Path]:
