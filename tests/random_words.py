@@ -1,6 +1,6 @@
 """Random sequences of words, as inputs of steps that read inner sequences."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,4 +28,4 @@ def inside(sentences: sn.Ragged, words: sn.Ragged) -> sn.Ragged:
 
 def rows_in(dtype: str, sequences: sn.Ragged, rows: Any = slice(None)) -> sn.Ragged:
     """Some rows of sequences, in a dtype."""
-    return sequences.with_values(np.asarray(sequences.values).astype(dtype))[rows]
+    return cast(sn.Ragged, sequences.with_values(np.asarray(sequences.values).astype(dtype))[rows])

@@ -102,7 +102,8 @@ def test_a_block_is_shorter_where_there_are_more_rows_and_longer_where_it_costs_
 @pytest.mark.usefixtures("same_threads")
 def test_a_wavefront_says_what_was_weighed():
     sn.set_threads(2)
-    front = LlvmEngine().wavefront([layer(64, 64, 0).schedule.whole] * 3, call(1))
+    plan: Any = layer(64, 64, 0).schedule.whole
+    front = LlvmEngine().wavefront([plan] * 3, call(1))
     text = str(front)
     assert "2 layers as a wavefront, blocks of" in text
     assert "one layer alone" in text
