@@ -23,6 +23,7 @@ from hypothesis import settings
 from sharing import by_rows
 
 from stepnet.engines.llvm.running import native
+from stepnet.engines.threads import set_threads, threads
 
 sys.dont_write_bytecode = False
 
@@ -42,6 +43,14 @@ def small_calls_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine that runs every net."""
     return request.param
+
+
+@pytest.fixture
+def same_threads() -> Generator[None]:
+    """Leaves the number of threads as it was."""
+    before = threads()
+    yield
+    set_threads(before)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -24,7 +24,7 @@ STAGES = {
     "plan": "plan",
     "grad": "grad",
     "engines": "engines",
-    "explain": "rnn.expressions rnn.value_names rnn.nesting rnn.explain rnn.costs",
+    "explain": "rnn.expressions rnn.value_names rnn.nesting rnn.explanation rnn.explain rnn.costs",
     "rnn": "rnn",
     "cells": "cells",
     "graph": "graph",
@@ -44,8 +44,8 @@ STAGES = {
 # What imports inside functions: each command what it needs, so that all of them start at once; and LLVM is
 # loaded where an engine is asked for, by one thread and between two forks. Few processes generate symbols.
 LATE = {
-    *("cli.commands", "engines", "engines.llvm.machine.target", "engines.llvm.running.run"),
-    *("engines.progress", "rnn.generate"),
+    *("cli.commands", "cli.models", "cli.options", "engines", "engines.llvm.machine.target"),
+    *("engines.llvm.running.run", "engines.progress", "rnn.generate"),
 }
 
 

@@ -13,7 +13,8 @@ from stepnet.engines import engine_named
 from stepnet.net.ir import Builder, Node, Recur
 from stepnet.net.types import ROWS, STEPS, Type
 from stepnet.plan.schedule import schedule
-from stepnet.rnn.explain import Stage, explain, explanation
+from stepnet.rnn.explain import explain
+from stepnet.rnn.explanation import Stage, explanation
 from stepnet.rnn.expressions import amount, expression, view
 
 INPUTS, HIDDEN = 3, 4

@@ -1,12 +1,12 @@
 """Plain calls of shapes that were seen before: bit for bit what other calls give, in arrays of their own."""
 
 import gc
-import threading
 import weakref
 from typing import Any
 
 import numpy as np
 import pytest
+from callers import on_threads
 from same_bits import assert_same_bits
 
 import stepnet as sn
@@ -346,20 +346,12 @@ def test_threads_of_the_caller_share_no_frozen_call():
     rnn = cells.rnn("gru", GRU)
     xs = [inputs(4, 30) for _ in range(4)]
     right = [general(rnn, x) for x in xs]
-    wrong: list[int] = []
 
     def call(place: int) -> None:
         for _ in range(300):
-            outputs, final = rnn(xs[place])
-            if not (np.array_equal(outputs, right[place][0]) and np.array_equal(final, right[place][1])):
-                wrong.append(place)
+            assert_same_bits(rnn(xs[place]), right[place])
 
-    callers = [threading.Thread(target=call, args=(place,)) for place in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    on_threads(4, call)
 
 
 def test_the_interpreter_has_no_quicker_way():

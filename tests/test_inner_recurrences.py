@@ -2,7 +2,7 @@
 interpreter in float64, alone and together, and with any number of threads.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,24 +10,17 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from random_words import WIDTHS, inside, lengths, ragged, rows_in
 from same_bits import assert_same_bits
 from sharing import every_step_shared
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.threads import threads
 from stepnet.errors import InputError
 
 Array = np.ndarray
-WIDTHS = (1, 3, 16, 17, 32)
 READINGS = ("last", "sum", "mean", "max", "first", "attended", "joined")
-
-
-@pytest.fixture(autouse=True)
-def same_threads() -> Generator[None]:
-    before = threads()
-    yield
-    sn.set_threads(before)
+pytestmark = pytest.mark.usefixtures("same_threads")
 
 
 # ---- random nestings ---------------------------------------------------------------------------------------
@@ -123,15 +116,6 @@ class Nesting:
         return np.concatenate([sn.reduce(c, self.reading), sn.reduce(made, self.reading)], axis=-1)
 
 
-def lengths(random: np.random.Generator, count: int, most: int) -> Array:
-    """Random lengths, some of them zero."""
-    return random.integers(0, most + 1, count) * (random.random(count) > 0.2)
-
-
-def ragged(random: np.random.Generator, counts: Array, features: int) -> sn.Ragged:
-    return sn.Ragged(random.normal(size=(int(counts.sum()), features)), (np.cumsum([0, *counts]),))
-
-
 @dataclass(frozen=True)
 class Given:
     """What a call is given, in float64."""
@@ -144,18 +128,13 @@ class Given:
         random = np.random.default_rng(nesting.seed)
         flat = ragged(random, lengths(random, rows, 4), nesting.flat)
         words = ragged(random, lengths(random, flat.total, 9), nesting.words)
-        inner = sn.Ragged(words.values, (*flat.offsets, *words.offsets))
         keys = ragged(random, lengths(random, rows, 12), nesting.words + 1)
-        return cls({"flat": flat, "words": inner}, keys)
+        return cls({"flat": flat, "words": inside(flat, words)}, keys)
 
     def of(self, dtype: str, rows: Any = slice(None)) -> dict[str, Any]:
         """The inputs and statics of some rows, in a dtype."""
-        inputs = {
-            name: one.with_values(np.asarray(one.values).astype(dtype))[rows]
-            for name, one in self.inputs.items()
-        }
-        keys = self.keys.with_values(np.asarray(self.keys.values).astype(dtype))[rows]
-        return {"inputs": inputs, "statics": keys}
+        inputs = {name: rows_in(dtype, sequences, rows) for name, sequences in self.inputs.items()}
+        return {"inputs": inputs, "statics": rows_in(dtype, self.keys, rows)}
 
 
 def call(rnn: sn.RNN, given: dict[str, Any], **options: Any) -> Any:

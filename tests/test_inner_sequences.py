@@ -2,34 +2,27 @@
 interpreter in float64, alone and together, and with any number of threads.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from random_words import WIDTHS, inside, lengths, ragged, rows_in
 from same_bits import assert_same_bits
 from sharing import every_step_shared
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.threads import threads
 from stepnet.errors import InputError
 from stepnet.net.meanings import REDUCTIONS
 from stepnet.net.precision import Precision
 from stepnet.values.structure import leaves
 
 Array = np.ndarray
-WIDTHS = (1, 3, 16, 17, 32)
 HOWS = ("sum", "mean", "max", "first", "last")
-
-
-@pytest.fixture(autouse=True)
-def same_threads() -> Generator[None]:
-    before = threads()
-    yield
-    sn.set_threads(before)
+pytestmark = pytest.mark.usefixtures("same_threads")
 
 
 # ---- random steps ------------------------------------------------------------------------------------------
@@ -91,15 +84,6 @@ class Program:
         return kinds[random.integers(len(kinds))]()
 
 
-def lengths(random: np.random.Generator, count: int, most: int) -> Array:
-    """Random lengths, some of them zero."""
-    return random.integers(0, most + 1, count) * (random.random(count) > 0.2)
-
-
-def ragged(random: np.random.Generator, counts: Array, features: int) -> sn.Ragged:
-    return sn.Ragged(random.normal(size=(int(counts.sum()), features)), (np.cumsum([0, *counts]),))
-
-
 @dataclass(frozen=True)
 class Given:
     """What a call is given, in float64."""
@@ -114,13 +98,12 @@ class Given:
         words = ragged(random, lengths(random, flat.total, 7), WIDTHS[random.integers(5)])
         keys = ragged(random, lengths(random, rows, 40), WIDTHS[random.integers(5)])
         values = keys.with_values(random.normal(size=(keys.total, WIDTHS[random.integers(5)])))
-        inner = sn.Ragged(words.values, (*flat.offsets, *words.offsets))
-        return cls({"flat": flat, "words": inner}, {"keys": keys, "values": values})
+        return cls({"flat": flat, "words": inside(flat, words)}, {"keys": keys, "values": values})
 
     def of(self, dtype: str, rows: Any = slice(None)) -> tuple[Any, Any]:
         """The inputs and statics of some rows, in a dtype."""
         inputs, statics = (
-            {name: one.with_values(np.asarray(one.values).astype(dtype))[rows] for name, one in kind.items()}
+            {name: rows_in(dtype, sequences, rows) for name, sequences in kind.items()}
             for kind in (self.inputs, self.statics)
         )
         return inputs, statics

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from wide_machine import MACHINE, TARGET, call, load
 
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.running import native
 from stepnet.engines.llvm.running.laid import rounded
 from stepnet.engines.processor import caches, described
@@ -21,21 +21,6 @@ from stepnet.plan.load import Load, Machine, Size, Stage, WordWork
 from stepnet.plan.partition import Partition, Way, at_once, partition
 from stepnet.plan.schedule import Part
 from stepnet.plan.waves import runs_of, waves_of
-
-WIDE = Target("avx512", "znver4", "", 64, 32)
-HERE = Machine()
-
-
-def load(cell: str, hidden: int) -> Load:
-    """What a recurrence of a processor with 32 vectors of 512 bits does, whichever this machine has."""
-    rnn = cells.rnn(cell, cells.CELLS[cell].parameters(hidden, hidden))
-    assert rnn.schedule.whole is not None
-    return LlvmEngine(WIDE).load(rnn.schedule.whole)
-
-
-def call(rows: int, steps: int = 100) -> Size:
-    return Size(rows, steps, rows * steps)
-
 
 # ---- one recurrence ----------------------------------------------------------------------------------------
 
@@ -59,19 +44,19 @@ def call(rows: int, steps: int = 100) -> Size:
     ],
 )
 def test_the_way_that_was_measured_to_be_the_best_is_chosen(cell: str, hidden: int, rows: int, how: str):
-    chosen = partition(load(cell, hidden), call(rows), 2, HERE).chosen
+    chosen = partition(load(cell, hidden), call(rows), 2, MACHINE).chosen
     assert (chosen.how, chosen.threads) == (how, 2)
 
 
 def test_what_one_thread_does_is_shared_with_none():
     """Neither where one alone is asked for, nor where there is next to nothing to do, nor no step at all."""
     for size, most in ((call(8), 1), (call(2, 1), 4), (Size(0, 0, 0), 4)):
-        chosen = partition(load("gru", 16), size, most, HERE).chosen
+        chosen = partition(load("gru", 16), size, most, MACHINE).chosen
         assert (chosen.how, chosen.sets, chosen.together) == ("alone", 1, 1)
 
 
 def test_a_thread_has_at_least_one_sequence():
-    ways = partition(load("gru", 64), call(3), 8, HERE).weighed
+    ways = partition(load("gru", 64), call(3), 8, MACHINE).weighed
     assert [way.threads for way in ways if way.how == "rows"] == [2]
     assert [way.threads for way in ways if way.how == "units"] == [2, 4, 8]
 
@@ -79,42 +64,42 @@ def test_a_thread_has_at_least_one_sequence():
 def test_elementwise_work_is_shared_by_rows_alone():
     """Threads that share a step share its products; those without any have sequences of their own."""
     elementwise = Load(Stage((), 2000, 1), Stage((), 0, 0))
-    assert {way.how for way in partition(elementwise, call(8), 2, HERE).weighed} == {"alone", "rows"}
-    assert partition(elementwise, call(8), 2, HERE).chosen.how == "rows"
+    assert {way.how for way in partition(elementwise, call(8), 2, MACHINE).weighed} == {"alone", "rows"}
+    assert partition(elementwise, call(8), 2, MACHINE).chosen.how == "rows"
 
 
 def test_a_slow_barrier_or_handover_leaves_the_work_to_one_thread():
     gru = load("gru", 128)
-    assert partition(gru, call(1), 2, HERE).chosen.how == "units"
-    assert partition(gru, call(1), 2, replace(HERE, barrier=2e-6)).chosen.how == "alone"
-    assert partition(gru, call(4), 2, replace(HERE, handover=1e-2)).chosen.how == "alone"
+    assert partition(gru, call(1), 2, MACHINE).chosen.how == "units"
+    assert partition(gru, call(1), 2, replace(MACHINE, barrier=2e-6)).chosen.how == "alone"
+    assert partition(gru, call(4), 2, replace(MACHINE, handover=1e-2)).chosen.how == "alone"
 
 
 @pytest.mark.parametrize(("part", "how"), [(0.93, "units"), (0.97, "alone")])
 def test_a_gain_of_less_than_a_twentieth_is_not_worth_a_thread(part: float, how: str):
-    alone, units = partition(load("gru", 128), call(1), 2, HERE).weighed
-    slower = replace(HERE, handover=HERE.handover + part * alone.seconds - units.seconds)
+    alone, units = partition(load("gru", 128), call(1), 2, MACHINE).weighed
+    slower = replace(MACHINE, handover=MACHINE.handover + part * alone.seconds - units.seconds)
     assert partition(load("gru", 128), call(1), 2, slower).chosen.how == how
 
 
 def test_threads_share_parameters_that_only_their_caches_together_hold():
     """With a large cache of its own, each thread reads all of them as fast, and needs no barrier."""
     lstm, size = load("lstm", 256), call(12)
-    small = replace(HERE, caches=(2**14, 2**18, 2**22), reads=(700e9, 170e9, 40e9, 10e9))
-    large = replace(HERE, caches=(2**14, 2**26, 2**26))
+    small = replace(MACHINE, caches=(2**14, 2**18, 2**22), reads=(700e9, 170e9, 40e9, 10e9))
+    large = replace(MACHINE, caches=(2**14, 2**26, 2**26))
     assert partition(lstm, size, 2, small).chosen.how == "units"
     assert partition(lstm, size, 2, large).chosen.how == "rows"
 
 
 def test_the_thread_with_most_unit_blocks_counts():
     """The 4 blocks of an LSTM are shared by twos, 5 one by one, and 16 by fours."""
-    by_units = [partition(load("lstm", units), call(1), 2, HERE).weighed[-1] for units in (64, 80, 256)]
+    by_units = [partition(load("lstm", units), call(1), 2, MACHINE).weighed[-1] for units in (64, 80, 256)]
     assert [way.blocks for way in by_units] == [(2,), (3,), (8,)]
 
 
 def test_a_ragged_call_costs_its_steps():
     gru = load("gru", 64)
-    full, ragged = (partition(gru, size, 2, HERE).chosen for size in (call(64), Size(64, 100, 3200)))
+    full, ragged = (partition(gru, size, 2, MACHINE).chosen for size in (call(64), Size(64, 100, 3200)))
     assert 0.4 < ragged.seconds / full.seconds < 0.75
 
 
@@ -160,38 +145,38 @@ def test_calls_are_shared_as_their_partition_says(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("hidden", [64, 128])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_two_directions_run_at_the_same_time_on_two_threads(hidden: int, rows: int):
-    decided = at_once([load("gru", hidden)] * 2, [call(rows, 30)] * 2, 2, HERE)
+    decided = at_once([load("gru", hidden)] * 2, [call(rows, 30)] * 2, 2, MACHINE)
     assert decided.order == (0, 1)
     assert [way.how for way in decided.ways] == ["alone", "alone"]
 
 
 def test_parameters_that_only_several_threads_have_in_their_caches_are_shared():
     """Both directions of an LSTM of 256 units: 1.0 ms one after the other, 1.4 at the same time."""
-    decided = at_once([load("lstm", 256)] * 2, [call(1)] * 2, 2, HERE)
+    decided = at_once([load("lstm", 256)] * 2, [call(1)] * 2, 2, MACHINE)
     assert decided.order is None
     assert [way.how for way in decided.ways] == ["units", "units"]
-    large = replace(HERE, caches=(2**14, 2**26, 2**26))
+    large = replace(MACHINE, caches=(2**14, 2**26, 2**26))
     assert at_once([load("lstm", 256)] * 2, [call(1)] * 2, 2, large).order is not None
 
 
 def test_threads_that_would_have_nothing_to_do_are_used():
     """Three recurrences of many sequences on two threads: one thread would run two of them."""
     gru = load("gru", 128)
-    assert at_once([gru] * 3, [call(64, 30)] * 3, 2, HERE).order is None
+    assert at_once([gru] * 3, [call(64, 30)] * 3, 2, MACHINE).order is None
 
 
 def test_next_to_no_work_is_not_handed_over():
-    assert at_once([load("gru", 4)] * 2, [call(1, 2)] * 2, 2, HERE).order is None
-    assert at_once([load("gru", 128)] * 2, [call(1)] * 2, 1, HERE).order is None
+    assert at_once([load("gru", 4)] * 2, [call(1, 2)] * 2, 2, MACHINE).order is None
+    assert at_once([load("gru", 128)] * 2, [call(1)] * 2, 1, MACHINE).order is None
 
 
 def test_the_longest_is_taken_first():
     loads = [load("gru", hidden) for hidden in (64, 256, 128)]
-    assert at_once(loads, [call(1, 50)] * 3, 3, replace(HERE, barrier=1e-5)).order == (1, 2, 0)
+    assert at_once(loads, [call(1, 50)] * 3, 3, replace(MACHINE, barrier=1e-5)).order == (1, 2, 0)
 
 
 def test_both_directions_say_what_was_weighed():
-    decided = at_once([load("gru", 64)] * 2, [call(1)] * 2, 2, HERE)
+    decided = at_once([load("gru", 64)] * 2, [call(1)] * 2, 2, MACHINE)
     times = model.duration(decided.seconds), model.duration(decided.in_turn)
     assert str(decided) == (
         f"at the same time, a thread for each: {times[0]} predicted\n  not one after the other: {times[1]}"
@@ -228,15 +213,15 @@ def test_caches_are_those_of_the_machine(tmp_path: Path):
     )
     assert caches(fake_caches(tmp_path, *entries)) == {1: 2**15, 2: 2**19, 3: 2**23}
     assert caches(tmp_path / "none") == {}
-    assert described(HERE, {}, 64) == HERE
+    assert described(MACHINE, {}, 64) == MACHINE
 
 
 def test_a_cache_that_the_kernel_does_not_describe_is_left_out(tmp_path: Path):
     root = fake_caches(tmp_path, ("1", "Data", "48K"), ("2", "Unified", "-"), ("?", "Unified", "1M"))
     assert caches(root) == {1: 48 * 2**10}
-    half = described(HERE, caches(root), 32)
+    half = described(MACHINE, caches(root), 32)
     assert half.caches == (48 * 2**10,) * 3
-    assert half.rate == HERE.rate / 2
+    assert half.rate == MACHINE.rate / 2
 
 
 # ---- what explain says -------------------------------------------------------------------------------------
@@ -304,7 +289,7 @@ def decoder_load(width: int) -> Load:
     rnn = decoder(width)
     rnn(np.zeros((1, 1, width), "f4"), statics=sn.Ragged.from_list([np.zeros((1, width), "f4")]))
     (plan,) = (part.plan for part in rnn.schedule.parts if part.plan is not None and part.extent != CONST)
-    return LlvmEngine(WIDE).load(plan)
+    return LlvmEngine(TARGET).load(plan)
 
 
 def test_the_work_on_words_is_counted_for_each_of_them():
@@ -321,7 +306,7 @@ def test_words_of_one_row_are_one_threads():
     """With many keys, threads that share a step of one sequence would wait for the one that has them all."""
     attention = decoder_load(128)
     sizes = {(rows, words): call(rows)._replace(words=(words,)) for rows in (1, 4) for words in (8, 2048)}
-    chosen = {key: partition(attention, size, 2, HERE).chosen for key, size in sizes.items()}
+    chosen = {key: partition(attention, size, 2, MACHINE).chosen for key, size in sizes.items()}
     assert [chosen[1, 8].how, chosen[1, 2048].how] == ["units", "alone"]
     assert chosen[4, 2048].threads == 2
     assert chosen[4, 2048].seconds < 0.6 * 4 * chosen[1, 2048].seconds
@@ -330,7 +315,7 @@ def test_words_of_one_row_are_one_threads():
 def test_values_of_words_are_read_from_the_cache_that_holds_all():
     """Of 8 rows with 4096 words each, two threads share 16 MB."""
     work = WordWork(Stage((), 1, 0), 512, Stage((), 0, 0))
-    near, far = (work.seconds(rows, 4096, 1, HERE) / rows for rows in (1, 64))
+    near, far = (work.seconds(rows, 4096, 1, MACHINE) / rows for rows in (1, 64))
     assert far > 2 * near
 
 
@@ -338,12 +323,12 @@ def test_steps_of_inner_recurrences_are_counted_for_each_word_and_shared():
     word = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(128, 128, seed=0))
     rnn = sn.RNN(lambda x, h, p: 2 * (word(x, initial=h)[1],), memory=128)
     rnn(sn.Ragged.from_list([[np.zeros((1, 128), "f4")]]))
-    loads = [LlvmEngine(WIDE).load(part.plan) for part in rnn.schedule.parts if part.plan is not None]
+    loads = [LlvmEngine(TARGET).load(part.plan) for part in rnn.schedule.parts if part.plan is not None]
     (inner,) = (each for each in loads if each.words)
     (work,) = inner.words
     assert sum(each.weights for each in work.steps.products) == 3 * 128 * 128 * 4
     few, many, shared = (
-        inner.seconds(call(1)._replace(words=(words,)), 1, threads, HERE)
+        inner.seconds(call(1)._replace(words=(words,)), 1, threads, MACHINE)
         for words, threads in ((8, 1), (80, 1), (80, 2))
     )
     assert 8 * few < many < 10 * few

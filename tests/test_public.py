@@ -49,7 +49,7 @@ NOT_IMPORTED = """
     stepnet.engines.llvm.writing.code stepnet.cli.report.show stepnet.cli.report.picture
     stepnet.layout.records.torch stepnet.cells.delta stepnet.cells.state_space
 """
-MOST = {"of stepnet": 236, "of Python": 110, "of all others": 140}
+MOST = {"of stepnet": 237, "of Python": 110, "of all others": 140}
 """How many modules may be loaded: some more than are, NumPy's among the last."""
 
 LOADED = """
@@ -98,10 +98,9 @@ def test_users_see_what_is_meant_for_them(name: str):
 
 def test_the_front_end_of_torch_is_seen_where_it_was_imported():
     pytest.importorskip("torch")
-    text = "import json, stepnet as sn; print(json.dumps(dir(sn)))"
-    assert "torch" not in loaded(text)
-    assert "torch" in loaded(text.replace("sn;", "sn, stepnet.torch;"))
+    assert "torch" not in loaded("import json, stepnet as sn; print(json.dumps(dir(sn)))")
     assert dir(import_module("stepnet.torch")) == NAMES["stepnet.torch"].split()
+    assert "torch" in dir(stepnet)
 
 
 def test_a_star_brings_the_same_names():

@@ -1,11 +1,10 @@
 """Kernels that run in one go: calls of any length, and both directions of a layer at the same time."""
 
-import threading
-from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 import pytest
+from callers import on_threads
 from same_bits import assert_same_bits
 
 import stepnet as sn
@@ -13,19 +12,13 @@ from stepnet import cells
 from stepnet.engines.llvm.running import chain
 from stepnet.engines.llvm.running.again import Again
 from stepnet.engines.part import Run
-from stepnet.engines.threads import threads
 from stepnet.errors import InputError
 
 Array = np.ndarray
-pytestmark = pytest.mark.alone  # threads that wait for one another, on all processors
-
-
-@pytest.fixture(autouse=True)
-def same_threads() -> Generator[None]:
-    """Leaves the number of threads as it was."""
-    before = threads()
-    yield
-    sn.set_threads(before)
+pytestmark = [
+    pytest.mark.alone,  # threads that wait for one another, on all processors
+    pytest.mark.usefixtures("same_threads"),
+]
 
 
 def layer(inputs: int, hidden: int, seed: int, kind: str = "gru", reverse: bool = False) -> sn.RNN:
@@ -159,22 +152,16 @@ def test_calls_that_pause_between_all_their_blocks_give_the_same_bits(monkeypatc
 
 
 def test_calls_from_many_threads(monkeypatch: pytest.MonkeyPatch):
-    graph, wrong = tagger(), list[int]()
+    graph = tagger()
     inputs = [words([length], length) for length in range(3, 30)]
     expected = one_by_one(monkeypatch, graph, inputs)
     sn.set_threads(2)
 
     def work(seed: int) -> None:
         for place in np.random.default_rng(seed).integers(0, len(inputs), 150):
-            if not np.array_equal(graph(inputs[place]).values, expected[place].values):
-                wrong.append(seed)
+            np.testing.assert_array_equal(graph(inputs[place]).values, expected[place].values)
 
-    started = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
-    assert wrong == []
+    on_threads(5, work)
 
 
 @pytest.mark.parametrize("wrong", [0, 1])

@@ -3,11 +3,13 @@ and the processor; steps beside the interpreter; NaN and infinity.
 """
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from tolerance import assert_close
+from turns import in_turns
 
 import stepnet as sn
 from stepnet.engines.llvm.engine import LlvmEngine
@@ -18,8 +20,9 @@ from stepnet.plan.passes import narrowed
 from stepnet.rnn.recurrence import RNN
 
 RANDOM = np.random.default_rng(0)
-DTYPES = pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-SIZES = pytest.mark.parametrize(("inputs", "units"), [(1, 1), (3, 17), (17, 3), (130, 65)])
+ENCODINGS = ("bfloat16", "int8")
+DTYPES = pytest.mark.parametrize("dtype", ENCODINGS)
+SIZES = ((1, 1), (3, 17), (17, 3), (130, 65))
 
 
 def other_targets() -> Iterator[Target]:
@@ -34,10 +37,14 @@ def other_targets() -> Iterator[Target]:
 
 
 TARGETS = tuple(other_targets())
+EACH = tuple(product(SIZES, TARGETS))
 
 
-def name_of(target: Target) -> str:
-    return f"{target.name}-{target.cpu or 'any'}"
+def name_of(case: Any) -> str:
+    if isinstance(case, str):
+        return case
+    (inputs, units), target = case
+    return f"{inputs}-{units}-{target.name}-{target.cpu or 'any'}"
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -48,14 +55,14 @@ def encoded_rnn(step: Any, params: Any, dtype: str, **options: Any) -> RNN:
     return RNN(step, params, **options).in_precision(Precision(dtype))
 
 
-def product(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
+def both_products(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
     """The products alone, of the input and of a memory that is the input before."""
     return {"x": x @ p["W"], "h": h @ p["R"]}, x
 
 
 def products(inputs: int, units: int, dtype: str) -> RNN:
     params = {"W": normal(inputs, units), "R": normal(inputs, units)}
-    return encoded_rnn(product, params, dtype, memory=inputs, inputs=inputs)
+    return encoded_rnn(both_products, params, dtype, memory=inputs, inputs=inputs)
 
 
 def run_on(target: Target | None, rnn: RNN, x: Any, **options: Any) -> Any:
@@ -93,10 +100,11 @@ def quads(left: np.ndarray, right: np.ndarray, begun: float | np.ndarray = 0) ->
 EXACT = {"bfloat16": pairs, "int8": quads}
 
 
-@DTYPES
-@SIZES
-@pytest.mark.parametrize("target", TARGETS, ids=name_of)
-def test_products_have_the_bits_of_the_encoding(dtype: str, inputs: int, units: int, target: Target) -> None:
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("case", "dtype"), in_turns(EACH, ENCODINGS), ids=name_of)
+def test_products_have_the_bits_of_the_encoding(case: Any, dtype: str) -> None:
+    """`make test` runs each size on each target in one encoding, and the test of steps in the other one."""
+    (inputs, units), target = case
     rnn = products(inputs, units, dtype)
     for rows in (1, 2, 7, 13):
         x = normal(rows, 2, inputs)
@@ -266,11 +274,11 @@ def simple(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
     return h, h
 
 
-@DTYPES
-@SIZES
-@pytest.mark.parametrize("target", TARGETS, ids=name_of)
-def test_each_step_is_that_of_the_interpreter(dtype: str, inputs: int, units: int, target: Target) -> None:
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize(("case", "dtype"), in_turns(EACH, ENCODINGS[::-1]), ids=name_of)
+def test_each_step_is_that_of_the_interpreter(case: Any, dtype: str) -> None:
     """From the same memory, so that no step begins with numbers that another rounding has moved."""
+    (inputs, units), target = case
     params = {"W": normal(inputs, units), "R": normal(units, units) / 2, "b": normal(units)}
     rnn = encoded_rnn(simple, params, dtype, memory=units, inputs=inputs)
     x = normal(5, 4, inputs)

@@ -1,42 +1,35 @@
 """Layers of a stack as a wavefront: each on a thread, some steps behind the layer that it reads."""
 
-import threading
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from callers import on_threads
 from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.running import arrangement, chain
 from stepnet.engines.llvm.running.again import Again
 from stepnet.engines.llvm.threads.workers import CREW, Lateness
 from stepnet.engines.part import Run
-from stepnet.engines.threads import threads
 from stepnet.engines.watching import Progress
 from stepnet.errors import InputError
-from stepnet.plan.load import Load, Machine, Size
-from stepnet.plan.partition import Wavefront, Way, wavefront
-from stepnet.plan.waves import lines_of
+from stepnet.plan.load import Load
+from stepnet.plan.partition import Wavefront, Way
 
 Array = np.ndarray
 Front = Callable[..., Wavefront]
-WIDE, HERE = Target("avx512", "znver4", "", 64, 32), Machine()
 pytestmark = pytest.mark.alone  # threads that wait for one another, on all processors
 
 
 @pytest.fixture(autouse=True)
-def same_threads() -> Generator[None]:
-    """Leaves the number of threads as it was, and none of them out."""
-    before, CREW.lateness = threads(), Lateness()
+def no_thread_is_late(same_threads: None) -> Generator[None]:
+    """No thread is left out for what was measured in another test."""
+    CREW.lateness = Lateness()
     yield
-    sn.set_threads(before)
     CREW.lateness = Lateness()
 
 
@@ -200,7 +193,7 @@ def test_what_ends_a_wavefront_leaves_nothing_behind(monkeypatch: pytest.MonkeyP
 
 
 def test_wavefronts_of_many_threads_of_python(monkeypatch: pytest.MonkeyPatch):
-    model, wrong = STACKS["four"](), list[int]()
+    model = STACKS["four"]()
     values = [sequences([length], length) for length in range(3, 30)]
     expected = one_by_one(model, values)
     monkeypatch.setattr(arrangement, "wavefront", forced(2, 2))
@@ -208,15 +201,9 @@ def test_wavefronts_of_many_threads_of_python(monkeypatch: pytest.MonkeyPatch):
 
     def work(seed: int) -> None:
         for place in np.random.default_rng(seed).integers(0, len(values), 100):
-            if not np.array_equal(model(values[place])[0].values, expected[place][0].values):
-                wrong.append(seed)
+            np.testing.assert_array_equal(model(values[place])[0].values, expected[place][0].values)
 
-    started = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
-    assert wrong == []
+    on_threads(5, work)
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
@@ -237,102 +224,6 @@ def test_an_index_outside_a_table_of_a_layer(wrong: int, monkeypatch: pytest.Mon
         np.testing.assert_array_equal(model(np.array([[1, 2, 0, 2]]))[0], [[1, 2, 0, 2]])
 
 
-# ---- which layers may follow one another -------------------------------------------------------------------
-
-
-def lines(model: Callable[[Any], Any]) -> list[int]:
-    """How many recurrences each line has."""
-    parts = sn.Graph(lambda x, _: model(x), inputs=8).schedule.parts
-    return [len(line) for line in lines_of(parts)]
-
-
-def test_recurrences_that_read_outputs_step_by_step_may_follow_one_another():
-    first, second, third, back = (layer(8, 8, seed, reverse=seed == 3) for seed in range(4))
-    assert lines(lambda x: third(second(first(x)[0])[0])[0]) == [3]
-    assert lines(lambda x: second(first(x)[0], first(x)[1])[0]) == []
-    assert lines(lambda x: back(first(x)[0])[0]) == []
-    assert lines(lambda x: back(first(back(x)[0])[0])[0]) == []
-    assert lines(lambda x: third(back(second(first(x)[0])[0])[0])[0]) == [2]
-    assert lines(lambda x: second(first(x)[0])[0] + back(x)[0]) == []
-    assert lines(lambda x: third(second(first(x)[0])[0], first(x)[1])[0]) == [2]
-
-
-# ---- what is chosen ----------------------------------------------------------------------------------------
-
-
-def load(cell: str, hidden: int) -> Load:
-    """What a layer of a processor with 32 vectors of 512 bits does, whichever this machine has."""
-    rnn = cells.rnn(cell, cells.CELLS[cell].parameters(hidden, hidden))
-    assert rnn.schedule.whole is not None
-    return LlvmEngine(WIDE).load(rnn.schedule.whole)
-
-
-def call(rows: int, steps: int = 100) -> Size:
-    return Size(rows, steps, rows * steps)
-
-
-@pytest.mark.parametrize(
-    ("cell", "hidden", "rows", "counts"),
-    [  # each is the best of those that bench/partition.py measured, by a twentieth or more
-        ("gru", 64, 1, [2]),
-        ("gru", 64, 2, [2]),
-        ("gru", 64, 3, [2]),
-        ("lstm", 64, 1, [2]),
-        ("lstm", 64, 2, [2]),
-        ("lstm", 128, 1, [2]),
-        ("gru", 128, 1, [2]),
-        ("gru", 256, 1, [1, 1]),
-        ("gru", 256, 4, [1, 1]),
-        ("lstm", 256, 1, [1, 1]),
-        ("gru", 512, 1, [1, 1]),
-    ],
-)
-def test_two_layers_run_the_way_that_was_measured_to_be_the_best(
-    cell: str, hidden: int, rows: int, counts: list[int]
-):
-    front = wavefront([load(cell, hidden)] * 2, call(rows), 2, HERE)
-    assert [count for count, _ in front.groups] == counts
-    assert all((block > 0) == (count > 1) for count, block in front.groups)
-    assert front.seconds <= front.in_turn
-
-
-def test_layers_are_grouped_by_the_threads_that_there_are():
-    gru = load("gru", 64)
-    counts = {
-        (layers, most): sorted(count for count, _ in wavefront([gru] * layers, call(1), most, HERE).groups)
-        for layers, most in ((3, 2), (4, 2), (4, 4), (5, 4), (2, 4))
-    }
-    assert counts == {(3, 2): [1, 2], (4, 2): [2, 2], (4, 4): [4], (5, 4): [1, 4], (2, 4): [2]}
-
-
-def test_the_longest_layers_share_a_group():
-    """Beside a layer that takes long, a short one costs nothing: the two long ones run at the same time."""
-    long, short = load("gru", 64), load("gru", 8)
-    front = wavefront([short, long, long], call(1), 2, HERE)
-    assert [count for count, _ in front.groups] == [1, 2]
-
-
-def test_next_to_no_work_and_slow_threads_leave_layers_one_after_the_other():
-    for each, size, most, machine in [
-        (load("gru", 64), call(1), 1, HERE),
-        (load("gru", 64), call(1), 2, replace(HERE, handover=1e-3)),
-        (load("gru", 64), call(1), 2, replace(HERE, block=1e-4)),
-        (load("gru", 4), call(1, 4), 2, HERE),
-        (load("gru", 64), Size(0, 0, 0), 2, HERE),
-    ]:
-        assert wavefront([each] * 2, size, most, machine).groups == ((1, 0), (1, 0))
-
-
-def test_a_block_is_shorter_where_there_are_more_rows_and_longer_where_it_costs_more():
-    gru = load("gru", 64)
-
-    def block(rows: int, machine: Machine) -> int:
-        ((_, steps),) = wavefront([gru] * 2, call(rows), 2, machine).groups
-        return steps
-
-    assert block(4, HERE) < block(1, HERE) < block(1, replace(HERE, block=2e-6))
-
-
 def test_stacks_of_small_layers_run_as_wavefronts(monkeypatch: pytest.MonkeyPatch):
     """Also where calls are frozen; by one thread one after the other."""
     model, x = sn.Stack([layer(64, 64, 0), layer(64, 64, 1)]), np.zeros((1, 100, 64), "f4")
@@ -343,22 +234,3 @@ def test_stacks_of_small_layers_run_as_wavefronts(monkeypatch: pytest.MonkeyPatc
             seen.clear()
             model(x)
         assert seen == tasks
-
-
-def test_a_wavefront_says_what_was_weighed():
-    sn.set_threads(2)
-    front = LlvmEngine().wavefront([load_plan(64)] * 3, call(1))
-    text = str(front)
-    assert "2 layers as a wavefront, blocks of" in text
-    assert "one layer alone" in text
-    assert "\n  not one layer after the other: " in text
-    stack = sn.Stack([layer(64, 64, seed) for seed in range(3)])
-    assert text.splitlines()[0] in stack.explain(rows=1, steps=100)
-    assert "wavefront" not in stack.explain()
-    assert "wavefront" not in stack.explain("interpret", rows=1)
-    assert "one layer after the other: " in stack.explain(rows=64, steps=100)
-
-
-def load_plan(hidden: int) -> Any:
-    """The plan of a GRU."""
-    return layer(hidden, hidden, 0).schedule.whole

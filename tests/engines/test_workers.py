@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable, Generator
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from callers import on_threads
 from llvmlite import ir
 from sharing import by_units
 
@@ -138,23 +138,16 @@ def test_workers_are_free_again_after_each_call():
 
 def test_calls_from_many_threads_claim_workers_of_their_own():
     crew = crew_of(2)
-    wrong: list[int] = []
 
-    def work(seed: int) -> None:
+    def work(_: int) -> None:
         words = Words(3)
         order = orders(crew, words)
         for _ in range(300):
             words.begin()
             order.lead()
-            if not all(words.done):
-                wrong.append(seed)
+            assert all(words.done)
 
-    started = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
-    assert wrong == []
+    on_threads(6, work)
 
 
 def test_threads_that_lead_at_the_same_time_take_a_part_of_the_threads_each():
@@ -420,24 +413,17 @@ def test_threads_that_are_left_out_between_blocks_change_no_bit(
 
 
 def test_streams_of_several_threads_do_not_disturb_one_another(shared: sn.RNN):
-    wrong: list[int] = []
     expected = [shared(inputs(1, 60, seed))[0] for seed in range(4)]
 
     def work(seed: int) -> None:
         x, stream = inputs(1, 60, seed), shared.stream()
         for again in range(5):
             for at in range(60):
-                if not np.array_equal(stream.step(x[:, at]), expected[seed][:, at]):
-                    wrong.append(at)
+                np.testing.assert_array_equal(stream.step(x[:, at]), expected[seed][:, at])
             stream.reset()
             time.sleep(1e-3 * again)
 
-    started = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join()
-    assert wrong == []
+    on_threads(4, work)
 
 
 def test_an_index_outside_a_table_in_a_shared_step(monkeypatch: pytest.MonkeyPatch):

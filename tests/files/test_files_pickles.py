@@ -18,8 +18,9 @@ from memory import memory
 
 from stepnet.errors import FileError
 from stepnet.files.pickles import opcodes as pickles
+from stepnet.files.pickles.machine import Source
 from stepnet.files.pickles.objects import attributes
-from stepnet.files.pickles.opcodes import ACTIONS, Source, load
+from stepnet.files.pickles.opcodes import ACTIONS, load
 from stepnet.files.pickles.values import Call, Name, Pairs, Reference, children, dump, leaves
 
 PROTOCOLS = range(6)

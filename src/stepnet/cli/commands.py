@@ -5,9 +5,7 @@ writes one JSON object to stdout, and nothing else.
 """
 
 import json
-import re
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +13,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from stepnet.cli.models import library_name, load, parts, runnable, whole_graph
+from stepnet.cli.options import (
+    DropOption,
+    DtypeOption,
+    Engine,
+    Force,
+    From,
+    Json,
+    Model,
+    Part,
+    SemanticsOptions,
+    SizeOptions,
+    StackOption,
+    choice,
+)
 from stepnet.errors import StepnetError
 from stepnet.values.version import __version__
 
@@ -40,60 +53,6 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="A compiler for recurrent networks: one step as equations in, machine code for whole sequences out.",
 )
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else.")]
-Model = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE",
-        help="A model: .pt .pth .pt2 .nemo .safetensors .keras .h5 .onnx .npz .tflite .msgpack .params "
-        ".pdparams .xml .mlpackage, an index of shards, a folder of Orbax or torch.distributed, a SavedModel,"
-        " a TensorFlow checkpoint, or a buffer with its .json.",
-    ),
-]
-Part = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--module",
-        "--prefix",
-        metavar="NAME",
-        help="A recurrent layer to take, by its name; several are taken in this order.",
-    ),
-]
-From = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--from",
-        metavar="[MODULE=]LAYOUT",
-        help="The layout of FILE or of one module, or the framework that wrote it.",
-    ),
-]
-SizeOptions = Annotated[
-    list[str] | None,
-    typer.Option("--size", metavar="NAME=N", help="A size that the shapes leave open, such as hidden=3."),
-]
-SemanticsOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--semantics",
-        metavar="[MODULE:]FIELD=VALUE",
-        help="A setting that the arrays leave open: reset=after, or encoder:reset=after.",
-    ),
-]
-StackOption = Annotated[
-    bool,
-    typer.Option("--stack", help="Each layer takes the outputs of the layer before it."),
-]
-DropOption = Annotated[
-    list[str] | None,
-    typer.Option("--drop", metavar="NAME", help="An array of a recurrent layer that may be left out."),
-]
-DtypeOption = Annotated[
-    str | None,
-    typer.Option("--dtype", help="The new dtype: float64, float32, float16 or bfloat16."),
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")]
-Engine = Annotated[str, typer.Option(help="The engine, by name; auto takes the fastest one that can run.")]
 
 
 def main() -> None:
@@ -313,7 +272,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Print the plan of the recurrent layers of FILE: what runs when, what it costs, and on which engine."""
-    from stepnet.rnn.explain import explanation
+    from stepnet.rnn.explanation import explanation
 
     layer, _ = load(file, choice(layout, module, size, semantics, stack, drop))
     if as_json:
@@ -477,139 +436,6 @@ def fail_where_different(verdicts: Any) -> None:
     if names:
         typer.echo(f"stepnet: {', '.join(names)}: the difference is more than rounding", err=True)
         raise typer.Exit(1)
-
-
-def load(file: Path, chosen: Any) -> tuple[Any, dict[str, list[str]]]:
-    """The recurrent layers of a model file, ready to run, and notes by module."""
-    from stepnet.errors import named
-    from stepnet.files.account import check_merges, check_row
-    from stepnet.files.formats import read
-    from stepnet.files.model import stacked
-    from stepnet.files.verified import weights
-    from stepnet.rnn.compose import Stack
-
-    model = read(file, chosen.layout, chosen.layouts)
-    selected = chosen.checked_modules(model)
-    with named(str(file)):
-        modules = stacked(selected, chosen.stack)
-        if chosen.module is None:
-            check_row(modules, file, chosen.stack)
-        check_merges(modules)
-        layers = [weights(module).layers() for module in modules]
-    notes = {
-        module.name: [*module.notes, *([f"it {module.alone}"] if module.alone else [])] for module in modules
-    }
-    return layers[0] if len(layers) == 1 else Stack(layers), {
-        name: notes[name] for name in notes if notes[name]
-    }
-
-
-def runnable(file: Path, chosen: Any, engine: str, trust: bool) -> tuple[Any, dict[str, Any]]:
-    """What runs sequences of a Parquet file: a model, or a library that is trusted; and notes by module."""
-    from stepnet.files import parquet
-
-    if trust or file.suffix == ".so":
-        from stepnet.build import load as load_library
-
-        return load_library(file, trust=trust).runnable(), {}
-    layer, notes = load(file, chosen)
-    return parquet.Runnable.of(layer, engine), notes
-
-
-def whole_graph(file: Path) -> Any:
-    """The graph of a file that holds one; None for other files."""
-    if file.suffix == ".onnx":
-        from stepnet.onnx import load as load_onnx
-
-        return load_onnx(file)
-    if file.suffix in (".pdmodel", ".json") and file.with_suffix(".pdiparams").exists():
-        from stepnet.paddle import load as load_paddle
-
-        return load_paddle(file)
-    return None
-
-
-def library_name(file: Path) -> str:
-    """A name for the library of a file.
-
-    >>> library_name(Path("models/speech 2.onnx")), library_name(Path("2nd.keras"))
-    ('speech_2', 'model_2nd')
-    """
-    name = re.sub(r"[^0-9A-Za-z]+", "_", file.stem.encode("ascii", "ignore").decode()).strip("_")[:50]
-    return name if name[:1].isalpha() else f"model_{name}".rstrip("_")
-
-
-def choice(
-    layout: list[str] | None,
-    module: list[str] | None,
-    size: list[str] | None,
-    semantics: list[str] | None,
-    stack: bool = False,
-    drop: list[str] | None = None,
-) -> Any:
-    """The `Choice` of the command line's options."""
-    general = [text for text in layout or [] if "=" not in text]
-    if len(general) > 1:
-        raise typer.BadParameter(f"--from says two layouts of the whole file: {' and '.join(general)}")
-    layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
-    from stepnet.files.interchange import Choice
-
-    sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
-    fields = dict(meaning(name, value) for name, value in pairs(semantics or [], "--semantics"))
-    single, several = (module[0], ()) if module and len(module) == 1 else (None, module or ())
-    return Choice(general[0] if general else None, single, sizes, fields, stack, layouts, drop or (), several)
-
-
-# The fields of `Semantics`, by names that frameworks have for them.
-FIELDS_AS_CALLED = {
-    "activation": "candidate_activation",
-    "nonlinearity": "candidate_activation",
-    "recurrent_activation": "gate_activation",
-}
-
-
-def meaning(name: str, text: str) -> tuple[str, Any]:
-    """A field of `Semantics`, with the name of a module in front if the text has one, and its value."""
-    from stepnet.layout.semantics import VALUES
-    from stepnet.rnn.merge import MERGES
-
-    module, sign, called = name.rpartition(":")
-    field = FIELDS_AS_CALLED.get(called, called)
-    values = {**VALUES, "merge": tuple(MERGES)}.get(field)
-    value = {str(known): known for known in values}.get(text, text) if values else number(field, text, float)
-    return f"{module}{sign}{field}", value
-
-
-def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
-    """Pairs of NAME=VALUE, split at the last =, as the name of a module may contain one."""
-    for text in texts:
-        if "=" not in text:
-            raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
-    taken = (text.rpartition("=") for text in texts)
-    return [(name.strip(), value.strip()) for name, _, value in taken]
-
-
-def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
-    """The number in a text; raises `BadParameter` for any other text."""
-    try:
-        return kind(value)
-    except ValueError:
-        raise typer.BadParameter(f"{name} is a number, not {value!r}") from None
-
-
-def parts(layer: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every recurrence of a layer, each with the name of its place in the layer."""
-    from stepnet.rnn.compose import DIRECTIONS, Bidirectional, Stack
-
-    if isinstance(layer, Bidirectional):
-        inner = zip(DIRECTIONS, layer.layers, strict=True)
-    elif isinstance(layer, Stack):
-        inner = ((f"layer {place}", inner_layer) for place, inner_layer in enumerate(layer.layers))
-    else:
-        yield name, layer
-        return
-    for title, inner_layer in inner:
-        yield from parts(inner_layer, f"{name} {title}".strip())
 
 
 def write_json(value: Any) -> None:

@@ -76,8 +76,8 @@ class Trials:
                     reads[number] = tuple(part.reads[place] for place in made.reads)
         scales = scales_of(parts.net, reads, program, readings, keep)
         right = tuple(run(bound_to(parts, program, engines), program, reading.call) for reading in readings)
-        for place_, arrays in enumerate(right):
-            check_numbers(place_, program, arrays)
+        for sample, arrays in enumerate(right):
+            check_numbers(sample, program, arrays)
         return cls(program, engines, readings, plans, scales, right)
 
     @property
@@ -181,13 +181,13 @@ def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) ->
         QuantizedGraph.reading(graph, sample, still)
         for sample, still in zip(samples, statics or [None] * len(samples), strict=True)
     ]
-    for place_, reading in enumerate(readings):
+    for sample, reading in enumerate(readings):
         call = reading.call
         arrays = [*call.sequences, *call.statics, *(array for array in call.initial if array is not None)]
         if not all(np.isfinite(array).all() for array in arrays):
-            raise InputError(f"sample {place_} has NaN or infinity")
+            raise InputError(f"sample {sample} has NaN or infinity")
         if reading.program is not readings[0].program:
-            raise InputError(f"sample {place_} has other features or dtypes than sample 0")
+            raise InputError(f"sample {sample} has other features or dtypes than sample 0")
     if not any(reading.call.lengths.any() for reading in readings):
         raise InputError("the samples have no steps; give some that are usual")
     return readings

@@ -71,6 +71,11 @@ class Node:
         """The kind of the operation: pointwise, view, reduce, matmul, gather, source or extent."""
         return self.row.kind
 
+    @property
+    def is_view(self) -> bool:
+        """Whether the node shows the numbers of one other node, so that nothing is computed for it."""
+        return self.kind == "view" and len(self.inputs) == 1
+
 
 @dataclass(frozen=True)
 class Net:

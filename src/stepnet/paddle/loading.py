@@ -24,8 +24,9 @@ from stepnet.graph.operators.inputs import (
     with_axes,
 )
 from stepnet.graph.operators.sizes import FEATURE, TOKENS
+from stepnet.paddle.constants import dtype
 from stepnet.paddle.model import PaddleModel, needed
-from stepnet.paddle.operators import RULES, dtype
+from stepnet.paddle.operators import RULES
 
 READERS = {".json": pir.read, ".pdmodel": protobuf.read}
 """The reader of a program by the ending of its file: as Paddle, which writes the first since version 3."""

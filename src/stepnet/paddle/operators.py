@@ -10,18 +10,16 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.files.paddle.program import DTYPES, dtype_of
-from stepnet.graph.operators.placed import AxesError, Placed, applied, constant, words
+from stepnet.graph.operators.placed import AxesError, Placed, applied, constant
 from stepnet.graph.operators.products import product
 from stepnet.graph.operators.shaping import as_sizes, is_number, repeated
-from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, TOKENS
+from stepnet.graph.operators.sizes import FEATURE
 from stepnet.graph.operators.sizes import product as joint
+from stepnet.paddle import constants, sequences
 from stepnet.paddle.call import PaddleCall
+from stepnet.paddle.constants import dtype
 from stepnet.paddle.recurrent import SEQUENCE_OPERATORS
-from stepnet.rnn.nested import expand, softmax_over_steps
-from stepnet.rnn.nested import reduce as over_steps
 from stepnet.trace import functions
-from stepnet.values.arguments import shown
 
 Rule = Callable[[PaddleCall], Any]
 
@@ -130,20 +128,6 @@ def cast(call: PaddleCall) -> Placed:
     if np.dtype(call.operand().value.dtype).kind == "O":  # sizes, which are whole numbers
         return call.operand()
     return call.operand().with_value(call.operand().value.astype(dtype(stated)))
-
-
-NAMED = {each.name: each for each in DTYPES.values()}
-
-
-def dtype(stated: Any) -> Any:
-    """A dtype by its number or its name; two bytes of a float are computed in four."""
-    if isinstance(stated, int):
-        made = dtype_of(stated)
-    elif stated in NAMED:
-        made = NAMED[stated]
-    else:
-        raise ModelError(f"its dtype is {shown(stated)}, which is none of numbers")
-    return np.dtype(np.float32) if made.name in ("float16", "bfloat16") else made
 
 
 def single(function: Callable[[Any], Any], **fixed: float) -> Rule:
@@ -330,110 +314,6 @@ def expand_v2(call: PaddleCall) -> Placed:
     return repeated(call.operand(), [1 if is_number(size, -1) else size for size in target])
 
 
-# ---- constants ---------------------------------------------------------------------------------------------
-
-
-def shape(call: PaddleCall) -> Placed:
-    """shape."""
-    return call.meaning("Shape", [call.operand("Input")])
-
-
-def fill_constant(call: PaddleCall) -> Placed:
-    """fill_constant: one number in a shape, which may be that of all sequences."""
-    target = call.numbers("shape", "ShapeTensor", "ShapeTensorList") or []
-    return repeated(filling(call), target)
-
-
-def filling(call: PaddleCall) -> Placed:
-    """The number that fills a shape."""
-    exact, tensor = call.attribute("str_value", ""), call.optional("ValueTensor")
-    try:
-        number = float(exact) if exact else call.attribute("value", 0.0)
-    except ValueError:
-        raise ModelError(f"its str_value is {shown(exact)}, and should be a number") from None
-    made = dtype(call.operation.attributes.get("dtype", 5))
-    return constant(np.asarray(number if tensor is None else tensor.array.reshape(()), made))
-
-
-def fill_like_batch(call: PaddleCall) -> Placed:
-    """fill_constant_batch_size_like: a shape of which one size is that of another value."""
-    like, target = call.operand("Input"), call.wholes("shape")
-    source, place = (call.attribute(name, 0) for name in ("input_dim_idx", "output_dim_idx"))
-    source = like.axis(source)
-    if like.axes[source] == TOKENS or not 0 <= place < len(target):
-        raise ModelError("it makes a value for each step of all sequences, or has no such axis")
-    return repeated(filling(call), [*target[:place], like.sizes[source], *target[place + 1 :]])
-
-
-def full_int_array(call: PaddleCall) -> Placed:
-    """full_int_array: whole numbers."""
-    return constant(np.asarray(call.wholes("value"), np.int64))
-
-
-def assign_value(call: PaddleCall) -> Placed:
-    """assign_value: an array in the program."""
-    kinds = ("values", "fp32_values", "fp64_values", "int32_values", "int64_values", "bool_values")
-    values: Any = next((value for name in kinds if (value := call.numbers(name, ""))), ())
-    array, sizes = np.asarray(values, dtype(call.operation.attributes.get("dtype", 5))), call.wholes("shape")
-    if array.size != joint(sizes):
-        raise ModelError(f"it has {array.size} numbers, and the shape {sizes}")
-    return constant(array.reshape(sizes))
-
-
-# ---- embeddings and sequences ------------------------------------------------------------------------------
-
-
-def lookup(call: PaddleCall) -> Placed:
-    """lookup_table_v2: rows of a table, zeros for the number of padding."""
-    table, padding = call.operand("W").array, call.attribute("padding_idx", -1)
-    if not -1 <= padding < len(table):
-        raise ModelError(f"its padding_idx is {padding}, and its table has {len(table)} rows")
-    if padding != -1:
-        table = table.copy()
-        table[padding] = 0
-    return call.meaning("Gather", [constant(table), call.operand("Ids")])
-
-
-def lookup_of_old(call: PaddleCall) -> Placed:
-    """lookup_table, whose numbers have a last axis of size one."""
-    operands = dict(call.operands) | {"Ids": (call.meaning("Squeeze", [call.operand("Ids")], axes=[-1]),)}
-    return lookup(PaddleCall(call.operation, operands, call.padded))
-
-
-POOLS = {"AVERAGE": "mean", "SUM": "sum", "MAX": "max", "LAST": "last", "FIRST": "first"}
-
-
-def of_tokens(value: Placed) -> Placed:
-    """A value of each step of all sequences; raises `AxesError` for others."""
-    if not value.axes.startswith(TOKENS):
-        raise AxesError(f"its input is [{words(value.axes)}], and it is over [{words(TOKENS)}]")
-    return value
-
-
-def sequence_pool(call: PaddleCall) -> Placed:
-    """sequence_pool: one value for each sequence."""
-    x, kind = of_tokens(call.operand()), call.attribute("pooltype", "AVERAGE")
-    if kind not in POOLS:
-        raise ModelError(f"its pooltype {kind!r} is none of {', '.join(POOLS)}")
-    if call.attribute("pad_value", 0.0):
-        raise ModelError("it gives a number for empty sequences: stepnet gives 0")
-    return x.with_value(over_steps(x.value, POOLS[kind]), SEQUENCES + x.axes[1:])
-
-
-def sequence_softmax(call: PaddleCall) -> Placed:
-    """sequence_softmax: over the steps of each sequence."""
-    x = of_tokens(call.operand())
-    return x.with_value(softmax_over_steps(x.value))
-
-
-def sequence_expand(call: PaddleCall) -> Placed:
-    """sequence_expand: a value that each sequence has once, at its steps."""
-    x, y = call.operand(), of_tokens(call.operand("Y"))
-    if not x.axes.startswith(SEQUENCES):
-        raise AxesError(f"it repeats [{words(x.axes)}]: values that each sequence has once can be")
-    return x.with_value(expand(x.value, y.value), TOKENS + x.axes[1:])
-
-
 def same(call: PaddleCall) -> Placed:
     """X."""
     return call.operand()
@@ -456,7 +336,7 @@ RULES: Mapping[str, Rule] = {
     }.items()},
     "arg_max": arg_max,
     "assign": same,
-    "assign_value": assign_value,
+    "assign_value": constants.assign_value,
     "cast": cast,
     "clip": clip,
     "concat": concat,
@@ -464,19 +344,19 @@ RULES: Mapping[str, Rule] = {
     "elu": unary("Elu", alpha=1.0),
     "expand_v2": expand_v2,
     "fc": fc,
-    "fill_constant": fill_constant,
-    "fill_constant_batch_size_like": fill_like_batch,
+    "fill_constant": constants.fill_constant,
+    "fill_constant_batch_size_like": constants.fill_like_batch,
     "flatten": flatten,
     "flatten_contiguous_range": flatten,
-    "full_int_array": full_int_array,
+    "full_int_array": constants.full_int_array,
     "gelu": gelu,
     "hard_sigmoid": hard_sigmoid,
     "hard_swish": unary("HardSwish"),
     "layer_norm": layer_norm,
     "leaky_relu": unary("LeakyRelu", alpha=0.02),
     "log_softmax": unary("LogSoftmax", axis=-1),
-    "lookup_table": lookup_of_old,
-    "lookup_table_v2": lookup,
+    "lookup_table": sequences.lookup_of_old,
+    "lookup_table_v2": sequences.lookup,
     "matmul": matmul,
     "matmul_v2": matmul,
     "mul": mul,
@@ -485,10 +365,10 @@ RULES: Mapping[str, Rule] = {
     "reshape2": reshape,
     "rsqrt": single(rsqrt),
     "scale": scale,
-    "sequence_expand": sequence_expand,
-    "sequence_pool": sequence_pool,
-    "sequence_softmax": sequence_softmax,
-    "shape": shape,
+    "sequence_expand": sequences.sequence_expand,
+    "sequence_pool": sequences.sequence_pool,
+    "sequence_softmax": sequences.sequence_softmax,
+    "shape": constants.shape,
     "silu": single(functions.silu),
     "slice": slice_,
     "softmax": unary("Softmax", axis=-1),

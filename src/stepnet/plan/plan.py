@@ -248,7 +248,7 @@ def phase_of_each(net: Net, numbers: list[int], later: set[int]) -> dict[int, in
     inside = set(numbers)
     for number in numbers:
         node = net.nodes[number]
-        if is_plain_view(node) or node.operation in ("expand", "index"):
+        if node.is_view or node.operation in ("expand", "index"):
             continue
         if node.operation == "result":
             phase[number] = phase[node.inputs[0]]
@@ -274,7 +274,7 @@ def postponed(net: Net, numbers: list[int], phase: dict[int, int]) -> dict[int, 
     """
     readers = dict[int, list[tuple[int, int]]]()
     for number in numbers:
-        if not is_plain_view(net.nodes[number]):
+        if not net.nodes[number].is_view:
             for operand in net.nodes[number].inputs:
                 readers.setdefault(view_chain(net, operand)[0], []).append((number, operand))
     for number in reversed(numbers):
@@ -295,11 +295,6 @@ def postponed(net: Net, numbers: list[int], phase: dict[int, int]) -> dict[int, 
         if first > phase[number] and along and not stays and not torn_nodes(net, moved):
             phase = moved
     return phase
-
-
-def is_plain_view(node: Node) -> bool:
-    """Whether a node shows the numbers of another one, and nothing is computed for it."""
-    return node.kind == "view" and len(node.inputs) == 1
 
 
 def torn_nodes(net: Net, phase: dict[int, int]) -> set[int]:

@@ -13,7 +13,7 @@ from stepnet.net.type_rules import TOTALS
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
-from stepnet.rnn.explain import flops, inner_extent, nbytes, stages_of, traffic
+from stepnet.rnn.explanation import flops, inner_extent, nbytes, stages_of, traffic
 from stepnet.rnn.value_names import is_work
 
 STAGE_EXTENTS = {

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from stepnet.engines import any_joins, checked_engine
 from stepnet.errors import named
 from stepnet.rnn.blank import blank_program
-from stepnet.rnn.explain import checked_size, choice, joining_lines, shared_lines
+from stepnet.rnn.explain import checked_size, joining_lines, shared_lines
+from stepnet.rnn.explanation import choice
 from stepnet.rnn.layers import Combined, LayersRun
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
@@ -23,12 +24,11 @@ def explained(layer: Combined, run: LayersRun, engine: Asked, sizes: Sizes) -> s
     texts, order, size = list(part_texts(layer, engine, sizes)), checked_engine(engine), checked_size(*sizes)
     if run.ends:
         return "\n\n".join(texts)
-    lines = list[str]()
-    if any_joins(order):
-        lines += joining_lines(blank_program(run).schedule_for(order), order)
-    if size is not None:
+    joins, lines = any_joins(order), list[str]()
+    if joins or size is not None:
         schedule = blank_program(run).schedule_for(order)
-        shared = shared_lines(schedule, choice(schedule, order)[0], size)
+        lines += joining_lines(schedule, order) if joins else []
+        shared = [] if size is None else shared_lines(schedule, choice(schedule, order)[0], size)
         lines += ["threads", *shared[1:]] if shared else []
     return "\n\n".join(["\n".join(lines), *texts] if lines else texts)
 

@@ -13,7 +13,8 @@ from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type, extent_text
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.checkpoint import InPieces
 from stepnet.rnn.costs import Cost, Costs, Held, added, bytes_of, costs, held, sum_of
-from stepnet.rnn.explain import choice, explain, source, wrapped
+from stepnet.rnn.explain import explain, wrapped
+from stepnet.rnn.explanation import choice, source
 from stepnet.rnn.expressions import amount
 from stepnet.rnn.gradient_runs import GradientRun, Halved
 from stepnet.rnn.in_sections import AtOnce, Sectioned

@@ -39,7 +39,7 @@ class Names:
 
 def is_reading(node: Node) -> bool:
     """Whether a node only reads one value in another way: a view, or a value that is seen at every step."""
-    return node.operation == "expand" or (node.kind == "view" and len(node.inputs) == 1)
+    return node.operation == "expand" or node.is_view
 
 
 def is_work(node: Node) -> bool:

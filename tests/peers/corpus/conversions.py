@@ -17,7 +17,7 @@ from peers.corpus.specimens import INPUTS, STEPS, Specimen
 from peers.environments import HERE, python
 from tolerance import distance
 
-from stepnet.cli.commands import choice
+from stepnet.cli.options import choice
 from stepnet.errors import StepnetError
 from stepnet.files.formats import Format, by_ending, read
 from stepnet.files.interchange import Choice, Written, convert_file, result

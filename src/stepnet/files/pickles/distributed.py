@@ -18,8 +18,9 @@ from stepnet.errors import FileError
 from stepnet.files import jsons
 from stepnet.files.model import Array
 from stepnet.files.part import part
+from stepnet.files.pickles.machine import Source
 from stepnet.files.pickles.objects import attributes
-from stepnet.files.pickles.opcodes import Source, load
+from stepnet.files.pickles.opcodes import load
 from stepnet.files.pickles.torch import arrays_in
 from stepnet.files.pickles.values import Call, Pairs, are_counts, is_shape, joined, parts
 from stepnet.files.store import Store

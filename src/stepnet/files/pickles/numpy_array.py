@@ -10,7 +10,7 @@ from typing import Literal, cast
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.pickles.opcodes import latin
+from stepnet.files.pickles.containers import latin
 from stepnet.files.pickles.values import Call, is_shape, parts
 
 Array = np.ndarray

@@ -11,20 +11,19 @@
 Source: CPython's Lib/pickletools.py, which documents every opcode of protocols 0 to 5.
 """
 
-import io
 import pickletools
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NoReturn, TypeVar, cast
+from collections.abc import Callable
+from typing import cast
 
 from stepnet.errors import FileError
+from stepnet.files.pickles.containers import MAKERS, Arguments, add
+from stepnet.files.pickles.machine import Machine, Source
 from stepnet.files.pickles.values import Call, Name, Pairs
 from stepnet.files.store import OBJECT, Store
 
 OPCODES = 1 << 21  # in a pickle: a tensor takes about 35
 MARKS = 1000  # containers within containers
-CHUNK = 1 << 16  # characters that become bytes at a time
 
 # Names that are allowed and ignored: objects that often lie beside the arrays of a checkpoint.
 INERT = frozenset(
@@ -42,101 +41,7 @@ INERT = frozenset(
 )
 OPCODE_NAMES = {opcode.code.encode("latin-1"): opcode.name for opcode in pickletools.opcodes}
 
-Kind = TypeVar("Kind")
-Container = TypeVar("Container", bound="Pairs | Call")
-
-
-@dataclass
-class Source:
-    """The part of an open file from `position` to `end`; reading moves `position`."""
-
-    stream: io.BufferedIOBase
-    position: int
-    end: int
-
-    def take(self, count: int) -> bytes:
-        """The next `count` bytes; raises `FileError` if fewer are left."""
-        self.room(count)
-        data = self.stream.read(count)
-        self.position += len(data)
-        return data if len(data) == count else self.cut()
-
-    def take_block(self, count: int) -> bytearray:
-        """The next `count` bytes, in writable memory that an array can use."""
-        self.room(count)
-        block = bytearray(count)
-        count_read = self.stream.readinto(block)
-        self.position += count_read
-        return block if count_read == count else self.cut()
-
-    def take_line(self) -> bytes:
-        """The next line, without its end."""
-        line = self.stream.readline(self.end - self.position)
-        self.position += len(line)
-        return line[:-1] if line.endswith(b"\n") else self.cut()
-
-    def room(self, count: int) -> None:
-        """Raises `FileError` if fewer than `count` bytes are left."""
-        if not 0 <= count <= self.end - self.position:
-            self.cut()
-
-    def cut(self) -> NoReturn:
-        """Raises the `FileError` for bytes that end too early."""
-        raise FileError(f"its pickle is cut off at byte {self.end}")
-
-
-@dataclass
-class Machine:
-    """The state of a stack machine that reads a pickle: a stack, its marks, and the memo of shared values."""
-
-    source: Source
-    names: frozenset[str] | None
-    advice: str
-    encoding: str
-    persistent: Callable[[object], object]
-    store: Store
-    stack: list[object] = field(default_factory=list[object])
-    marks: list[int] = field(default_factory=list[int])
-    memo: list[object] = field(default_factory=list[object])
-    spent: int = 0
-
-    def pop(self) -> object:
-        """The value at the top, above the last mark."""
-        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
-            raise FileError("its pickle takes a value where there is none")
-        return self.stack.pop()
-
-    def top(self) -> object:
-        """The value at the top, which stays on the stack."""
-        value = self.pop()
-        self.stack.append(value)
-        return value
-
-    def pop_kind(self, kind: type[Kind]) -> Kind:
-        """Pops the value at the top; raises `FileError` unless it is of a kind."""
-        value = self.pop()
-        if not isinstance(value, kind):
-            raise FileError(f"its pickle has type {type(value).__name__} where {kind.__name__} must be")
-        return value
-
-    def pop_marked(self) -> list[object]:
-        """Pops the last mark and all values above it; gives the values."""
-        if not self.marks:
-            raise FileError("its pickle closes a mark that is not open")
-        mark = self.marks.pop()
-        values = self.stack[mark:]
-        del self.stack[mark:]
-        return values
-
-    def spend(self, count: int) -> None:
-        """Counts values made from shared ones; raises `FileError` for more than the file has bytes."""
-        self.spent += count
-        if self.spent > self.source.end:
-            raise FileError("its pickle makes more out of its values than it holds")
-
-
 Action = Callable[[Machine], None]
-Arguments = tuple[object, ...]
 
 
 def refuse(identity: object) -> object:
@@ -163,6 +68,7 @@ def load(
 
     Raises `FileError`, a short sentence without the path, for any bytes that are no valid pickle.
 
+    >>> import io
     >>> load(Source(io.BytesIO(b"(K\x01X\x01\x00\x00\x00at."), 0, 11))
     (1, 'a')
     >>> load(Source(io.BytesIO(b"cos\nsystem\n."), 0, 12))
@@ -307,14 +213,6 @@ def update(machine: Machine, values: list[object]) -> None:
     machine.stack.append(add(target, values))
 
 
-def add(target: Container, values: Sequence[object]) -> Container:
-    """A dictionary after keys and values, in turn, were put into it."""
-    if len(values) % 2:
-        raise FileError("its pickle has a key without a value")
-    target.items.extend(zip(values[::2], values[1::2], strict=True))
-    return target
-
-
 def name(machine: Machine, module: str, text: str) -> None:
     """Pushes a name if it is allowed. Up to protocol 2 `builtins` is written `__builtin__`."""
     full = f"{'builtins' if module == '__builtin__' else module}.{text}"
@@ -389,58 +287,6 @@ def protocol(machine: Machine) -> None:
     if machine.source.take(1)[0] > 5:
         raise FileError("its pickle is of a protocol above 5, which stepnet does not know")
 
-
-def pairs(machine: Machine, arguments: Arguments) -> object:
-    """The dictionary made from another one or, in Python 2, from a list of lists of two."""
-    if not arguments:
-        return Pairs([])
-    if isinstance(arguments[0], Pairs):
-        return arguments[0]
-    made = Pairs([])
-    for item in sequence(machine, arguments):
-        add(made, sequence(machine, (item,)))
-    return made
-
-
-def sequence(machine: Machine, arguments: Arguments) -> list[object] | tuple[object, ...]:
-    """The list or tuple from which a list, tuple or set is made."""
-    value = arguments[0] if arguments else ()
-    if not isinstance(value, list | tuple):
-        raise FileError(f"its pickle makes a container of type {type(value).__name__}")
-    values = cast(list[object] | tuple[object, ...], value)
-    machine.spend(len(values))
-    return values
-
-
-def encoded(machine: Machine, arguments: Arguments) -> object:
-    """Bytes, which protocols before 3 write as a text of characters up to 255."""
-    if not arguments:
-        return bytearray()
-    if len(arguments) != 2 or not isinstance(arguments[0], str) or arguments[1] not in ("latin1", "latin-1"):
-        raise FileError("its pickle encodes something other than bytes")
-    machine.spend(len(arguments[0]))
-    return latin(arguments[0])
-
-
-def latin(text: str) -> bytearray:
-    """The bytes of a text of characters up to 255, encoded in chunks to save a third copy."""
-    data = bytearray(len(text))
-    for start in range(0, len(text), CHUNK):
-        data[start : start + CHUNK] = text[start : start + CHUNK].encode("latin-1")
-    return data
-
-
-# Calls that make containers. They are made at once, because later opcodes put values in.
-MAKERS: dict[str, Callable[[Machine, Arguments], object]] = {
-    "collections.OrderedDict": pairs,
-    "collections.Counter": pairs,
-    "collections.defaultdict": lambda machine, arguments: pairs(machine, arguments[1:]),
-    "builtins.tuple": sequence,
-    "builtins.set": sequence,
-    "builtins.frozenset": sequence,
-    "builtins.bytes": encoded,
-    "_codecs.encode": encoded,
-}
 
 ACTIONS: dict[bytes, Action] = {
     b"\x80": protocol,

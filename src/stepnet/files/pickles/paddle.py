@@ -23,8 +23,9 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.paths import existing, new_file
+from stepnet.files.pickles.machine import Source
 from stepnet.files.pickles.numpy_array import NAMES, array_of, described, is_numpy
-from stepnet.files.pickles.opcodes import Source, load
+from stepnet.files.pickles.opcodes import load
 from stepnet.files.pickles.values import Call, Name, Pairs, dump, is_shape, joined, leaves, parts
 
 Array = np.ndarray

@@ -23,8 +23,9 @@ import numpy as np
 from stepnet.errors import FileError
 from stepnet.files.paths import new_file, opened
 from stepnet.files.pickles import torch_legacy
+from stepnet.files.pickles.machine import Source
 from stepnet.files.pickles.objects import Held
-from stepnet.files.pickles.opcodes import Source, load
+from stepnet.files.pickles.opcodes import load
 from stepnet.files.pickles.torch_tensor import DTYPES, STORAGES, UNTYPED, arrays, outside
 from stepnet.files.pickles.values import Call, Name, Pairs, Reference, dump, memory
 from stepnet.files.store import Store

@@ -20,8 +20,9 @@ from io import BufferedIOBase
 from typing import cast
 
 from stepnet.errors import FileError
+from stepnet.files.pickles.machine import Source
 from stepnet.files.pickles.objects import Held
-from stepnet.files.pickles.opcodes import Source, load
+from stepnet.files.pickles.opcodes import load
 from stepnet.files.pickles.torch_tensor import (
     SIZES,
     TYPES,

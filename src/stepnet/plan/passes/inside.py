@@ -10,11 +10,9 @@ word reads them again at each. Arrays that are part of the inner step become par
 machine code packs are parameters of the outer step.
 """
 
-from dataclasses import replace
-
 from stepnet.net.ir import Builder, Net
 from stepnet.plan.passes.hoist import hoist
-from stepnet.plan.passes.rewrite import rewritten
+from stepnet.plan.passes.rewrite import rewritten, with_constants_outside
 from stepnet.plan.passes.sink import sink
 from stepnet.values.dtypes import DTYPES
 
@@ -38,22 +36,11 @@ def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[
     node = net.nodes[number]
     if node.operation != "recur":
         return None
-    recur = node.recur
-    body, arrays = recur.body, arrays_in(recur.body)
-    if not arrays:
-        return None
-    made, place = Builder(), dict[int, int]()
-    for own in (*body.inputs, *arrays):
-        place[own] = made.input(body.type_of(own), body.nodes[own].name or f"array{own}")
-    for own, inner in enumerate(body.nodes):
-        if own not in place:
-            place[own] = made.copy(inner, [place[operand] for operand in inner.inputs])
-    outside = [builder.copy(body.nodes[own], ()) for own in arrays]
-    changed = replace(recur, body=made.net(place[result] for result in body.results))
-    return changed.add(builder, [*operands, *outside])
+    arrays = arrays_in(node.recur.body)
+    return with_constants_outside(builder, node, node.recur.body, arrays, operands) if arrays else None
 
 
-def arrays_in(body: Net) -> list[int]:
+def arrays_in(body: Net) -> set[int]:
     """The constants of a body that are more than a number, or read as a matrix or table."""
     users = body.users()
 
@@ -63,4 +50,4 @@ def arrays_in(body: Net) -> list[int]:
         return type_.size != 1 or DTYPES[type_.dtype].is_stored or bool(read & {"matmul", "gather"})
 
     constants = (number for number, node in enumerate(body.nodes) if node.operation == "constant")
-    return [number for number in constants if is_array(number)]
+    return set(filter(is_array, constants))

@@ -1,6 +1,6 @@
 """Nets rebuilt node by node: the functions that passes share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from stepnet.net.ir import Builder, Net, Node
@@ -39,6 +39,31 @@ def copied(builder: Builder, node: Node, operands: list[int], rule: Rule) -> int
     return builder.copy(node, operands, body=rewritten(node.recur.body, rule))
 
 
+def with_constants_outside(
+    builder: Builder, node: Node, body: Net, constants: Collection[int], operands: Sequence[int]
+) -> int:
+    """The number of a recurrence on operands, in which constants of the body are made outside it, and enter
+    it as inputs where they are read.
+
+    body: that of the node, or what it became. constants: the numbers of constants in it.
+    """
+    outside = dict(zip(body.inputs, operands, strict=True))
+    needed = {operand for number in constants for operand in body.nodes[number].inputs}
+    for number in sorted(needed.union(constants).difference(outside)):
+        constant = body.nodes[number]
+        outside[number] = builder.copy(constant, [outside[operand] for operand in constant.inputs])
+    staying = [number for number in range(len(body.nodes)) if number not in constants]
+    entering = sorted({n for number in staying for n in body.nodes[number].inputs}.intersection(constants))
+    inner, place = Builder(), dict[int, int]()
+    for number in (*body.inputs, *entering):
+        place[number] = inner.input(body.type_of(number), body.nodes[number].name or f"constant{number}")
+    for number in staying:
+        if number not in place:
+            place[number] = inner.copy(body.nodes[number], [place[n] for n in body.nodes[number].inputs])
+    recur = replace(node.recur, body=inner.net(place[result] for result in body.results))
+    return recur.add(builder, [*operands, *(outside[n] for n in entering)], node.name, node.source)
+
+
 def at_every_level(net: Net, change: Change) -> Net:
     """The net with `change` made to each body, inner ones first, and to the net itself.
 
@@ -60,7 +85,7 @@ def at_every_level(net: Net, change: Change) -> Net:
 def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
     """The first node before `number` that is no view of one value, and the views from it on in order."""
     chain: list[Node] = []
-    while net.nodes[number].kind == "view" and len(net.nodes[number].inputs) == 1:
+    while net.nodes[number].is_view:
         chain.append(net.nodes[number])
         number = net.nodes[number].inputs[0]
     return number, chain[::-1]

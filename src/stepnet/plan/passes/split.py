@@ -27,7 +27,7 @@ def split(net: Net) -> Net:
 def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
     """The value of a view, computed from views of the operands of its source."""
     node = net.nodes[number]
-    if node.kind != "view" or len(node.inputs) != 1 or node.type.extent == CONST:
+    if not node.is_view or node.type.extent == CONST:
         return None
     root, _ = view_chain(net, number)
     if not read_in_parts(net, root) or node.type.size >= net.type_of(root).size:
@@ -61,19 +61,13 @@ def read_in_parts(net: Net, root: int) -> bool:
     total, open_ends, seen = 0, [root], 0
     while open_ends:
         end = open_ends.pop()
-        ends = end in net.results or any(
-            net.nodes[user].kind != "view" or len(net.nodes[user].inputs) != 1 for user in users[end]
-        )
+        ends = end in net.results or not all(net.nodes[user].is_view for user in users[end])
         if ends and end == root:
             return False
         if ends:
             total += net.type_of(end).size
             seen += 1
-        open_ends += [
-            user
-            for user in set(users[end])
-            if net.nodes[user].kind == "view" and len(net.nodes[user].inputs) == 1
-        ]
+        open_ends += [user for user in set(users[end]) if net.nodes[user].is_view]
     return seen > 0 and total <= node.type.size
 
 

@@ -40,9 +40,7 @@ def readers_of(net: Net, users: list[list[int]], number: int) -> set[int]:
     """The nodes that read a value, through views."""
     read = set[int]()
     for user in users[number]:
-        node = net.nodes[user]
-        is_view = node.kind == "view" and len(node.inputs) == 1
-        read |= (readers_of(net, users, user) or {user}) if is_view else {user}
+        read |= (readers_of(net, users, user) or {user}) if net.nodes[user].is_view else {user}
     return read
 
 

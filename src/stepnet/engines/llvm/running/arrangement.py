@@ -52,10 +52,9 @@ class Arranger:
     decided: dict[Key, AtOnce] = field(default_factory=dict[Key, AtOnce])
     fronts: dict[Key, Wavefront] = field(default_factory=dict[Key, Wavefront])
 
-    def arranged(self, calls: Sequence[Call]) -> Arrangement:
-        """How calls run."""
+    def arranged(self, calls: Sequence[Call], laid: Sequence[Laid]) -> Arrangement:
+        """How calls run, whose sequences are laid out so."""
         most, waves = threads(), list[tuple[int, ...]]()
-        laid = [Laid.of(call) for call in calls]
         sizes = [native.size(call) for native, call in zip(self.natives, calls, strict=True)]
         ways = [native.partition(size, most).chosen for native, size in zip(self.natives, sizes, strict=True)]
         made = Arrangement((), ways, [0] * len(ways))

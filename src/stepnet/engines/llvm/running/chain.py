@@ -144,7 +144,7 @@ class Chain:
         whose sequences may end early.
         """
         laid = list(map(Laid.of, calls))
-        arranged = self.arranger.arranged(calls)
+        arranged = self.arranger.arranged(calls, laid)
         makers: Sequence[HasSets] = laid if ending is None else (ending,)
         sets = [own.sets(way.sets) for own, way in zip(makers, arranged.ways, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)

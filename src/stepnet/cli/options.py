@@ -1,0 +1,118 @@
+"""The options that several commands have, and what their texts mean."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else.")]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="A model: .pt .pth .pt2 .nemo .safetensors .keras .h5 .onnx .npz .tflite .msgpack .params "
+        ".pdparams .xml .mlpackage, an index of shards, a folder of Orbax or torch.distributed, a SavedModel,"
+        " a TensorFlow checkpoint, or a buffer with its .json.",
+    ),
+]
+Part = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--module",
+        "--prefix",
+        metavar="NAME",
+        help="A recurrent layer to take, by its name; several are taken in this order.",
+    ),
+]
+From = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="[MODULE=]LAYOUT",
+        help="The layout of FILE or of one module, or the framework that wrote it.",
+    ),
+]
+SizeOptions = Annotated[
+    list[str] | None,
+    typer.Option("--size", metavar="NAME=N", help="A size that the shapes leave open, such as hidden=3."),
+]
+SemanticsOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--semantics",
+        metavar="[MODULE:]FIELD=VALUE",
+        help="A setting that the arrays leave open: reset=after, or encoder:reset=after.",
+    ),
+]
+StackOption = Annotated[
+    bool,
+    typer.Option("--stack", help="Each layer takes the outputs of the layer before it."),
+]
+DropOption = Annotated[
+    list[str] | None,
+    typer.Option("--drop", metavar="NAME", help="An array of a recurrent layer that may be left out."),
+]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option("--dtype", help="The new dtype: float64, float32, float16 or bfloat16."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")]
+Engine = Annotated[str, typer.Option(help="The engine, by name; auto takes the fastest one that can run.")]
+
+
+def choice(
+    layout: list[str] | None,
+    module: list[str] | None,
+    size: list[str] | None,
+    semantics: list[str] | None,
+    stack: bool = False,
+    drop: list[str] | None = None,
+) -> Any:
+    """The `Choice` of the command line's options."""
+    general = [text for text in layout or [] if "=" not in text]
+    if len(general) > 1:
+        raise typer.BadParameter(f"--from says two layouts of the whole file: {' and '.join(general)}")
+    layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
+    from stepnet.files.interchange import Choice
+
+    sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
+    fields = dict(meaning(name, value) for name, value in pairs(semantics or [], "--semantics"))
+    single, several = (module[0], ()) if module and len(module) == 1 else (None, module or ())
+    return Choice(general[0] if general else None, single, sizes, fields, stack, layouts, drop or (), several)
+
+
+# The fields of `Semantics`, by names that frameworks have for them.
+FIELDS_AS_CALLED = {
+    "activation": "candidate_activation",
+    "nonlinearity": "candidate_activation",
+    "recurrent_activation": "gate_activation",
+}
+
+
+def meaning(name: str, text: str) -> tuple[str, Any]:
+    """A field of `Semantics`, with the name of a module in front if the text has one, and its value."""
+    from stepnet.layout.semantics import VALUES
+    from stepnet.rnn.merge import MERGES
+
+    module, sign, called = name.rpartition(":")
+    field = FIELDS_AS_CALLED.get(called, called)
+    values = {**VALUES, "merge": tuple(MERGES)}.get(field)
+    value = {str(known): known for known in values}.get(text, text) if values else number(field, text, float)
+    return f"{module}{sign}{field}", value
+
+
+def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
+    """Pairs of NAME=VALUE, split at the last =, as the name of a module may contain one."""
+    for text in texts:
+        if "=" not in text:
+            raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
+    taken = (text.rpartition("=") for text in texts)
+    return [(name.strip(), value.strip()) for name, _, value in taken]
+
+
+def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
+    """The number in a text; raises `BadParameter` for any other text."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise typer.BadParameter(f"{name} is a number, not {value!r}") from None

@@ -1,0 +1,74 @@
+"""The containers that a pickle makes by calls: dictionaries, lists and bytes."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar, cast
+
+from stepnet.errors import FileError
+from stepnet.files.pickles.machine import Machine
+from stepnet.files.pickles.values import Call, Pairs
+
+CHUNK = 1 << 16  # characters that become bytes at a time
+
+Arguments = tuple[object, ...]
+Container = TypeVar("Container", bound="Pairs | Call")
+
+
+def add(target: Container, values: Sequence[object]) -> Container:
+    """A dictionary after keys and values, in turn, were put into it."""
+    if len(values) % 2:
+        raise FileError("its pickle has a key without a value")
+    target.items.extend(zip(values[::2], values[1::2], strict=True))
+    return target
+
+
+def pairs(machine: Machine, arguments: Arguments) -> object:
+    """The dictionary made from another one or, in Python 2, from a list of lists of two."""
+    if not arguments:
+        return Pairs([])
+    if isinstance(arguments[0], Pairs):
+        return arguments[0]
+    made = Pairs([])
+    for item in sequence(machine, arguments):
+        add(made, sequence(machine, (item,)))
+    return made
+
+
+def sequence(machine: Machine, arguments: Arguments) -> list[object] | tuple[object, ...]:
+    """The list or tuple from which a list, tuple or set is made."""
+    value = arguments[0] if arguments else ()
+    if not isinstance(value, list | tuple):
+        raise FileError(f"its pickle makes a container of type {type(value).__name__}")
+    values = cast(list[object] | tuple[object, ...], value)
+    machine.spend(len(values))
+    return values
+
+
+def encoded(machine: Machine, arguments: Arguments) -> object:
+    """Bytes, which protocols before 3 write as a text of characters up to 255."""
+    if not arguments:
+        return bytearray()
+    if len(arguments) != 2 or not isinstance(arguments[0], str) or arguments[1] not in ("latin1", "latin-1"):
+        raise FileError("its pickle encodes something other than bytes")
+    machine.spend(len(arguments[0]))
+    return latin(arguments[0])
+
+
+def latin(text: str) -> bytearray:
+    """The bytes of a text of characters up to 255, encoded in chunks to save a third copy."""
+    data = bytearray(len(text))
+    for start in range(0, len(text), CHUNK):
+        data[start : start + CHUNK] = text[start : start + CHUNK].encode("latin-1")
+    return data
+
+
+# Calls that make containers. They are made at once, because later opcodes put values in.
+MAKERS: dict[str, Callable[[Machine, Arguments], object]] = {
+    "collections.OrderedDict": pairs,
+    "collections.Counter": pairs,
+    "collections.defaultdict": lambda machine, arguments: pairs(machine, arguments[1:]),
+    "builtins.tuple": sequence,
+    "builtins.set": sequence,
+    "builtins.frozenset": sequence,
+    "builtins.bytes": encoded,
+    "_codecs.encode": encoded,
+}

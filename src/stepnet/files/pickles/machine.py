@@ -1,0 +1,100 @@
+"""The stack machine that reads a pickle: the bytes that are left, a stack, its marks, and the memo."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeVar
+
+from stepnet.errors import FileError
+from stepnet.files.store import Store
+
+Kind = TypeVar("Kind")
+
+
+@dataclass
+class Source:
+    """The part of an open file from `position` to `end`; reading moves `position`."""
+
+    stream: io.BufferedIOBase
+    position: int
+    end: int
+
+    def take(self, count: int) -> bytes:
+        """The next `count` bytes; raises `FileError` if fewer are left."""
+        self.room(count)
+        data = self.stream.read(count)
+        self.position += len(data)
+        return data if len(data) == count else self.cut()
+
+    def take_block(self, count: int) -> bytearray:
+        """The next `count` bytes, in writable memory that an array can use."""
+        self.room(count)
+        block = bytearray(count)
+        count_read = self.stream.readinto(block)
+        self.position += count_read
+        return block if count_read == count else self.cut()
+
+    def take_line(self) -> bytes:
+        """The next line, without its end."""
+        line = self.stream.readline(self.end - self.position)
+        self.position += len(line)
+        return line[:-1] if line.endswith(b"\n") else self.cut()
+
+    def room(self, count: int) -> None:
+        """Raises `FileError` if fewer than `count` bytes are left."""
+        if not 0 <= count <= self.end - self.position:
+            self.cut()
+
+    def cut(self) -> NoReturn:
+        """Raises the `FileError` for bytes that end too early."""
+        raise FileError(f"its pickle is cut off at byte {self.end}")
+
+
+@dataclass
+class Machine:
+    """The state of a stack machine that reads a pickle: a stack, its marks, and the memo of shared values."""
+
+    source: Source
+    names: frozenset[str] | None
+    advice: str
+    encoding: str
+    persistent: Callable[[object], object]
+    store: Store
+    stack: list[object] = field(default_factory=list[object])
+    marks: list[int] = field(default_factory=list[int])
+    memo: list[object] = field(default_factory=list[object])
+    spent: int = 0
+
+    def pop(self) -> object:
+        """The value at the top, above the last mark."""
+        if len(self.stack) <= (self.marks[-1] if self.marks else 0):
+            raise FileError("its pickle takes a value where there is none")
+        return self.stack.pop()
+
+    def top(self) -> object:
+        """The value at the top, which stays on the stack."""
+        value = self.pop()
+        self.stack.append(value)
+        return value
+
+    def pop_kind(self, kind: type[Kind]) -> Kind:
+        """Pops the value at the top; raises `FileError` unless it is of a kind."""
+        value = self.pop()
+        if not isinstance(value, kind):
+            raise FileError(f"its pickle has type {type(value).__name__} where {kind.__name__} must be")
+        return value
+
+    def pop_marked(self) -> list[object]:
+        """Pops the last mark and all values above it; gives the values."""
+        if not self.marks:
+            raise FileError("its pickle closes a mark that is not open")
+        mark = self.marks.pop()
+        values = self.stack[mark:]
+        del self.stack[mark:]
+        return values
+
+    def spend(self, count: int) -> None:
+        """Counts values made from shared ones; raises `FileError` for more than the file has bytes."""
+        self.spent += count
+        if self.spent > self.source.end:
+            raise FileError("its pickle makes more out of its values than it holds")

@@ -1,0 +1,246 @@
+"""The facts about a plan: what runs when, what it costs, and which engine runs it.
+
+Inputs and parameters have their own names, a view is named by what it reads (`W[:, :64]`), and all other
+values are numbered through all stages (`%1`). `explain` writes these facts as text.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stepnet.engines import AUTO, choose, engine_named, engine_names, order_of
+from stepnet.errors import RefusedError
+from stepnet.net.ir import Net
+from stepnet.net.types import CONST, Extent, Type
+from stepnet.plan.plan import Plan
+from stepnet.plan.schedule import Schedule
+from stepnet.rnn.expressions import expression, types_text
+from stepnet.rnn.value_names import Names, is_reading, is_work, named, of_inner_step
+
+Asked = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One operation: the names of its values, its expression, and their types."""
+
+    gives: tuple[str, ...]
+    text: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The work of one stage, by phase, and its cost each time it runs.
+
+    `weights` are the bytes of parameters that are read. `values` are the bytes of other values that are read
+    or written. `inner` is the flops for each step of the inner sequences that a step reads.
+    """
+
+    name: str
+    phases: tuple[tuple[Line, ...], ...]
+    flops: int
+    weights: int
+    values: int
+    inner: int = 0
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The facts about a plan: its inputs and results, its stages, the chosen engine, and why each engine
+    refuses it (None if it does not).
+    """
+
+    inputs: dict[str, str]
+    memories: dict[str, str]
+    statics: dict[str, str]
+    parameters: dict[str, str]
+    results: dict[str, str]
+    reverse: bool
+    stages: tuple[Stage, ...]
+    engine: str | None
+    engines: dict[str, str | None]
+
+
+def explanation(schedule: Schedule, engine: Asked = "auto") -> Explanation:
+    """The facts about the plan of one part, for the engine asked for.
+
+    A refusal by all engines is one of the facts, not an error.
+    """
+    assert schedule.whole is not None
+    return plan_explanation(schedule.whole, *choice(schedule, engine))
+
+
+def choice(schedule: Schedule, engine: Asked) -> tuple[str | None, dict[str, str | None]]:
+    """The chosen engine, or None if all engines asked for refuse; and why each refuses.
+
+    Engines that need more than stepnet's own dependencies are named where they are asked for.
+    """
+    asked = {*order_of(engine), *AUTO, "interpret"}
+    try:
+        chosen = choose(schedule, engine)[0].name
+    except RefusedError:
+        chosen = None
+    return chosen, {name: engine_named(name).refuse(schedule) for name in engine_names() if name in asked}
+
+
+def plan_explanation(plan: Plan, chosen: str | None, engines: dict[str, str | None]) -> Explanation:
+    """The facts about one plan."""
+    outer, inner = named(plan)
+    traced, ends = plan.traced, plan.ends
+    inputs = [(traced.nodes[number].name, traced.type_of(number)) for number in traced.inputs]
+    kinds = (ends.sequences, ends.memories, ends.statics, ends.parameters)
+    given, memories, statics, parameters = (elements(inputs[place] for place in kind) for kind in kinds)
+    names = result_names(plan)
+    return Explanation(
+        given,
+        memories,
+        statics,
+        parameters,
+        {names[place]: outer.of(number) for place, number in enumerate(plan.net.results)},
+        plan.reverse,
+        tuple(stages(plan, outer, inner)),
+        chosen,
+        engines,
+    )
+
+
+def result_names(plan: Plan) -> dict[int, str]:
+    """The name of each result, by its place; the last value of a memory is named as the next value of it."""
+    memories = plan.recurrence.recur.body.nodes
+    names = {
+        number: f"next {memories[inside].name}"
+        for number, inside in zip(plan.last, plan.recurrence.recur.memories, strict=True)
+    }
+    outputs: dict[int, str] = {}
+    kinds = (("output", plan.ends.steps), ("row", plan.ends.rows), ("total", plan.ends.totals))
+    for kind, places in kinds:
+        others = [place for place in places if plan.net.results[place] not in names]
+        outputs |= {place: names[plan.net.results[place]] for place in places if place not in others}
+        outputs |= {
+            place: f"{kind} {count}" if len(others) > 1 else kind for count, place in enumerate(others)
+        }
+    return dict(sorted(outputs.items()))
+
+
+def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
+    """The type of one element of each value, by name."""
+    return {name: type_.element for name, type_ in ends}
+
+
+# ---- what is done, and what it costs ----------------------------------------------------------------------
+
+
+def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...]]]:
+    """Each stage's name, net and phases, in the order they run."""
+    yield "once", plan.net, (plan.once,)
+    yield from plan.stages
+    yield "total", plan.net, (plan.total,)
+
+
+def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
+    """The stages of a plan that have any work."""
+    for name, net, phases in stages_of(plan):
+        names = inner if name == "loop" else outer
+        lines = [
+            tuple(text for n in phase if is_work(net.nodes[n]) for text in node_lines(names, n))
+            for phase in phases
+        ]
+        numbers = [
+            n
+            for phase in phases
+            for n in phase
+            if is_work(net.nodes[n]) or net.nodes[n].operation == "result"
+        ]
+        if any(lines):
+            deep = {n for n in numbers if name == "loop" and len(inner_extent(net, n)) > 1}
+            weights, values = traffic(net, numbers)
+            of_inner = sum(flops(net, n) for n in deep)
+            of_rows = sum(flops(net, n) for n in numbers) - of_inner
+            yield Stage(name, tuple(text for text in lines if text), of_rows, weights, values, of_inner)
+
+
+def inner_extent(net: Net, number: int) -> Extent:
+    """How often a node of a step is computed: for each row, or for each step of its inner sequences."""
+    node = net.nodes[number]
+    reads = node.operation in ("reduce", "recur")
+    return net.type_of(node.inputs[0]).extent if reads else node.types[0].extent
+
+
+def node_lines(names: Names, number: int) -> list[Line]:
+    """The line of one node, with those of its step where it is an inner recurrence."""
+    node = names.net.nodes[number]
+    if node.operation != "recur":
+        return [line(names, number)]
+    recur, inside = node.recur, of_inner_step(names, number)
+    computed = [n for n, inner in enumerate(recur.body.nodes) if is_work(inner)]
+    lines = [line(inside, n) for n in computed]
+    memories = zip(recur.memories, recur.following, strict=True)
+    lines += [
+        Line((f"next {inside.of(memory)}",), inside.of(following), types_text(recur.body.nodes[memory].types))
+        for memory, following in memories
+    ]
+    nested = (Line((f"    {own.gives[0]}", *own.gives[1:]), own.text, own.type) for own in lines)
+    return [line(names, number), *nested]
+
+
+def line(names: Names, number: int) -> Line:
+    """The line of one node."""
+    node = names.net.nodes[number]
+    gives = [names.of(number)]
+    if len(node.types) > 1 or node.operation == "recur":
+        gives = ["_"] * len(node.types)
+        for other, picked in enumerate(names.net.nodes):
+            if picked.operation == "result" and picked.inputs[0] == number:
+                gives[picked.attributes["of"]] = names.of(other)
+    text = expression(node, [names.of(operand) for operand in node.inputs])
+    return Line(tuple(gives), text, types_text(node.types))
+
+
+def flops(net: Net, number: int) -> int:
+    """The number of floating-point operations of a node; a multiply-add is two."""
+    node = net.nodes[number]
+    if node.kind == "matmul":
+        lefts, rights = node.sides
+        sizes = [net.type_of(left).size for left in lefts]
+        return sum(
+            2 * sizes[at % len(sizes)] * net.type_of(right).shape[1] for at, right in enumerate(rights)
+        )
+    if node.operation == "recur":
+        body = node.recur.body
+        return sum(flops(body, n) for n, inner in enumerate(body.nodes) if is_work(inner))
+    if node.operation == "contract":
+        left = net.type_of(node.inputs[0])
+        return 2 * node.type.size * (left.size // max(1, left.shape[-1]))
+    if node.kind == "reduce":
+        return node.row.flops * net.type_of(node.inputs[0]).size
+    return node.row.flops * sum(type_.size for type_ in node.types)
+
+
+def traffic(net: Net, numbers: list[int]) -> tuple[int, int]:
+    """The bytes of parameters that nodes read, and of the other values that they read or write."""
+    inside = set(numbers)
+    read = {operand for n in numbers if is_work(net.nodes[n]) for operand in net.nodes[n].inputs}
+    foreign = {operand for operand in read if source(net, operand) not in inside}
+    weights = {operand for operand in foreign if net.type_of(operand).extent == CONST}
+    taken = {source(net, operand) for operand in foreign - weights}
+    taken = {operand for operand in taken if net.nodes[operand].operation != "index"}
+    users = [node for n, node in enumerate(net.nodes) if n not in inside and is_work(node)]
+    wanted = {source(net, operand) for node in users for operand in node.inputs}
+    handed = (wanted | {source(net, result) for result in net.results}) & inside
+    sizes = {n: net.type_of(n).itemsize for n in weights}
+    for node in (net.nodes[n] for n in numbers if net.nodes[n].kind == "matmul"):
+        sizes |= {right: node.weight_bytes for right in node.sides[1] if right in sizes}
+    read = sum(net.type_of(n).size * size for n, size in sizes.items())
+    return read, nbytes(net.type_of(n) for n in taken | handed)
+
+
+def source(net: Net, number: int) -> int:
+    """The value that a node reads, through any number of views."""
+    while is_reading(net.nodes[number]):
+        number = net.nodes[number].inputs[0]
+    return number
+
+
+def nbytes(types: Iterable[Type]) -> int:
+    """Bytes of one element of each."""
+    return sum(type_.size * type_.itemsize for type_ in types)

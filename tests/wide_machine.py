@@ -1,0 +1,22 @@
+"""A machine with 32 vectors of 512 bits, on which the tests of what threads share weigh calls, whichever
+machine they run on.
+"""
+
+from stepnet import cells
+from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet.engines.llvm.machine.target import Target
+from stepnet.plan.load import Load, Machine, Size
+
+TARGET, MACHINE = Target("avx512", "znver4", "", 64, 32), Machine()
+
+
+def load(cell: str, hidden: int) -> Load:
+    """What a recurrence does at each step."""
+    rnn = cells.rnn(cell, cells.CELLS[cell].parameters(hidden, hidden))
+    assert rnn.schedule.whole is not None
+    return LlvmEngine(TARGET).load(rnn.schedule.whole)
+
+
+def call(rows: int, steps: int = 100) -> Size:
+    """The size of a call of sequences that are equally long."""
+    return Size(rows, steps, rows * steps)
