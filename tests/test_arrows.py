@@ -25,6 +25,7 @@ STAGES = {
     "grad": "grad",
     "engines": "engines",
     "explain": "rnn.expressions rnn.value_names rnn.nesting rnn.explanation rnn.explain rnn.costs",
+    "containers": "files.safetensors files.jsons files.store files.paths",
     "rnn": "rnn",
     "cells": "cells",
     "graph": "graph",
@@ -42,10 +43,12 @@ STAGES = {
 }
 
 # What imports inside functions: each command what it needs, so that all of them start at once; and LLVM is
-# loaded where an engine is asked for, by one thread and between two forks. Few processes generate symbols.
+# loaded where an engine is asked for, by one thread and between two forks. Few processes generate symbols
+# or have streams.
 LATE = {
     *("cli.commands", "cli.models", "cli.options", "engines", "engines.llvm.machine.target"),
     *("engines.llvm.running.run", "engines.progress", "rnn.generate"),
+    *("rnn.compose", "rnn.recurrence", "rnn.streams.stream"),
 }
 
 

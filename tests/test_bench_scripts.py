@@ -156,7 +156,7 @@ def test_rows_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch):
     step = sn.RNN.stream
 
     def begun_elsewhere(*arguments: Any, **options: Any) -> Any:
-        stream = step(*arguments, **options)
+        stream: Any = step(*arguments, **options)
         add = stream.add
         stream.add = lambda rows: add(rows, initial=np.ones((rows, 256), "f4"))
         return stream

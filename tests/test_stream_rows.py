@@ -326,6 +326,7 @@ def test_a_stream_in_each_thread():
 
     def run(own: int) -> None:
         stream = rnn.stream(rows=0)
+        rows = since = 0
         for at in range(40):
             if at % 8 == 0:
                 stream.add(1)

@@ -148,23 +148,23 @@ class KernelCode:
     def keep_idle(self) -> None:
         """Copies the initial memories of empty sequences to their last ones."""
         code = self.code
-        pairs = [(begin, word, field) for begin, word, field in self.layout.memories if word >= 0]
+        pairs = [(begin, word) for begin, word, _ in self.layout.memories if word >= 0]
         if not pairs:
             return
         with code.loop(code.number(0), self.laid.rows) as row:
             empty = code.icmp_signed("==", code.read_number(self.laid.lengths, row), code.number(0))
             with code.when(empty):
-                for begin, word, field in pairs:
-                    target = code.at(self.arrays[word], code.mul(row, code.number(field.bytes)))
+                for begin, word in pairs:
+                    target = code.at(self.arrays[word], code.mul(row, code.number(begin.bytes)))
                     if begin.field is not None:
                         stride = code.number(self.layout.strides["sequence"])
                         record = code.at(self.run.arena[self.number, "record"], code.mul(row, stride))
-                        code.move(target, code.at(record, begin.field.offset), field.bytes)
+                        code.move(target, code.at(record, begin.field.offset), begin.bytes)
                     elif begin.word >= 0:
                         source = code.at(self.arrays[begin.word], code.mul(row, code.number(begin.bytes)))
-                        code.move(target, source, field.bytes)
+                        code.move(target, source, begin.bytes)
                     else:
-                        code.clear(target, field.bytes)
+                        code.clear(target, begin.bytes)
 
     def steps(self) -> None:
         """Runs the steps of all lanes."""

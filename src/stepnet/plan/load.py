@@ -98,12 +98,13 @@ class Stage:
     """What a stage does on each row.
 
     products: its products. flops: its elementwise operations. waits: how often threads that share it wait for
-    one another.
+    one another. blocks: the unit blocks of elementwise work that they share by unit besides, loop by loop.
     """
 
     products: tuple[Products, ...]
     flops: int
     waits: int
+    blocks: tuple[int, ...] = ()
 
     @property
     def weights(self) -> int:

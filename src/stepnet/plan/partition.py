@@ -63,7 +63,7 @@ class Way:
         if self.how == "rows":
             return f"{self.threads} threads with sequences of their own"
         blocks = ", ".join(map(str, self.blocks)) if len({*self.blocks}) > 1 else str(max(self.blocks))
-        barriers = "a barrier" if self.waits == 1 else f"{self.waits} barriers"
+        barriers = {0: "no barrier", 1: "a barrier"}.get(self.waits, f"{self.waits} barriers")
         return f"{self.threads} threads share the units (up to {blocks} blocks each), {barriers} per step"
 
 
@@ -115,8 +115,9 @@ def ways_of(load: Load, size: Size, most: int, machine: Machine) -> Iterator[Way
     for threads in counts(most):
         if threads <= size.filled:
             yield Way("rows", threads, load.seconds(size, threads, 1, machine))
-        if load.loop.products and size.filled:
+        if (load.loop.products or load.loop.blocks) and size.filled:
             blocks = tuple(product.largest(threads) for product in load.loop.products)
+            blocks += tuple(ceil(count / threads) for count in load.loop.blocks)
             seconds = load.seconds(size, 1, threads, machine)
             yield Way("units", threads, seconds, blocks, load.loop.waits)
 

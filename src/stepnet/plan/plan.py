@@ -9,23 +9,21 @@
     ended     rows                 behind the last step of a sequence
     total     const                behind all steps of all rows
 
-A phase is work in which every number depends on others of its own unit alone, so it can be done unit block by
-unit block. A new phase starts wherever a result is needed across unit blocks: a product with this step's own
-results, a reduction over features, features in another order.
+Stages of values per row or step are lists of phases (`plan/phases.py`).
 """
 
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from stepnet.errors import NetError
 from stepnet.net.digest import digest
 from stepnet.net.ends import Ends
 from stepnet.net.ir import Net, Node, all_nodes
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
+from stepnet.plan.fibers import Fibers, fibers
 from stepnet.plan.passes import optimised
-from stepnet.plan.passes.rewrite import value_read, view_chain
 from stepnet.plan.passes.when import When, when
+from stepnet.plan.phases import phases, units_are_alone
+from stepnet.plan.views import reshaped
 from stepnet.values.once import computed_once
 
 STAGES: dict[Extent, tuple[tuple[When, str], ...]] = {
@@ -76,6 +74,16 @@ class Plan:
         """The plan of a net that is as this one's, but may run in the other direction."""
         (recurrence,) = (node.recur for node in traced.nodes if node.operation == "recur")
         return replace(self, traced=traced, net=directed(self.net, recurrence.reverse))
+
+    @computed_once
+    def fibers(self) -> Fibers:
+        """The fibers of the matrices that the step carries."""
+        return step_fibers(self.recurrence)
+
+    @computed_once
+    def units_are_alone(self) -> bool:
+        """Whether each unit of the memories depends on no other unit, at whatever step."""
+        return len(self.loop) == 1 and units_are_alone(self.fibers, self.loop[0], carried(self.recurrence))
 
     @computed_once
     def key(self) -> str:
@@ -146,12 +154,26 @@ def plan(traced: Net) -> Plan:
         tuple(stages["once"]),
         phases(net, stages["sequence"]),
         phases(net, stages["before"]),
-        phases(body, [n for n in inside if body.nodes[n].types[0].extent != CONST]),
+        phases(
+            body, [n for n in inside if body.nodes[n].types[0].extent != CONST], step_fibers(net.nodes[recur])
+        ),
         phases(net, stages["after"]),
         tuple(reduced),
         phases(net, stages["ended"]),
         tuple(stages["total"]),
     )
+
+
+def step_fibers(recurrence: Node) -> Fibers:
+    """The fibers of the matrices that a recurrence carries."""
+    return fibers(recurrence.recur.body, carried(recurrence))
+
+
+def carried(recurrence: Node) -> dict[int, int]:
+    """For each memory of a step the node that computes its next value."""
+    recur = recurrence.recur
+    following = (reshaped(recur.body, number) for number in recur.following)
+    return dict(zip(recur.memories, following, strict=True))
 
 
 def directed(net: Net, reverse: bool) -> Net:
@@ -220,135 +242,7 @@ def picks(net: Net, number: int, recur: int) -> bool:
     return net.nodes[number].operation == "result" and net.nodes[number].inputs[0] == recur
 
 
-def is_of_recurrence(net: Net, number: int) -> bool:
-    """Whether a node is a result of a recurrence."""
-    node = net.nodes[number]
-    return node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur"
-
-
 def is_of_steps(net: Net, number: int) -> bool:
     """Whether a node computes one value of a row from the values of all its steps."""
     node = net.nodes[number]
     return node.operation == "reduce" and node.type.extent == ROWS
-
-
-def phases(net: Net, numbers: list[int]) -> tuple[tuple[int, ...], ...]:
-    """The nodes by phase. Views and inputs are in none, as nothing is computed for them."""
-    later = set[int]()
-    while torn := torn_nodes(net, phase := phase_of_each(net, numbers, later)):
-        later |= torn
-    phase = postponed(net, numbers, phase)
-    count = max(phase.values(), default=-1) + 1
-    return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in range(count))
-
-
-def phase_of_each(net: Net, numbers: list[int], later: set[int]) -> dict[int, int]:
-    """The phase of each node. later: nodes that begin a phase behind all that they read."""
-    phase: dict[int, int] = {}
-    inside = set(numbers)
-    for number in numbers:
-        node = net.nodes[number]
-        if node.is_view or node.operation in ("expand", "index"):
-            continue
-        if node.operation == "result":
-            phase[number] = phase[node.inputs[0]]
-            continue
-        own_phase = 0
-        for operand in node.inputs:
-            root = value_read(net, operand)
-            if root in phase and root in inside:
-                along = node.kind == "pointwise" and number not in later and joins(net, operand, node)
-                own_phase = max(own_phase, phase[root] + (0 if along else 1))
-        phase[number] = own_phase
-    return phase
-
-
-def postponed(net: Net, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
-    """The phases, with pointwise work where its value is read, if it needs no value of its own phase's.
-
-        1  a = f * C                     1
-        2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
-
-    A value that is read in a later phase alone is written and read again. Where C is a matrix for each row,
-    that is most of what a step reads and writes.
-    """
-    readers = dict[int, list[tuple[int, int]]]()
-    for number in numbers:
-        if not net.nodes[number].is_view:
-            for operand in net.nodes[number].inputs:
-                readers.setdefault(view_chain(net, operand)[0], []).append((number, operand))
-    for number in reversed(numbers):
-        node, reads = net.nodes[number], readers.get(number, [])
-        if node.kind != "pointwise" or not reads or any(reader not in phase for reader, _ in reads):
-            continue
-        first = min(phase[reader] for reader, _ in reads)
-        stays = any(
-            phase.get(view_chain(net, operand)[0]) == phase[number] and joins(net, operand, node)
-            for operand in node.inputs
-        )
-        along = all(
-            net.nodes[reader].kind == "pointwise" and joins(net, operand, net.nodes[reader])
-            for reader, operand in reads
-            if phase[reader] == first
-        )
-        moved = {**phase, number: first}
-        if first > phase[number] and along and not stays and not torn_nodes(net, moved):
-            phase = moved
-    return phase
-
-
-def torn_nodes(net: Net, phase: dict[int, int]) -> set[int]:
-    """The nodes that read in their own phase what another thread may compute.
-
-    Threads share products, and the pointwise work of their size, by unit; all other work by row.
-    """
-
-    def kind(number: int) -> tuple[int, Extent, int]:
-        type_ = net.nodes[number].types[0]
-        return phase[number], type_.extent, type_.size
-
-    products = {kind(number) for number in phase if net.nodes[number].kind == "matmul"}
-
-    def by_unit(number: int) -> bool:
-        node = net.nodes[number]
-        shared = node.kind in ("pointwise", "matmul") or node.operation == "result"
-        return shared and kind(number) in products
-
-    return {
-        number
-        for number in phase
-        if net.nodes[number].kind == "pointwise"
-        for operand in net.nodes[number].inputs
-        if (root := view_chain(net, operand)[0]) in phase
-        and phase[root] == phase[number]
-        and by_unit(root) != by_unit(number)
-    }
-
-
-def joins(net: Net, operand: int, user: Node) -> bool:
-    """Whether a pointwise node may run in the phase of the value that it reads. A reduction over a sequence
-    ends its phase, and so do a value that is repeated along one and an inner recurrence.
-    """
-    root, _ = view_chain(net, operand)
-    ends = net.nodes[root].operation in ("expand", "reduce") or is_of_recurrence(net, root)
-    return not ends and reads_along(net, operand, user)
-
-
-def reads_along(net: Net, operand: int, user: Node) -> bool:
-    """Whether each element of a pointwise result needs only the element at its own place in the source."""
-    root, _ = view_chain(net, operand)
-    places = view_places(net, operand)
-    if net.type_of(root).size != user.type.size:
-        return False
-    spread = np.broadcast_to(places, user.type.shape).ravel()
-    return bool(np.array_equal(spread, np.arange(user.type.size)))
-
-
-def view_places(net: Net, number: int) -> np.ndarray:
-    """For each element of a view, its place in the source: the view applied to an array of places."""
-    root, chain = view_chain(net, number)
-    shape = net.type_of(root).shape
-    places = np.arange(net.type_of(root).size, dtype=np.int64).reshape(shape)
-    for node in chain:
-        places = node.row.meaning(places[None], **node.attributes)[0]
-    return places

@@ -15,12 +15,15 @@ loop; a view costs nothing where it is.
 from dataclasses import dataclass, replace
 
 from stepnet.net.cut import is_dear, smallest_cut
-from stepnet.net.ir import Builder, Net, Node, Recur
+from stepnet.net.ir import Builder, Net, Node, Recur, ancestors
 from stepnet.net.type_rules import recur_extent
 from stepnet.net.types import CONST
 from stepnet.plan.passes.outward import Outward
 from stepnet.plan.passes.rewrite import rewritten, view_chain
 from stepnet.plan.passes.when import When, when_inside
+
+LARGER, LARGE = 2, 1024
+"""How many times as large as what it is computed from, and how large, a matrix is that stays in the loop."""
 
 
 def hoist(net: Net) -> Net:
@@ -104,7 +107,8 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
     operands = {n: [operand for operand in body.nodes[n].inputs if operand in early] for n in early}
     weights = {n: weight(body, n, recur) for n in early}
     # A view of an input is never where a path begins, be it an output too: the input is.
-    first = {n for n in early if weights[n] and (is_dear(body.nodes[n]) or n in recur.outputs)}
+    leaves = {n for n in early if is_dear(body.nodes[n]) and not is_spread(body, n, early)}
+    first = {n for n in early if weights[n] and (n in leaves or n in recur.outputs)}
     first |= early & {*recur.sequences}
     cut = smallest_cut(operands, {n: size for n, size in weights.items() if size}, first, sinks)
     stays = [time == When.IN or number in inner for number, time in enumerate(known)]
@@ -115,6 +119,19 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
             stays[number] = True
             waiting += [operand for operand in operands[number] if operand not in cut]
     return stays
+
+
+def is_spread(body: Net, number: int, early: set[int]) -> bool:
+    """Whether a node is elementwise work on a matrix, of smaller values that are known before the loop.
+
+    exp(dt[:, None] * A) takes as long in the loop as before it, where it would be written and read again.
+    """
+    node = body.nodes[number]
+    if node.kind != "pointwise" or node.type.size < LARGE:
+        return False
+    before = ancestors(body.nodes, (number,)) & early
+    read = sum(body.type_of(n).size for n in before if body.nodes[n].operation == "input")
+    return node.type.size > LARGER * read
 
 
 def of_inner_sequences(body: Net) -> set[int]:

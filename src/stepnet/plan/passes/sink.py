@@ -16,8 +16,12 @@ from stepnet.net.types import CONST
 from stepnet.plan.passes.lift import is_inner
 from stepnet.plan.passes.outward import Outward
 
+UNITS, LARGER = 8, 2
+"""A result of so many units stays inside if what it is read from is larger by so many times: there it is
+summed fiber by fiber (`plan/fibers.py`).
+"""
 MUCH_LARGER, LARGE = 8, 1024
-"""How many times as large as a result, and how large, what it is read from is at least if it stays inside."""
+"""For a result of fewer units how many times as large, and how large, what it is read from is at least."""
 
 
 def sink(net: Net) -> Net:
@@ -91,7 +95,8 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
         return False
     read = {operand for number in numbers for operand in body.nodes[number].inputs} - numbers
     size = sum(body.type_of(operand).size for operand in read if body.type_of(operand).extent != CONST)
-    return size > MUCH_LARGER * body.type_of(output).size and size > LARGE
+    units = body.type_of(output).size
+    return size > LARGER * units if units >= UNITS else size > max(MUCH_LARGER * units, LARGE)
 
 
 def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:

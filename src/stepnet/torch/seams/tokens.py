@@ -181,7 +181,7 @@ class Token:
         """Follows another cache, with the parameters as they now are."""
         if self.bound is None or not self.bound.rebind(self.parameters()):
             self.bound = self.program.kernel(ENGINE.get()).bind(self.parameters())
-            self.run = self.bound.again(self.call, self.results, whole=True)
+            self.run = self.bound.again(self.call, self.results)
         self.marks, self.states = marks_of(self.tensors), [ref(state) for state in states]
 
     def __call__(self, x: Any, states: Sequence[Any]) -> Any:

@@ -70,7 +70,11 @@ class CellCode:
         return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
 
     def plain(self) -> None:
-        """Pointwise work without products: row by row."""
+        """Pointwise work without products: row by row, or shared by unit."""
+        if self.stage.shares_units:
+            with self.stage.own_groups(self.blocks) as (row, block):
+                self.epilogue([Cell(row, block, {})])
+            return
         code, abreast = self.code, ABREAST if self.stage.reaches_beyond else 1
         with (
             self.stage.own_rows(abreast) as row,

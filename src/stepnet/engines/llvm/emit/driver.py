@@ -176,9 +176,18 @@ def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.V
 
 
 def write_phases(
-    call: CallCode, net: Net, phases: Sequence[Phase], rows: Rows, base: ir.Value | None = None
+    call: CallCode,
+    net: Net,
+    phases: Sequence[Phase],
+    rows: Rows,
+    base: ir.Value | None = None,
+    *,
+    units_are_alone: bool = False,
 ) -> None:
-    """The phases of a stage, a barrier after each. base: the row of the block that a step begins with."""
+    """The phases of a stage, a barrier after each. base: the row of the block that a step begins with.
+
+    units_are_alone: whether each unit depends on no other one; then there is no barrier.
+    """
     stage = StageCode(
         call.code,
         net,
@@ -188,6 +197,7 @@ def write_phases(
         call.word["thread"],
         call.threads,
         call.program.width,
+        shares_units=units_are_alone,
     )
     for phase in phases:
         if isinstance(phase, LaneLoop):
@@ -199,7 +209,8 @@ def write_phases(
         else:
             for loop in phase:
                 emit(stage, loop)
-        call.wait()
+        if not units_are_alone:
+            call.wait()
 
 
 def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
@@ -210,28 +221,50 @@ def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: 
         whole = code.mul(code.sdiv(steps, code.number(unroll)), code.number(unroll))
         with code.loop(code.number(0), whole, unroll) as first:
             for ahead in range(unroll):
-                write_step(call, code.add(first, code.number(ahead)), now_cell, next_cell)
+                write_step(call, code.add(first, code.number(ahead)), steps, now_cell, next_cell)
     with code.loop(whole, steps) as step:
-        write_step(call, step, now_cell, next_cell)
+        write_step(call, step, steps, now_cell, next_cell)
 
 
-def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
+def write_step(
+    call: CallCode, step: ir.Value, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value
+) -> None:
     """One step of all lanes: begin, run the phases, end, exchange the memories."""
-    code = call.code
+    code, alone = call.code, call.program.units_are_alone
     now, following = code.load(now_cell), code.load(next_cell)
     base, rows = call.read("step_base", step), call.read("step_rows", step)
     # The first step of a block is begun where the block is.
-    fresh = code.icmp_signed("!=", call.read("step_fresh", step), code.number(0))
-    with code.when(code.and_(fresh, code.icmp_signed(">", step, code.number(0)))):
+    later, fresh = code.icmp_signed(">", step, code.number(0)), call.read("step_fresh", step)
+    if alone:
+        with code.when(later), code.when(has_other_rows(call, step)):
+            call.wait()
+    with code.when(code.and_(code.icmp_signed("!=", fresh, code.number(0)), later)):
         with call.by_first_thread():
             begin_all(call, step, now)
         call.wait()
     with code.when(call.ends_early), call.by_first_thread():
         count_steps(call, rows, now)
     here = call.rows(base, rows, now=now, next=following, lane=call.pointer["lane"])
-    write_phases(call, call.program.body, call.program.loop, here, base)
+    write_phases(call, call.program.body, call.program.loop, here, base, units_are_alone=alone)
+    if alone:
+        last = code.icmp_signed("==", code.add(step, code.number(1)), steps)
+        with code.when(code.or_(last, has_other_rows(call, code.add(step, code.number(1))))):
+            call.wait()
     if any(final >= 0 for _, final, _ in call.program.memories):
         with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
             end(call, lane, call.read("done", code.add(base, lane)), following)
     code.store(following, now_cell)
     code.store(now, next_cell)
+
+
+def has_other_rows(call: CallCode, step: ir.Value) -> ir.Value:
+    """Whether the rows of a step, which is not the first of its block, may not be those of the step before.
+
+    It may be asked of the step behind the last, whose answer does not count. Where sequences may end early
+    the first thread looks at the memories of all rows between two steps.
+    """
+    code = call.code
+    before = call.read("step_rows", code.sub(step, code.number(1)))
+    differ = code.icmp_signed("!=", call.read("step_rows", step), before)
+    fresh = code.icmp_signed("!=", call.read("step_fresh", step), code.number(0))
+    return code.or_(call.ends_early, code.or_(differ, fresh))

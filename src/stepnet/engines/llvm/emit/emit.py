@@ -5,6 +5,7 @@ from typing import Any
 
 from stepnet.engines.llvm.emit.copies import emit_copy, emit_gather
 from stepnet.engines.llvm.emit.encode import emit_encode
+from stepnet.engines.llvm.emit.fibers import emit_fibers
 from stepnet.engines.llvm.emit.reductions import emit_reduction
 from stepnet.engines.llvm.emit.scans import emit_scan
 from stepnet.engines.llvm.emit.stage import StageCode
@@ -13,6 +14,7 @@ from stepnet.engines.llvm.emit.words import emit_fold, emit_words_reduction
 from stepnet.engines.llvm.lower.loops import (
     CopyLoop,
     EncodeLoop,
+    FiberLoop,
     FoldLoop,
     GatherLoop,
     Loop,
@@ -23,6 +25,7 @@ from stepnet.engines.llvm.lower.loops import (
 )
 
 EMITTERS: Mapping[type[Loop], Callable[[StageCode, Any], None]] = {
+    FiberLoop: emit_fibers,
     UnitLoop: emit_units,
     CopyLoop: emit_copy,
     EncodeLoop: emit_encode,

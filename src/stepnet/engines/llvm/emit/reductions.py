@@ -48,10 +48,9 @@ def of_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
         trailing(stage, loop, row, source)
 
 
-def combine(code: Code, loop: ReduceLoop | ScanLoop | FoldLoop, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Two partial results as one."""
-    dtype = loop.targets[0].dtype
-    node = Node(COMBINE[loop.operation], (), (Type(ROWS, (), dtype),))
+def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
+    """Two partial results of a reduction as one."""
+    node = Node(COMBINE[operation], (), (Type(ROWS, (), dtype),))
     return pointwise(code, node, [a, b], [dtype, dtype])
 
 
@@ -61,16 +60,16 @@ def loaded(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: in
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
 
 
-def neutral(code: Code, loop: ReduceLoop | FoldLoop, type_: ir.Type) -> ir.Value:
-    """What changes no result: 0, or the far end of the dtype."""
+def neutral(code: Code, operation: str, type_: ir.Type) -> ir.Value:
+    """What changes no result of a reduction: 0, or the far end of the dtype."""
     element = element_type(type_)
-    if loop.operation == "sum":
+    if operation == "sum":
         number: float = 0
     elif isinstance(element, ir.IntType):
         largest = 2 ** (element.width - 1) - 1 if element.width > 1 else 1
-        number = (-largest - 1 if element.width > 1 else 0) if loop.operation == "max" else largest
+        number = (-largest - 1 if element.width > 1 else 0) if operation == "max" else largest
     else:
-        number = float("-inf") if loop.operation == "max" else float("inf")
+        number = float("-inf") if operation == "max" else float("inf")
     return code.splat(type_, number)
 
 
@@ -84,9 +83,9 @@ def in_order(
     """`count` registers of a type as one: value(0), value(1), ... each combined with those before it."""
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-        return [combine(code, loop, partial[0], value(index))]
+        return [combine(code, loop.operation, loop.targets[0].dtype, partial[0], value(index))]
 
-    return code.carry(0, count, [neutral(code, loop, type_)], combined)[0]
+    return code.carry(0, count, [neutral(code, loop.operation, type_)], combined)[0]
 
 
 def in_vectors(
@@ -106,7 +105,13 @@ def in_vectors(
     total = in_order(code, loop, type_, whole, value)
     if rest:
         last = value(code.number(whole))
-        total = combine(code, loop, total, code.keep_first(last, rest, width, neutral(code, loop, type_)))
+        total = combine(
+            code,
+            loop.operation,
+            loop.targets[0].dtype,
+            total,
+            code.keep_first(last, rest, width, neutral(code, loop.operation, type_)),
+        )
     return total
 
 
@@ -137,7 +142,7 @@ def folded(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value
         if half == 0:
             return code.extract_element(value, ir.Constant(I32, 0))
         low, high = code.part(value, 0, half), code.part(value, half, half)
-        value = combine(code, loop, low, high)
+        value = combine(code, loop.operation, loop.targets[0].dtype, low, high)
         if half == 1:
             return code.extract_element(value, ir.Constant(I32, 0))
     return value

@@ -48,7 +48,7 @@ def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width
 
     def turn(index: ir.Value, before: list[ir.Value]) -> list[ir.Value]:
         number = code.add(first, code.mul(index, code.number(inner)))
-        total = combine(code, loop, before[0], value(number))
+        total = combine(code, loop.operation, loop.targets[0].dtype, before[0], value(number))
         put(total, number)
         return [total]
 

@@ -2,8 +2,8 @@
 operands.
 """
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 from llvmlite import ir
 
 from stepnet.engines.llvm.lower.loops import Broadcast, Immediate, Load, Operand, Register, Table, Uniform
+from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.writing.code import I32, Code, load_vector, register_type, undefined
 from stepnet.net.ir import Net
 
@@ -99,7 +100,8 @@ class StageCode:
     """The context in which the loops of a stage are written.
 
     reaches_beyond: whether pointwise work may reach beyond the rows too, as tiles of products do. The stage
-    is one thread's then.
+    is one thread's then. shares_units: whether threads share all of its elementwise work by unit, and not by
+    row.
     """
 
     code: Code
@@ -111,6 +113,7 @@ class StageCode:
     threads: ir.Value
     width: int
     reaches_beyond: bool = False
+    shares_units: bool = False
 
     # ---- sharing work
 
@@ -129,6 +132,20 @@ class StageCode:
 
         return edge(self.thread), edge(code.add(self.thread, code.number(1)))
 
+    @contextmanager
+    def own_groups(self, groups: int) -> Generator[tuple[ir.Value, ir.Value]]:
+        """A loop over this thread's groups of units, of all rows; gives the row and the group."""
+        code, one = self.code, self.code.number(1)
+        count = code.number(groups)
+        whole = code.mul(self.rows.count, count)
+
+        def edge(thread: ir.Value) -> ir.Value:
+            return code.sdiv(code.mul(whole, thread), self.threads)
+
+        with code.loop(edge(self.thread), edge(code.add(self.thread, one))) as place:
+            row = code.sdiv(place, count) if groups > 1 else place
+            yield row, code.sub(place, code.mul(row, count)) if groups > 1 else code.number(0)
+
     # ---- operands
 
     def operand(
@@ -144,7 +161,7 @@ class StageCode:
         run = code.mul(block, code.number(width * itemsize))
         if isinstance(operand, Broadcast):
             pointer = code.at(code.at(self.constants, operand.offset), run)
-            return load_vector(code, operand.dtype, width, pointer, width * itemsize)
+            return load_vector(code, operand.dtype, width, pointer, min(width * itemsize, LINE))
         base = code.at(self.rows.at(code, operand.field.record, row), operand.field.offset)
         if isinstance(operand, Load):
             align = width * itemsize if operand.start == 0 else itemsize

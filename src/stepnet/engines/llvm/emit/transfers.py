@@ -3,6 +3,9 @@
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.call_code import CallCode
+from stepnet.engines.llvm.emit.copies import emit_copy
+from stepnet.engines.llvm.emit.stage import Rows, StageCode
+from stepnet.engines.llvm.lower.loops import CopyLoop
 from stepnet.engines.llvm.machine.records import Field, Source
 
 
@@ -53,38 +56,70 @@ def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
 
 def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
     """Initial memories and statics of a lane that begins a sequence."""
-    code, strides = call.code, call.program.strides
-    with code.when(code.icmp_signed(">=", sequence, code.number(0))):
-        memory = code.at(now, code.mul(lane, code.number(strides["now"])))
-        for source, _, field in call.program.memories:
-            begin_memory(call, source, sequence, code.at(memory, field.offset))
-        own = code.at(call.pointer["lane"], code.mul(lane, code.number(strides["lane"])))
-        for source, field in call.program.statics:
-            code.copy_bytes(code.at(own, field.offset), call.of_sequence(source, sequence), source.bytes)
-
-
-def begin_memory(call: CallCode, source: Source, sequence: ir.Value, target: ir.Value) -> None:
-    """The initial memory of a sequence: zeros where none is given."""
     code = call.code
-    if source.field is not None:
-        code.copy_bytes(target, call.of_sequence(source, sequence), source.bytes)
-        return
+    with code.when(code.icmp_signed(">=", sequence, code.number(0))):
+        records = records_of(call, lane, now)
+        for (source, _, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
+            begin_memory(call, source, sequence, records[field.record], field, relaid[0] if relaid else None)
+        for source, field in call.program.statics:
+            own = code.at(records[field.record], field.offset)
+            code.copy_bytes(own, call.of_sequence(source, sequence), source.bytes)
+
+
+def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, ir.Value]:
+    """The records of a lane in which its memories lie. memories: the first of those that are exchanged."""
+    pointers = {"now": memories, "lane": call.pointer["lane"]}
+    return {
+        record: call.code.at(pointer, call.code.mul(lane, call.code.number(call.program.strides[record])))
+        for record, pointer in pointers.items()
+    }
+
+
+def begin_memory(
+    call: CallCode, source: Source, sequence: ir.Value, record: ir.Value, field: Field, into: CopyLoop | None
+) -> None:
+    """The initial memory of a sequence: zeros where none is given. into: what copies it to fibers."""
+    code = call.code
+    target = code.at(record, field.offset)
+
+    def copy() -> None:
+        value = call.of_sequence(source, sequence)
+        if into is None:
+            code.copy_bytes(target, value, source.bytes)
+        else:
+            rearrange(call, into, {field.record: record, "given": value})
+
     if source.is_zeros:
-        code.zero_bytes(target, source.bytes)
-        return
-    present = code.icmp_signed("!=", call.word_at(source.word), code.number(0))
-    with code.when(present):
-        code.copy_bytes(target, call.of_sequence(source, sequence), source.bytes)
-    with code.when(code.not_(present)):
-        code.zero_bytes(target, source.bytes)
+        code.zero_bytes(target, field.bytes)
+    elif source.field is not None:
+        copy()
+    else:
+        present = code.icmp_signed("!=", call.word_at(source.word), code.number(0))
+        with code.when(present):
+            copy()
+        with code.when(code.not_(present)):
+            code.zero_bytes(target, field.bytes)
 
 
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
     """The last memories of a lane whose sequence ends."""
-    code, strides = call.code, call.program.strides
+    code = call.code
     with code.when(code.icmp_signed(">=", sequence, code.number(0))):
-        memory = code.at(following, code.mul(lane, code.number(strides["now"])))
-        for _, final, field in call.program.memories:
-            if final >= 0:
-                target = code.at(call.arrays[final], code.mul(sequence, code.number(field.bytes)))
-                code.copy_bytes(target, code.at(memory, field.offset), field.bytes)
+        records = records_of(call, lane, following)
+        for (source, final, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
+            if final < 0:
+                continue
+            target = code.at(call.arrays[final], code.mul(sequence, code.number(source.bytes)))
+            if relaid:
+                rearrange(call, relaid[1], {field.record: records[field.record], "given": target})
+            else:
+                code.copy_bytes(target, code.at(records[field.record], field.offset), field.bytes)
+
+
+def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:
+    """A copy between the fibers of a row and the order that the caller has."""
+    code, program = call.code, call.program
+    rows = Rows(records, dict.fromkeys(records, 0), code.number(1))
+    constants, status = call.pointer["constants"], call.pointer["status"]
+    one = code.number(0), code.number(1)
+    emit_copy(StageCode(code, program.body, rows, constants, status, *one, program.width), loop)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from stepnet.engines.llvm.lower.loops import Loop, Phase
+from stepnet.engines.llvm.lower.loops import CopyLoop, Loop, Phase
 from stepnet.engines.llvm.machine.records import Axis, Field, Outside, Source, Words
 from stepnet.net.ir import Net
 
@@ -16,6 +16,9 @@ class Program:
     last of each sequence, as the call says; kept ones are of every step. outside: the arrays that are not
     copied. axes, words: the inner sequences of rows, and the arrays with their values. memories: for each the
     source of its first value, the word of the array of its last values (-1 for none), and its field.
+    relaid: for each that lies fiber by fiber what copies a first value into its field, and a last one out of
+    it.
+    units_are_alone: whether threads that share the units need not wait for each other between steps.
     """
 
     body: Net
@@ -30,9 +33,11 @@ class Program:
     expanded: tuple[tuple[Source, Field], ...]
     statics: tuple[tuple[Source, Field], ...]
     memories: tuple[tuple[Source, int, Field], ...]
+    relaid: tuple[tuple[CopyLoop, CopyLoop] | None, ...]
     outputs: tuple[tuple[int, Field], ...]
     kept: tuple[tuple[int, Field], ...]
     outside: tuple[Outside, ...]
     index: Field | None
+    units_are_alone: bool
     axes: tuple[Axis, ...] = ()
     words: tuple[Words, ...] = ()

@@ -5,6 +5,7 @@ from math import prod
 
 from stepnet.engines.llvm.lower.driven import Program
 from stepnet.engines.llvm.lower.loops import (
+    FiberLoop,
     FoldLoop,
     GatherLoop,
     InnerLoop,
@@ -27,9 +28,13 @@ def load(program: Program, target: Target) -> Load:
 
     def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> Stage:
         work = list(work)
+        alone = program.units_are_alone and not waits
+        blocks = tuple(
+            blocks_of(loop, program.width) for _, loop in work if alone or isinstance(loop, FiberLoop)
+        )
         units = [loop for _, loop in work if isinstance(loop, UnitLoop) and loop.products]
         products = tuple(products_of(loop, program.width, target) for loop in units)
-        return Stage(products, sum(flops(net, loop) for net, loop in work), waits)
+        return Stage(products, sum(flops(net, loop) for net, loop in work), waits, blocks)
 
     def word_work(axis: str) -> WordWork:
         by_row = (
@@ -44,7 +49,8 @@ def load(program: Program, target: Target) -> Load:
         read = sum(array.field.bytes for array in program.words if array.axis == axis)
         return WordWork(stage(by_row, 0), read, stage(steps, sum(len(each.phases) for each in inner)))
 
-    of_rows = stage(((program.body, loop) for loop in loops_of_rows(program.loop)), len(program.loop))
+    waits = 0 if program.units_are_alone else len(program.loop)
+    of_rows = stage(((program.body, loop) for loop in loops_of_rows(program.loop)), waits)
     outside = [*program.before, *program.after]
     others = stage(((program.outer, loop) for loop in loops_of_rows(outside)), len(outside))
     return Load(of_rows, others, tuple(word_work(axis.name) for axis in program.axes))
@@ -65,10 +71,22 @@ def flops(net: Net, loop: Loop) -> int:
     """The elementwise operations of a loop on each of its rows. What moves or combines numbers without a node
     of its own counts as one operation on each.
     """
+    if isinstance(loop, FiberLoop):
+        return fiber_flops(net, loop)
     computed = 0
     if isinstance(loop, UnitLoop | WordsReduceLoop | FoldLoop):
         computed = loop.size * sum(net.nodes[number].row.flops for number, _ in loop.nodes)
     return computed + moved(loop)
+
+
+def fiber_flops(net: Net, loop: FiberLoop) -> int:
+    """The elementwise operations of a loop over fibers on each row."""
+    units = [number for work in (*(turn.units for turn in loop.turns), loop.units) for number, _ in work]
+    flops = loop.size * sum(net.nodes[number].row.flops for number in units)
+    for turn in loop.turns:
+        each = sum(net.nodes[number].row.flops for number, _ in turn.nodes)
+        flops += loop.size * turn.depth * (each + sum(len(each.terms) for each in turn.sums))
+    return flops
 
 
 def moved(loop: Loop) -> int:
@@ -78,6 +96,12 @@ def moved(loop: Loop) -> int:
     if isinstance(loop, ReduceLoop | ScanLoop):
         return prod(loop.shape)
     return loop.indices * loop.row_size if isinstance(loop, GatherLoop) else loop.size
+
+
+def blocks_of(loop: Loop, width: int) -> int:
+    """The unit blocks of elementwise work that threads share by unit."""
+    assert isinstance(loop, FiberLoop | UnitLoop)
+    return -(-loop.size // width)
 
 
 def products_of(loop: UnitLoop, width: int, target: Target) -> Products:

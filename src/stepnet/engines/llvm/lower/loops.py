@@ -1,5 +1,6 @@
 """The loops that a stage is made of, as values: what each computes, from which operands, into which fields.
 
+fiber loops    fibers of matrices, group by group of units
 unit loops     pointwise work of one width, with the products whose epilogue it is
 reductions     over features, one number (or unit) at a time
 scans          along features, likewise
@@ -69,7 +70,24 @@ class Table:
     dtype: str
 
 
+@dataclass(frozen=True)
+class Along:
+    """An operand of fibers that differs from depth to depth, in a record or (by its offset) the constants.
+
+    offset: of a table of places. stride: by how much places grow from depth to depth; the table has one of
+    each group of units then, else one of each group and depth. how: what lies at a place, "spread" one number
+    for all units of the group, "block" theirs side by side. For "element" each unit has a place in the table.
+    """
+
+    source: Field | int
+    offset: int
+    how: str
+    stride: int | None
+    dtype: str
+
+
 Operand = Immediate | Register | Broadcast | Load | Uniform | Table
+DeepOperand = Operand | Along
 
 
 @dataclass(frozen=True)
@@ -196,7 +214,55 @@ class FoldLoop:
     targets: tuple[Field, ...]
 
 
-Loop = UnitLoop | CopyLoop | EncodeLoop | ReduceLoop | ScanLoop | GatherLoop | WordsReduceLoop | FoldLoop
+Computed = tuple[tuple[int, tuple[Operand, ...]], ...]
+ComputedDeep = tuple[tuple[int, tuple[DeepOperand, ...]], ...]
+"""Elementwise nodes with their operands."""
+
+
+@dataclass(frozen=True)
+class FiberSum:
+    """A reduction over fibers: its node, and what it combines; of a product both factors."""
+
+    number: int
+    terms: tuple[DeepOperand, ...]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One way through the fibers of a group of units.
+
+    units: elementwise work on the units ahead of it. nodes, sums, stores: what is done at each depth.
+    """
+
+    depth: int
+    units: Computed
+    nodes: ComputedDeep
+    sums: tuple[FiberSum, ...]
+    stores: tuple[tuple[Operand, Field], ...]
+
+
+@dataclass(frozen=True)
+class FiberLoop:
+    """Work on fibers, for each group of `width` units: turns, then elementwise work and stores of units."""
+
+    size: int
+    width: int
+    turns: tuple[Turn, ...]
+    units: Computed
+    stores: tuple[tuple[Operand, Field], ...]
+
+
+Loop = (
+    FiberLoop
+    | UnitLoop
+    | CopyLoop
+    | EncodeLoop
+    | ReduceLoop
+    | ScanLoop
+    | GatherLoop
+    | WordsReduceLoop
+    | FoldLoop
+)
 
 
 @dataclass(frozen=True)

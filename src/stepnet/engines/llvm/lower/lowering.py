@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepnet.engines.llvm.lower.fiber_loop import fiber_loop
 from stepnet.engines.llvm.lower.loops import (
     CopyLoop,
     FoldLoop,
@@ -26,9 +27,11 @@ from stepnet.engines.llvm.machine.records import Field
 from stepnet.engines.llvm.products.constants import Constant
 from stepnet.errors import NetError
 from stepnet.net.types import CONST
+from stepnet.plan.fibers import Fibers
 from stepnet.plan.groups import results_of
 from stepnet.plan.passes.rewrite import view_chain
-from stepnet.plan.plan import is_of_recurrence, phases, view_places
+from stepnet.plan.phases import is_of_recurrence, phases
+from stepnet.plan.views import view_places
 
 
 def phased(stage: Stage) -> list[Phase]:
@@ -56,7 +59,7 @@ def lower(stage: Stage, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
     units: dict[tuple[int, str], list[int]] = {}
     for number in numbers:
         node = stage.net.nodes[number]
-        if number in stage.taken_in or is_of_recurrence(stage.net, number):
+        if number in stage.taken_in or number in stage.fiber_work or is_of_recurrence(stage.net, number):
             continue
         key = node.types[0].size, stage.segments.axis(node.types[0])
         if stage.segments.is_over_words(number):
@@ -77,6 +80,8 @@ def lower(stage: Stage, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
             units.setdefault(key, []).append(number)
         else:
             raise NetError(f"{node.operation} is no work of a stage")
+    works = dict.fromkeys(stage.fiber_work[number] for number in numbers if number in stage.fiber_work)
+    loops += [fiber_loop(stage, work) for work in works]
     return loops + [unit_loop(stage, size, members) for (size, _), members in units.items() if size]
 
 
@@ -103,8 +108,9 @@ def unit_loop(stage: Stage, size: int, members: list[int]) -> UnitLoop:
 def result_copies(stage: Stage) -> list[Loop]:
     """Copies for results that are views, constants or sources."""
     loops: list[Loop] = []
-    for number, targets in stage.wanted.items():
-        if number in stage.fields or not targets:
+    kept = {number: targets for number, targets in stage.wanted.items() if number not in stage.fields}
+    for number, targets in (kept | stage.rearranged).items():
+        if not targets:
             continue
         type_ = stage.net.type_of(number)
         if type_.size:
@@ -190,6 +196,7 @@ def inner_loop(stage: Stage, number: int) -> InnerLoop:
         wanted=wanted,
         phases=own_phases,
         parameters=parameters,
+        fibers=Fibers(body),
     )
     made = tuple(map(tuple, loops(own_stage)))
     return InnerLoop(body, axis, recur.reverse, tuple(begin), made, tuple(end), index)

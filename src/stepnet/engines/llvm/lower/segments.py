@@ -15,6 +15,7 @@ from functools import cached_property
 from stepnet.engines.llvm.lower.loops import (
     CopyLoop,
     EncodeLoop,
+    FiberLoop,
     InnerLoop,
     LaneLoop,
     Loop,
@@ -24,7 +25,7 @@ from stepnet.engines.llvm.lower.loops import (
 )
 from stepnet.net.ir import Net
 from stepnet.net.types import Type
-from stepnet.plan.plan import is_of_recurrence
+from stepnet.plan.phases import is_of_recurrence
 
 FOLDED = ("sum", "max", "min")
 """Reductions over the features of words that take in the pointwise work ahead of them."""
@@ -133,6 +134,8 @@ def axis_of(loop: Loop) -> str:
     """The axis of inner sequences over whose words a loop goes; "" for one over the rows."""
     if isinstance(loop, WordsReduceLoop):
         return loop.axis
+    if isinstance(loop, FiberLoop):
+        return ""
     if isinstance(loop, UnitLoop):
         targets = tuple(target for _, target in loop.stores)
     elif isinstance(loop, CopyLoop | EncodeLoop):

@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from stepnet.engines.llvm.lower.fibers import FiberWork, Storage, group_width
 from stepnet.engines.llvm.lower.loops import (
     Broadcast,
     CopyLoop,
@@ -29,8 +30,10 @@ from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.constants import Constant, Constants, Places
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, Type
+from stepnet.plan.fibers import Fibers
 from stepnet.plan.passes.rewrite import value_read, view_chain
-from stepnet.plan.plan import joins, view_places
+from stepnet.plan.phases import joins
+from stepnet.plan.views import reshaped, view_places
 from stepnet.values.dtypes import DTYPES
 
 STORED = ("pointwise", "matmul", "extent")
@@ -43,9 +46,11 @@ class Stage:
 
     sources: fields that hold values already. wanted: the fields that results go to. scratch: the record in
     which the stage keeps values for itself. parameters: of an inner recurrence, the constants of the step-net
-    that its own are. The stage finds the phase of each node, the fields of each node that somebody reads
+    that its own are. fibers: those of the matrices of a step; fiber_work: for each node that is of work on
+    them, that work. The stage finds the phase of each node, the fields of each node that somebody reads
     outside its own loop, the reduction that takes a node in, the words that are read after other lanes were
-    at work, and the copies that have to be done before the current phase.
+    at work, the fields that results in fibers have in another order, and the copies that have to be done
+    before the current phase.
     """
 
     net: Net
@@ -58,9 +63,12 @@ class Stage:
     sources: dict[int, Field]
     wanted: dict[int, list[Field]]
     phases: tuple[tuple[int, ...], ...]
+    fibers: Fibers
+    fiber_work: Mapping[int, FiberWork] = field(default_factory=dict[int, FiberWork])
     parameters: Mapping[int, Constant] = field(default_factory=dict[int, Constant])
     phase_of: dict[int, int] = field(init=False)
     taken_in: dict[int, int] = field(init=False)
+    rearranged: dict[int, list[Field]] = field(init=False, default_factory=dict[int, list[Field]])
     kept: set[int] = field(init=False, default_factory=set[int])
     fields: dict[int, list[Field]] = field(init=False)
     settling: list[Loop] = field(init=False, default_factory=list[Loop])
@@ -69,6 +77,10 @@ class Stage:
     )
 
     def __post_init__(self) -> None:
+        wanted = dict[int, list[Field]]()
+        for number, targets in self.wanted.items():
+            wanted.setdefault(reshaped(self.net, number), []).extend(targets)
+        self.wanted = wanted
         self.phase_of = {number: place for place, numbers in enumerate(self.phases) for number in numbers}
         self.taken_in = taken_in(self.segments, self.wanted)
         self.phase_of |= {number: self.phase_of[into] for number, into in self.taken_in.items()}
@@ -79,13 +91,22 @@ class Stage:
         """Which phases run lane by lane."""
         return Segments(self.net, self.inside, self.phases)
 
-    def new_field(self, type_: Type, kept: bool = False) -> Field:
-        """A field for a value that the stage keeps for itself.
+    def new_field(self, value: int | Type, kept: bool = False) -> Field:
+        """A field for a value, a node's or one of a type, that the stage keeps for itself.
 
         kept: whether words are read after other lanes were at work.
         """
-        axis = self.segments.axis(type_)
-        return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, type_)
+        if isinstance(value, int):
+            if (storage := self.storage(value)) is not None:
+                return self.records.fibered(self.scratch, self.net.type_of(value), storage.order.size)
+            value = self.net.type_of(value)
+        axis = self.segments.axis(value)
+        return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, value)
+
+    def storage(self, number: int) -> Storage | None:
+        """How a value lies in memory that is cut into fibers; None for any other."""
+        places = self.fibers.places.get(number)
+        return None if places is None else Storage(places, group_width(places.shape[1], self.width))
 
     # ---- what leaves registers
 
@@ -107,8 +128,12 @@ class Stage:
         fields: dict[int, list[Field]] = {}
         for number in reversed(self.phase_of):  # users first: their operands may lie within them
             wanted = [*self.wanted.get(number, []), *fields.get(number, [])]
+            if number in self.fibers.places:
+                self.rearranged[number] = [target for target in wanted if not target.is_fibered]
+                wanted = [target for target in wanted if target.is_fibered]
+                needed |= {number} if self.rearranged[number] else set()
             if number in needed and not any(target.is_readable for target in wanted):
-                wanted = [self.new_field(self.net.type_of(number), number in self.kept), *wanted]
+                wanted = [self.new_field(number, number in self.kept), *wanted]
             if wanted:
                 fields[number] = wanted
             for piece, start in self.pieces_inside(number):
@@ -136,6 +161,7 @@ class Stage:
             last = start + size == node.type.size
             stored = operand in self.phase_of and self.net.nodes[operand].kind in STORED
             stored = stored and (operand not in self.kept or number in self.kept)
+            stored = stored and operand not in self.fibers.places
             if stored and size and start % self.width == 0 and (last or size % self.width == 0):
                 inside.append((operand, start))
             start += size
@@ -146,11 +172,16 @@ class Stage:
         node, source = self.net.nodes[user], self.net.nodes[root]
         if node.operation == "result":
             return True
+        if root in self.fiber_work or user in self.fiber_work:
+            work = self.fiber_work.get(user)
+            if work is None or work is not self.fiber_work.get(root):
+                return False
+            return work.has_on_registers(operand, user)
         if root in self.taken_in or user in self.taken_in:
             return root in self.taken_in
         if node.kind != "pointwise" or source.kind not in STORED:
             return False
-        return self.phase_of[root] == self.phase_of[user] and joins(self.net, operand, node)
+        return self.phase_of[root] == self.phase_of[user] and joins(self.fibers, operand, user)
 
     def targets(self, number: int) -> tuple[Field, ...]:
         """The fields in which the value of a node is stored."""
@@ -158,27 +189,45 @@ class Stage:
 
     # ---- operands
 
-    def operand(self, number: int, user: Type, reader: int, part: np.ndarray | None = None) -> Operand:
-        """How a loop over the numbers of `user` reads a node, broadcast to it (or `part` of it)."""
-        type_ = self.net.type_of(number)
-        root, _ = view_chain(self.net, number)
-        places = view_places(self.net, number)
+    def operand(
+        self, number: int, user: Type, reader: int, part: np.ndarray | None = None, width: int = 0
+    ) -> Operand:
+        """How a loop over the numbers of `user` reads a node, broadcast to it (or `part` of it).
+
+        width: how many numbers are read at a time; 0 for a vector.
+        """
+        dtype, (root, places) = self.net.type_of(number).dtype, self.value_at(number)
         if part is not None:
             places = places.ravel()[part]
         places = np.broadcast_to(places, user.shape).ravel()
+        if self.net.nodes[root].types[0].extent == CONST:
+            laid = Places(self.constant(root), places, width or self.width)
+            return self.immediate(root) or Broadcast(self.constants.add(laid), dtype)
+        if reader >= 0 and root in self.phase_of and self.in_loop(number, root, reader) and part is None:
+            return Register(root, dtype)
+        return self.field_operand(self.field_of(root), self.stored_places(root, places), dtype, width)
+
+    def value_at(self, number: int) -> tuple[int, np.ndarray]:
+        """The node whose value a node shows, through views and repetitions, and the place of each number."""
+        root, _ = view_chain(self.net, number)
+        places = view_places(self.net, number)
         node = self.net.nodes[root]
         if node.operation == "expand" and root not in self.sources:
-            root = node.inputs[0]
-            inner, _ = view_chain(self.net, root)
-            places = view_places(self.net, root).ravel()[places]
-            root, node = inner, self.net.nodes[inner]
-        if node.types[0].extent == CONST:
-            if node.operation == "constant" and node.type.size == 1 and not DTYPES[type_.dtype].is_stored:
-                return Immediate(node.attributes["value"].value.ravel()[0].item(), type_.dtype)
-            return Broadcast(self.constants.add(Places(self.constant(root), places, self.width)), type_.dtype)
-        if reader >= 0 and root in self.phase_of and self.in_loop(number, root, reader) and part is None:
-            return Register(root, type_.dtype)
-        return self.field_operand(self.field_of(root), places, type_.dtype)
+            inner, _ = view_chain(self.net, node.inputs[0])
+            return inner, view_places(self.net, node.inputs[0]).ravel()[places]
+        return root, places
+
+    def immediate(self, number: int) -> Immediate | None:
+        """A constant that is a single number known while compiling; None for any other."""
+        node = self.net.nodes[number]
+        if node.operation != "constant" or node.type.size != 1 or DTYPES[node.type.dtype].is_stored:
+            return None
+        return Immediate(node.attributes["value"].value.ravel()[0].item(), node.type.dtype)
+
+    def stored_places(self, number: int, places: np.ndarray) -> np.ndarray:
+        """Where in its field these numbers of a node's value are."""
+        storage = self.storage(number)
+        return places if storage is None else storage.index[places]
 
     def constant(self, number: int) -> Constant:
         """A constant node of this stage's net."""
@@ -191,23 +240,9 @@ class Stage:
         fields = [self.sources[root]] if root in self.sources else self.fields[root]
         return next(each for each in fields if each.is_readable)
 
-    def field_operand(self, source: Field, places: np.ndarray, dtype: str) -> Operand:
-        """The cheapest way to read these places of a field, block by block."""
-        if np.all(places == places[0]):
-            return Uniform(source, int(places[0]), dtype)
-        starts = places[:: self.width]
-        # A vector that begins inside a record may end beyond it, and one in an array of the call may not.
-        whole = not source.is_outside or starts.max() + self.width <= source.size
-        if whole and np.array_equal(places, places[0] + np.arange(len(places))):
-            return Load(source, int(places[0]), dtype)
-        element = np.arange(len(places)) % self.width
-        block = np.repeat(starts, self.width)[: len(places)]
-        if np.array_equal(places, block):
-            return Table(source, self.table(starts), "spread", dtype)
-        if whole and np.array_equal(places, block + element):
-            return Table(source, self.table(starts), "block", dtype)
-        padded = np.concatenate([places, np.repeat(places[-1], -len(places) % self.width)])
-        return Table(source, self.table(padded), "element", dtype)
+    def field_operand(self, source: Field, places: np.ndarray, dtype: str, width: int = 0) -> Operand:
+        """The cheapest way to read these places of a field, block by block of so many numbers."""
+        return field_operand(self.constants, source, places, dtype, width or self.width)
 
     def table(self, places: np.ndarray) -> int:
         """The constants' offset of a table of places."""
@@ -219,7 +254,7 @@ class Stage:
         by_number: whether they are read number by number, and not in vectors that may end behind them.
         """
         root, _ = view_chain(self.net, number)
-        places = view_places(self.net, number).ravel()
+        places = self.stored_places(root, view_places(self.net, number).ravel())
         start = int(places[0]) if len(places) else 0
         if root in self.sources or root in self.fields:
             source = self.field_of(root)
@@ -230,3 +265,22 @@ class Stage:
         settled = self.new_field(type_)
         self.settling.append(CopyLoop(type_.size, self.operand(number, type_, -1), settled, 0))
         return settled, 0
+
+
+def field_operand(constants: Constants, source: Field, places: np.ndarray, dtype: str, width: int) -> Operand:
+    """The cheapest way to read these places of a field, block by block."""
+    if np.all(places == places[0]):
+        return Uniform(source, int(places[0]), dtype)
+    starts = places[::width]
+    # A vector that begins inside a record may end beyond it, and one in an array of the call may not.
+    whole = not source.is_outside or starts.max() + width <= source.size
+    if whole and np.array_equal(places, places[0] + np.arange(len(places))):
+        return Load(source, int(places[0]), dtype)
+    element = np.arange(len(places)) % width
+    block = np.repeat(starts, width)[: len(places)]
+    if np.array_equal(places, block):
+        return Table(source, constants.add_array(starts.astype(np.int64)), "spread", dtype)
+    if whole and np.array_equal(places, block + element):
+        return Table(source, constants.add_array(starts.astype(np.int64)), "block", dtype)
+    padded = np.concatenate([places, np.repeat(places[-1], -len(places) % width)])
+    return Table(source, constants.add_array(padded.astype(np.int64)), "element", dtype)

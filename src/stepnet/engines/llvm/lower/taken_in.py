@@ -13,7 +13,7 @@ import numpy as np
 from stepnet.engines.llvm.lower.segments import Segments
 from stepnet.net.ir import Net
 from stepnet.plan.passes.rewrite import view_chain
-from stepnet.plan.plan import reads_along, view_places
+from stepnet.plan.views import reads_along, view_places
 
 
 def taken_in(segments: Segments, wanted: Container[int]) -> dict[int, int]:

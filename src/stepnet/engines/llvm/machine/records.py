@@ -14,6 +14,7 @@ written in place. Their places are in a table of the block: `where` each row lie
 is nowhere but for the last row of a sequence if that alone is wanted.
 
     where 40, put 41     per step of a block of steps: the arrays of these words
+    given                of a sequence: its first or last memory, in the order that the caller has
 
 The words of a row, which are the steps of an inner sequence of it, have records as well:
 
@@ -28,7 +29,7 @@ An inner recurrence has records of its own, a row for each lane, those with the 
     inner lane               its statics, and scratch values of its step
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -39,12 +40,17 @@ LINE = 64
 
 @dataclass(frozen=True)
 class Field:
-    """The place of a value in a record: byte offset, number of elements, and dtype."""
+    """The place of a value in a record: byte offset, number of elements, and dtype.
+
+    is_fibered: whether its numbers lie fiber by fiber. There are more of them than the value has, then, if
+    its units do not fill their vectors.
+    """
 
     record: str
     offset: int
     size: int
     dtype: str
+    is_fibered: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -59,7 +65,7 @@ class Field:
     @property
     def is_outside(self) -> bool:
         """Whether its rows lie anywhere: in an array of the call, or among the words of each lane."""
-        return self.record.startswith(("where ", "put ", "each ", "at "))
+        return self.record.startswith(("where ", "put ", "each ", "at ", "given"))
 
     @property
     def is_readable(self) -> bool:
@@ -150,6 +156,10 @@ class Records:
         padded = -(-max(type_.size, 1) // self.width) * self.width * type_.itemsize
         self.used[record] = start + -(-padded // LINE) * LINE
         return Field(record, start, type_.size, type_.dtype)
+
+    def fibered(self, record: str, type_: Type, count: int) -> Field:
+        """A new field for a value that lies fiber by fiber, in so many numbers."""
+        return replace(self.field(record, Type(type_.extent, (count,), type_.dtype)), is_fibered=True)
 
     def stride(self, record: str) -> int:
         """The bytes from row to row: whole cache lines, and no power of two, which would crowd cache sets."""

@@ -129,7 +129,7 @@ class RowSteps:
             shape = Shape(((0,),), ((room,) * sets,), (together,), (0,), (0,), False)
             kind = Together if together > 1 else Again
             prepared = Prepared([self.native], shape, kind, pauses=False)
-            nowhere = (0,) * len(PLACES)
+            nowhere = (0,) * (CALL_WORDS.index(PLACES[0]) - CALL_WORDS.index("until") + len(PLACES))
             prepared.write([self.call], [self.arrays], [tuple((0, nowhere) for _ in range(sets))])
             self.prepared[key] = prepared  # with all its words, or not at all
         return prepared

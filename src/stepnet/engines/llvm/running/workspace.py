@@ -53,7 +53,7 @@ def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) ->
     }
     sizes |= dict.fromkeys(LANE_TABLES, 8 * slots)
     sizes |= dict.fromkeys(ROW_TABLES, 8 * rows)
-    sizes |= dict.fromkeys(STEP_TABLES, 8 * steps)
+    sizes |= dict.fromkeys(STEP_TABLES, 8 * (steps + 1))  # the step behind the last is looked at
     sizes |= dict.fromkeys(("barrier", "status", "progress"), LINE)
     return {name: whole_lines(size) for name, size in sizes.items()}
 

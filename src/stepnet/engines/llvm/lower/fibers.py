@@ -1,0 +1,222 @@
+"""The work of a phase on fibers, put in order, and where fibers lie (`plan/fibers.py` says what they are).
+
+    level 0    elementwise work on the units
+    level 1    for each depth: the numbers of the fibers computed, added up, stored
+    level 2    elementwise work on the units, which reads the sums
+    level 3    for each depth ...
+
+A group of units, some vectors wide, goes through all levels before the next one begins. Its fibers lie one
+number of each beside the other, and depth behind depth:
+
+    [group of units][depth][unit]
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from stepnet.net.ir import Node
+from stepnet.plan.fibers import Fibers
+from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.phases import joins, sharing
+
+ABREAST = (4, 2, 1)
+"""So many vectors are side by side in a group of units: sums of several run at the same time."""
+CHEAP = 4
+"""A value of so many operations is computed again on a later level sooner than it is stored and read."""
+Array = np.ndarray
+
+
+def group_width(units: int, width: int) -> int:
+    """The units of a group: whole vectors, so that groups are full but for the elements of the last vector.
+
+    >>> group_width(64, 16), group_width(80, 16), group_width(10, 16)
+    (64, 16, 16)
+    """
+    vectors = -(-units // width)
+    return width * next(count for count in ABREAST if vectors % count == 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Storage:
+    """How a value that is cut into fibers lies in memory.
+
+    places: which of its numbers is at each depth of each unit, [depth, units]. group: the units of a group.
+    """
+
+    places: Array
+    group: int
+
+    @cached_property
+    def order(self) -> Array:
+        """For each number in memory, which one of the value it is; behind the last unit that one again."""
+        return in_groups(self.places, self.group).ravel()
+
+    @cached_property
+    def index(self) -> Array:
+        """Where in memory each number of the value is."""
+        depth, units = self.places.shape
+        at = np.empty(depth * units, np.int64)
+        numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
+        own = in_groups(numbers, self.group).ravel()
+        # Behind the last unit its numbers are repeated: the first of equal ones counts.
+        first = np.full(depth * units, -1)
+        first[own[::-1]] = np.arange(len(own))[::-1]
+        at[self.places.ravel()] = first
+        return at
+
+
+def in_groups(numbers: Array, group: int) -> Array:
+    """Numbers [depth, units] as [groups, depth, units of a group]; the last unit's fill the last group."""
+    depth, units = numbers.shape
+    groups = -(-units // group)
+    padded = np.concatenate([numbers, np.repeat(numbers[:, -1:], groups * group - units, axis=1)], axis=1)
+    return padded.reshape(depth, groups, group).swapaxes(0, 1)
+
+
+@dataclass(eq=False)
+class FiberWork:
+    """The nodes of a phase that go through the levels together: those of some number of units.
+
+    stored: the nodes that something outside reads. level: of each node; elementwise work on units has an even
+    one, and what is of fibers an odd one. again: for each level the nodes that are computed there once more.
+    """
+
+    fibers: Fibers
+    units: int
+    members: tuple[int, ...]
+    stored: Container[int]
+    level: dict[int, int] = field(init=False, default_factory=dict[int, int])
+    again: dict[int, set[int]] = field(init=False, default_factory=dict[int, set[int]])
+
+    def __post_init__(self) -> None:
+        self.net, self.users = self.fibers.net, self.fibers.net.users()
+        for number in self.members:
+            self.level[number] = self.earliest(number)
+        for number in reversed(self.members):
+            self.level[number] = self.latest(number)
+        for number in self.members:
+            for root in self.read_by(number):
+                self.compute_again(root, self.level[number])
+
+    def is_deep(self, number: int) -> bool:
+        """Whether a node is cut into fibers."""
+        return number in self.fibers.places
+
+    def read_by(self, number: int) -> list[int]:
+        """The members that a node reads."""
+        roots = (view_chain(self.net, operand)[0] for operand in self.net.nodes[number].inputs)
+        return [root for root in roots if root in self.level]
+
+    def earliest(self, number: int) -> int:
+        """The first level on which a node can be computed, behind those of what it reads."""
+        is_odd = self.is_deep(number) or number in self.fibers.sums
+        level = int(is_odd)
+        for root in self.read_by(number):
+            at = self.level[root]
+            if self.is_deep(root):
+                level = max(level, at)
+            else:  # known on the next even level
+                behind = at + at % 2
+                level = max(level, behind + is_odd)
+        return level
+
+    def latest(self, number: int) -> int:
+        """The level of the first that reads a number of a fiber, if nothing else wants it before."""
+        users = self.readers[number]
+        if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
+            return self.level[number]
+        return max(self.level[number], min(self.level[user] for user in users))
+
+    @cached_property
+    def readers(self) -> dict[int, set[int]]:
+        """The nodes that read each member, through views."""
+
+        def readers(number: int) -> set[int]:
+            users = set[int]()
+            for user in self.users[number]:
+                users |= (readers(user) or {user}) if self.net.nodes[user].is_view else {user}
+            return users
+
+        return {number: readers(number) for number in self.members}
+
+    def compute_again(self, number: int, level: int) -> None:
+        """Notes that a number of a fiber is computed again on a level, if that is cheap."""
+        if not self.is_deep(number) or self.level[number] == level or number in self.again.get(level, ()):
+            return
+        if level % 2 and self.cost(number) <= CHEAP:
+            self.again.setdefault(level, set()).add(number)
+            for root in self.read_by(number):
+                self.compute_again(root, level)
+
+    def cost(self, number: int) -> int:
+        """The operations of a number of a fiber, with those of the others that it is computed from."""
+        own = self.net.nodes[number].row.flops
+        return own + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
+
+    def has_on_registers(self, operand: int, user: int, level: int | None = None) -> bool:
+        """Whether a node has an operand on registers, on its own level or one where it is computed again."""
+        root, _ = view_chain(self.net, operand)
+        if root not in self.level or not joins(self.fibers, operand, user):
+            return False
+        level = self.level[user] if level is None else level
+        return not self.is_deep(root) or self.level[root] == level or root in self.again.get(level, ())
+
+    def leaves_in_place(self, memory: int, following: int) -> bool:
+        """Whether the next value of a memory may be put where the memory is: nothing reads that later."""
+        last = self.level[following]
+
+        def reads_early(user: int, operand: int) -> bool:
+            if self.net.nodes[user].is_view:
+                return all(reads_early(each, user) for each in self.users[user])
+            late = user in self.level and max(self.levels_of(user)) > last
+            return user in self.level and not late and joins(self.fibers, operand, user)
+
+        return all(reads_early(user, memory) for user in self.users[memory])
+
+    def levels_of(self, number: int) -> list[int]:
+        """All levels on which a node is computed."""
+        return [self.level[number], *(level for level, again in self.again.items() if number in again)]
+
+    def nodes_at(self, level: int) -> list[int]:
+        """What is computed on a level, in order; without sums."""
+        own = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
+        return sorted(own | self.again.get(level, set()))
+
+    def is_fused(self, number: int) -> bool:
+        """Whether a node is a product that goes into a sum alone: it is multiplied and added in one."""
+        node, users = self.net.nodes[number], self.readers[number]
+        alone = len(users) == 1 and users <= self.fibers.sums.keys() and users <= self.level.keys()
+        (user,) = users if alone else (number,)
+        return (
+            alone
+            and number not in self.stored
+            and self.level[user] == self.level[number]
+            and self.net.nodes[user].operation == "sum"
+            and node.operation == "multiply"
+            and is_of_its_dtype(self.net.nodes[user], node)
+            and all(is_of_its_dtype(node, self.net.nodes[operand]) for operand in node.inputs)
+        )
+
+
+def work_on_fibers(
+    fibers: Fibers, phases: tuple[tuple[int, ...], ...], stored: Container[int]
+) -> dict[int, FiberWork]:
+    """The work on fibers that each node belongs to, by node. stored: the nodes that results are made of."""
+    if not fibers:
+        return {}
+    phase_of = {number: place for place, numbers in enumerate(phases) for number in numbers}
+    shared, together = sharing(fibers, phase_of), dict[tuple[int, int], list[int]]()
+    for number, phase in phase_of.items():
+        kind, units = shared(number)
+        if kind == "fibers":
+            together.setdefault((phase, units), []).append(number)
+    works = (FiberWork(fibers, units, tuple(n), stored) for (_, units), n in together.items())
+    return {number: work for work in works for number in work.members}
+
+
+def is_of_its_dtype(node: Node, read: Node) -> bool:
+    """Whether a floating-point node reads one of its own dtype."""
+    return node.type.is_float and node.type.dtype == read.type.dtype

@@ -1,0 +1,199 @@
+"""Matrices that each row has, cut into fibers: the numbers that a reduction adds up for one unit.
+
+    memory C [K, V]                      unit u has the fiber C[:, u]
+    r = sum(C * k, axis 0)
+    C = C + k * (v - r)            ->    for each unit:  r, then its fiber of C, then its part of y
+    y = sum(C * q, axis 0)
+
+A step of linear attention goes over its matrix several times, and each time needs a sum over the whole of it
+first. Of a unit, however, it needs no more than the unit's own fiber. So all of it is one phase, in which a
+fiber stays in the nearest cache, and no number is written but the next memory.
+
+A node's numbers are in any order; fibers say for each depth and unit which number that is. So a matrix that
+is summed over its last axis needs no transposition: its memory is kept fiber by fiber.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepnet.net.ir import Net, Node
+from stepnet.net.types import ROWS
+from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.views import reads_along, view_places
+
+Array = np.ndarray
+
+SUMS = ("sum", "max", "min")
+"""Reductions over fibers."""
+FEWEST_UNITS = 8
+"""With fewer units than this, vectors run along the numbers that are added up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fibers:
+    """The fibers of a net, which is a step.
+
+    places: for each node that is cut into fibers, which of its numbers is at each depth of each unit,
+    [depth, units]. sums: the reductions over fibers, with their numbers of units.
+    """
+
+    net: Net
+    places: dict[int, Array] = field(default_factory=dict[int, Array])
+    sums: dict[int, int] = field(default_factory=dict[int, int])
+    known: dict[tuple[int, int], bool] = field(default_factory=dict[tuple[int, int], bool])
+
+    def __bool__(self) -> bool:
+        return bool(self.sums)
+
+    def units(self, number: int) -> int | None:
+        """The number of units of a node that is cut into fibers, or reduces them; None for any other."""
+        if number in self.places:
+            return self.places[number].shape[1]
+        return self.sums.get(number)
+
+    def along(self, operand: int, user: int) -> bool:
+        """Whether a node reads of an operand, for each number of its own, one of the same unit; of a value
+        that is cut into fibers, the one at the same depth.
+        """
+        if (operand, user) not in self.known:
+            self.known[operand, user] = self.reads_along(operand, user)
+        return self.known[operand, user]
+
+    def reads_along(self, operand: int, user: int) -> bool:
+        """The same, worked out."""
+        net = self.net
+        root, node = view_chain(net, operand)[0], net.nodes[user]
+        if user in self.sums:
+            return root in self.places and np.array_equal(summed(net, user), self.places[root])
+        if user not in self.places:
+            return root not in self.places and node.kind == "pointwise" and reads_along(net, operand, node)
+        read = places_read(net, operand, node)[self.places[user]]
+        if root in self.places:
+            return np.array_equal(read, self.places[root])
+        size = net.type_of(root).size
+        return read.shape[1] == size and bool(np.all(read == np.arange(size, dtype=np.int64)))
+
+
+def summed(net: Net, number: int) -> Array:
+    """Which numbers of the value that it reads a reduction combines, [depth, units]."""
+    node = net.nodes[number]
+    places = view_places(net, node.inputs[0])
+    return places if node.attributes["axes"] == (-2,) else places.T
+
+
+def places_read(net: Net, operand: int, node: Node) -> Array:
+    """For each number of a node, in a row, which number of the operand's value it reads."""
+    return np.broadcast_to(view_places(net, operand), node.type.shape).ravel()
+
+
+def is_permutation(places: Array, size: int) -> bool:
+    """Whether places are all those of a value of some size, each once."""
+    return places.size == size and len(np.unique(places)) == size
+
+
+def fibers(net: Net, following: Mapping[int, int]) -> Fibers:
+    """The fibers of a step: of the matrices that it carries as memories, and of what is computed of them.
+
+    following: for each memory the node of its next value.
+    """
+    every, search = Fibers(net), Search(net, following)
+    groups = [group for number in search.reductions() if (group := search.group(number)) is not None]
+    # Where two reductions want fibers along different axes of a matrix, most of them decide.
+    for group in sorted(groups, key=lambda group: -len(group.sums)):
+        if not group.places.keys() & every.places.keys():
+            every.places.update(group.places)
+            every.sums.update(group.sums)
+    return every
+
+
+@dataclass
+class Search:
+    """The search for the matrices of a step that have fibers together. following: by memory."""
+
+    net: Net
+    following: Mapping[int, int]
+
+    def __post_init__(self) -> None:
+        self.users = self.net.users()
+        self.memory_of = {after: memory for memory, after in self.following.items()}
+
+    def reductions(self) -> list[int]:
+        """The reductions of a matrix over one of its axes, for units enough."""
+        return [
+            number
+            for number, node in enumerate(self.net.nodes)
+            if node.operation in SUMS
+            and node.type.extent == ROWS
+            and node.type.size >= FEWEST_UNITS
+            and self.net.type_of(node.inputs[0]).size > node.type.size
+        ]
+
+    def group(self, reduction: int) -> Fibers | None:
+        """All that has fibers with what a reduction reads, if a memory is among it and they fit together."""
+        root, places = (
+            view_chain(self.net, self.net.nodes[reduction].inputs[0])[0],
+            summed(self.net, reduction),
+        )
+        if not self.can_have(root) or not is_permutation(places, self.net.type_of(root).size):
+            return None
+        group, waiting = dict[int, Array](), [(root, places)]
+        while waiting:
+            number, places = waiting.pop()
+            if number in group:
+                if not np.array_equal(group[number], places):
+                    return None
+                continue
+            group[number] = places
+            waiting += self.neighbours(number, places)
+        if not group.keys() & self.following.keys():
+            return None
+        units = self.net.nodes[reduction].type.size
+        sums = {
+            number: units
+            for number in self.reductions()
+            if (read := view_chain(self.net, self.net.nodes[number].inputs[0])[0]) in group
+            and np.array_equal(summed(self.net, number), group[read])
+        }
+        return Fibers(self.net, group, sums)
+
+    def can_have(self, number: int) -> bool:
+        """Whether a node may be cut into fibers: elementwise work, or a memory that such work gives."""
+        if number in self.following:
+            after = self.net.nodes[self.following[number]]
+            return after.kind == "pointwise"
+        node = self.net.nodes[number]
+        return node.kind == "pointwise" and node.type.extent == ROWS
+
+    def neighbours(self, number: int, places: Array) -> Iterable[tuple[int, Array]]:
+        """What has fibers if this node has: what it reads number by number, what reads it so, and the other
+        end of a memory.
+        """
+        net, size = self.net, self.net.type_of(number).size
+        if number in self.following:
+            yield self.following[number], places
+        else:
+            for operand in net.nodes[number].inputs:
+                root = view_chain(net, operand)[0]
+                read = places_read(net, operand, net.nodes[number])
+                if self.can_have(root) and is_permutation(read, net.type_of(root).size):
+                    yield root, read[places]
+        if number in self.memory_of and self.can_have(self.memory_of[number]):
+            yield self.memory_of[number], places
+        for reader, operand in self.readers(number):
+            node = net.nodes[reader]
+            read = places_read(net, operand, node)
+            if node.type.size == size and self.can_have(reader) and is_permutation(read, size):
+                inverse = np.empty_like(read)
+                inverse[read] = np.arange(size)
+                yield reader, inverse[places]
+
+    def readers(self, number: int) -> Iterable[tuple[int, int]]:
+        """The elementwise nodes that read a value, also through views, with the operand that they read."""
+        for user in self.users[number]:
+            node = self.net.nodes[user]
+            if node.kind == "view" and len(node.inputs) == 1:
+                yield from self.readers(user)
+            elif node.kind == "pointwise":
+                yield user, number

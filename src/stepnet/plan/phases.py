@@ -1,0 +1,154 @@
+"""The phases of a stage, as lists of nodes.
+
+A phase is work in which every number depends on others of its own unit alone, so it can be done unit block by
+unit block. A new phase starts wherever a result is needed across unit blocks: a product with this step's own
+results, a reduction over features, features in another order. What a step does with a matrix that it carries
+is of one phase as long as it stays within the fibers of the matrix (`plan/fibers.py`).
+"""
+
+from collections.abc import Callable, Mapping
+
+from stepnet.net.ir import Net
+from stepnet.net.types import ROWS
+from stepnet.plan.fibers import Fibers
+from stepnet.plan.passes.rewrite import value_read, view_chain
+
+
+def is_of_recurrence(net: Net, number: int) -> bool:
+    """Whether a node is a result of a recurrence."""
+    node = net.nodes[number]
+    return node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur"
+
+
+def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[tuple[int, ...], ...]:
+    """The nodes by phase. Views and inputs are in none, as nothing is computed for them.
+
+    fibers: of a step, those of the matrices that it carries.
+    """
+    later, fibers = set[int](), fibers or Fibers(net)
+    while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later)):
+        later |= torn
+    phase = postponed(fibers, numbers, phase)
+    count = max(phase.values(), default=-1) + 1
+    return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in range(count))
+
+
+def phase_of_each(fibers: Fibers, numbers: list[int], later: set[int]) -> dict[int, int]:
+    """The phase of each node. later: nodes that begin a phase behind all that they read."""
+    net, phase = fibers.net, dict[int, int]()
+    inside = set(numbers)
+    for number in numbers:
+        node = net.nodes[number]
+        if node.is_view or node.operation in ("expand", "index"):
+            continue
+        if node.operation == "result":
+            phase[number] = phase[node.inputs[0]]
+            continue
+        own_phase = 0
+        for operand in node.inputs:
+            root = value_read(net, operand)
+            if root in phase and root in inside:
+                along = number not in later and joins(fibers, operand, number)
+                own_phase = max(own_phase, phase[root] + (0 if along else 1))
+        phase[number] = own_phase
+    return phase
+
+
+def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
+    """The phases, with pointwise work where its value is read, if it needs no value of its own phase's.
+
+        1  a = f * C                     1
+        2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
+
+    A value that is read in a later phase alone is written and read again. Where C is a matrix for each row,
+    that is most of what a step reads and writes.
+    """
+    net, readers = fibers.net, dict[int, list[tuple[int, int]]]()
+    for number in numbers:
+        if not net.nodes[number].is_view:
+            for operand in net.nodes[number].inputs:
+                readers.setdefault(view_chain(net, operand)[0], []).append((number, operand))
+    for number in reversed(numbers):
+        node, reads = net.nodes[number], readers.get(number, [])
+        if node.kind != "pointwise" or not reads or any(reader not in phase for reader, _ in reads):
+            continue
+        first = min(phase[reader] for reader, _ in reads)
+        stays = any(
+            phase.get(view_chain(net, operand)[0]) == phase[number] and joins(fibers, operand, number)
+            for operand in node.inputs
+        )
+        along = all(joins(fibers, operand, reader) for reader, operand in reads if phase[reader] == first)
+        moved = {**phase, number: first}
+        if first > phase[number] and along and not stays and not torn_nodes(fibers, moved):
+            phase = moved
+    return phase
+
+
+def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
+    """The nodes that read in their own phase what another thread may compute."""
+    net, shared = fibers.net, sharing(fibers, phase)
+    return {
+        number
+        for number in phase
+        if net.nodes[number].kind == "pointwise"
+        for operand in net.nodes[number].inputs
+        if (root := view_chain(net, operand)[0]) in phase
+        and phase[root] == phase[number]
+        and shared(root) != shared(number)
+    }
+
+
+def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str, int]]:
+    """How threads share each node of a phase: products, and the elementwise work of their size, by unit;
+    fibers, and the elementwise work of as many units, by unit too, but not the same ones; all other work by
+    row.
+    """
+    net, none = fibers.net, ("rows", 0)
+
+    def size_of(number: int) -> tuple[int, object, int]:
+        type_ = net.nodes[number].types[0]
+        return phase[number], type_.extent, type_.size
+
+    products = {size_of(number) for number in phase if net.nodes[number].kind == "matmul"}
+    fibered = {(phase[n], ROWS, units) for n in phase if (units := fibers.units(n)) is not None}
+
+    def shared(number: int) -> tuple[str, int]:
+        node, units = net.nodes[number], fibers.units(number)
+        if units is not None:
+            return "fibers", units
+        if size_of(number) in products:
+            by_unit = node.kind in ("pointwise", "matmul") or node.operation == "result"
+            return ("units", node.types[0].size) if by_unit else none
+        along = node.kind == "pointwise" and size_of(number) in fibered
+        return ("fibers", node.type.size) if along else none
+
+    return shared
+
+
+def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[int, int]) -> bool:
+    """Whether a step of one phase needs, for each unit, the memories of that unit alone.
+
+    memories: the node of the next value of each. Then threads that share the units need not wait for each
+    other from step to step.
+    """
+    net, shared = fibers.net, sharing(fibers, dict.fromkeys(phase, 0))
+    readers = [(number, operand) for number in phase for operand in net.nodes[number].inputs]
+    return (
+        all(shared(number)[0] != "units" for number in phase)
+        and all(after in phase for after in memories.values())
+        and all(
+            joins(fibers, operand, number)
+            for number, operand in readers
+            if view_chain(net, operand)[0] in memories
+        )
+    )
+
+
+def joins(fibers: Fibers, operand: int, user: int) -> bool:
+    """Whether a node may run in the phase of the value that it reads. A reduction over a sequence ends its
+    phase, and so do a value that is repeated along one and an inner recurrence.
+    """
+    net = fibers.net
+    root, _ = view_chain(net, operand)
+    ends = net.nodes[root].operation in ("expand", "reduce") or is_of_recurrence(net, root)
+    return not ends and fibers.along(operand, user)

@@ -1,0 +1,35 @@
+"""Views as lists of places: which number of a value each number of a view is."""
+
+import numpy as np
+
+from stepnet.net.ir import Net, Node
+from stepnet.plan.passes.rewrite import view_chain
+
+
+def reads_along(net: Net, operand: int, user: Node) -> bool:
+    """Whether each element of a pointwise result needs only the element at its own place in the source."""
+    root, _ = view_chain(net, operand)
+    places = view_places(net, operand)
+    if net.type_of(root).size != user.type.size:
+        return False
+    spread = np.broadcast_to(places, user.type.shape).ravel()
+    return bool(np.array_equal(spread, np.arange(user.type.size)))
+
+
+def view_places(net: Net, number: int) -> np.ndarray:
+    """For each element of a view, its place in the source: the view applied to an array of places."""
+    root, chain = view_chain(net, number)
+    shape = net.type_of(root).shape
+    places = np.arange(net.type_of(root).size, dtype=np.int64).reshape(shape)
+    for node in chain:
+        places = node.row.meaning(places[None], **node.attributes)[0]
+    return places
+
+
+def reshaped(net: Net, number: int) -> int:
+    """The node of which a view has the same numbers in the same order; for any other node itself."""
+    root, chain = view_chain(net, number)
+    if not chain or net.type_of(root).size != net.type_of(number).size:
+        return number
+    places = view_places(net, number).ravel()
+    return root if np.array_equal(places, np.arange(len(places))) else number
