@@ -312,7 +312,14 @@ def test_the_order_in_memory() -> None:
     storage = Storage(places, 4)
     assert storage.order.tolist() == [0, 2, 4, 6, 1, 3, 5, 7, 8, 8, 8, 8, 9, 9, 9, 9]
     assert storage.index.tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 8, 12]
-    assert [group_width(units, 8) for units in (8, 16, 20, 32, 33)] == [8, 16, 8, 32, 8]
+
+
+def test_a_group_has_units_that_read_the_same() -> None:
+    """A group is up to four vectors wide, but not as wide as several heads."""
+    none = CASES["delta"].plan().fibers
+    assert [group_width(none, units, 8) for units in (8, 16, 20, 32, 33)] == [8, 16, 8, 32, 8]
+    by_head = Case(heads, {"q": (4, 4), "k": (4, 4), "v": (4, 16), "g": (4,), "b": (4,)}, {"S": (4, 4, 16)})
+    assert group_width(by_head.plan().fibers, 64, 8) == 16
 
 
 UNARY = ("np.tanh({})", "-{}", "np.abs({})", "{}[:, ::-1]", "({} > 0) * {}")

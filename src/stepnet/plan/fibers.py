@@ -36,13 +36,15 @@ class Fibers:
     """The fibers of a net, which is a step.
 
     places: for each node that is cut into fibers, which of its numbers is at each depth of each unit,
-    [depth, units]. sums: the reductions over fibers, with their numbers of units.
+    [depth, units]. sums: the reductions over fibers, with their numbers of units. known, read: answers that
+    were worked out.
     """
 
     net: Net
     places: dict[int, Array] = field(default_factory=dict[int, Array])
     sums: dict[int, int] = field(default_factory=dict[int, int])
     known: dict[tuple[int, int], bool] = field(default_factory=dict[tuple[int, int], bool])
+    read: dict[int, list[Array]] = field(default_factory=dict[int, list[Array]])
 
     def __bool__(self) -> bool:
         return bool(self.sums)
@@ -52,6 +54,20 @@ class Fibers:
         if number in self.places:
             return self.places[number].shape[1]
         return self.sums.get(number)
+
+    def first_places(self, units: int) -> list[Array]:
+        """Which numbers of values that are not cut so the first numbers of so many fibers read, [units]."""
+        if units not in self.read:
+            net, own = self.net, {n: at for n, at in self.places.items() if at.shape[1] == units}
+            self.read[units] = [
+                places_read(net, operand, net.nodes[number])[at[0]]
+                for number, at in own.items()
+                for operand in net.nodes[number].inputs
+                if net.nodes[number].operation != "input"
+                and (root := view_chain(net, operand)[0]) not in self.places
+                and net.type_of(root).extent == ROWS
+            ]
+        return self.read[units]
 
     def along(self, operand: int, user: int) -> bool:
         """Whether a node reads of an operand, for each number of its own, one of the same unit; of a value

@@ -27,7 +27,7 @@ Stores = tuple[tuple[Operand, Field], ...]
 
 def fiber_loop(stage: Stage, work: FiberWork) -> FiberLoop:
     """The loop of some work on fibers."""
-    width = group_width(work.units, stage.width)
+    width = group_width(work.fibers, work.units, stage.width)
     turns = tuple(
         turn(stage, work, level, depth, width if place == 0 else 0)
         for level in sorted({level for level in work.level.values() if level % 2})
@@ -63,7 +63,7 @@ def turn(stage: Stage, work: FiberWork, level: int, depth: int, width: int) -> T
     width: the units of a group where the work on the units ahead of it is done here; 0 where it is done.
     """
     own = [number for number in work.nodes_at(level) if depth_of(work, number) == depth]
-    group = group_width(work.units, stage.width)
+    group = group_width(work.fibers, work.units, stage.width)
     nodes = tuple(
         (number, tuple(deep_operand(stage, work, operand, number, level, group) for operand in inputs))
         for number in own

@@ -29,14 +29,26 @@ CHEAP = 4
 Array = np.ndarray
 
 
-def group_width(units: int, width: int) -> int:
+def group_width(fibers: Fibers, units: int, width: int) -> int:
     """The units of a group: whole vectors, so that groups are full but for the elements of the last vector.
 
-    >>> group_width(64, 16), group_width(80, 16), group_width(10, 16)
-    (64, 16, 16)
+    They are as many as read the same number of a value, or numbers side by side, where there is such a
+    choice: units of several heads do not.
     """
     vectors = -(-units // width)
-    return width * next(count for count in ABREAST if vectors % count == 0)
+    widths = [width * count for count in ABREAST if vectors % count == 0]
+    read = fibers.first_places(units)
+    return max(widths, key=lambda group: (sum(runs_in_groups(each, group) for each in read), group))
+
+
+def runs_in_groups(places: Array, group: int) -> bool:
+    """Whether the units of each group read one place, or places side by side.
+
+    >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 0, 1, 1, 1]), 2)
+    (True, False)
+    """
+    steps = np.diff(in_groups(places[None], group)[:, 0], axis=1)
+    return bool(np.all((steps == 0).all(axis=1) | (steps == 1).all(axis=1)))
 
 
 @dataclass(frozen=True, eq=False)

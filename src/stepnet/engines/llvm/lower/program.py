@@ -339,7 +339,7 @@ class Lowering:
         if places is None:
             self.relaid.append(None)
             return self.records.field("now", type_)
-        storage = Storage(places, group_width(places.shape[1], self.width))
+        storage = Storage(places, group_width(self.plan.fibers, places.shape[1], self.width))
         outputs, after = {reshaped(self.body, n) for n in self.recur.outputs}, reshaped(self.body, after)
         stays = number not in outputs and self.fiber_work[after].leaves_in_place(number, after)
         now = self.records.fibered("lane" if stays else "now", type_, storage.order.size)

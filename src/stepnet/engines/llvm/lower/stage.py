@@ -106,7 +106,9 @@ class Stage:
     def storage(self, number: int) -> Storage | None:
         """How a value lies in memory that is cut into fibers; None for any other."""
         places = self.fibers.places.get(number)
-        return None if places is None else Storage(places, group_width(places.shape[1], self.width))
+        return (
+            None if places is None else Storage(places, group_width(self.fibers, places.shape[1], self.width))
+        )
 
     # ---- what leaves registers
 
