@@ -79,6 +79,13 @@ TESTS: dict[str, Sequence[str]] = {
     "engines/llvm/machine/room.py": ("tests/engines/test_object_code.py", "tests/test_processes.py"),
     "engines/llvm/machine/elf.py": ("tests/build", "tests/disk/test_warm_start.py"),
     "engines/llvm/running/arrangement.py": ("tests/engines/test_wavefront.py", "tests/engines/test_chain.py"),
+    **{
+        f"{name}.py": ("tests/engines/test_fibers.py", "tests/test_plan.py")
+        for name in (
+            *("plan/fibers", "plan/phases", "plan/views", "engines/llvm/emit/fibers"),
+            *(f"engines/llvm/lower/{name}" for name in ("fiber_loop", "fibers", "memories")),
+        )
+    },
     "engines/llvm/emit/inner.py": ("tests/test_inner_recurrences.py",),
     **{
         f"engines/llvm/machine/{name}.py": ("tests/engines/test_object_code.py",)

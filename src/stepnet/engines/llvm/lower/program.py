@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field, replace
 
 from stepnet.engines.llvm.lower.driven import Program
-from stepnet.engines.llvm.lower.fibers import FiberWork, Storage, group_width, work_on_fibers
 from stepnet.engines.llvm.lower.load import load
-from stepnet.engines.llvm.lower.loops import CopyLoop, FiberLoop, Loop, Phase, UnitLoop
+from stepnet.engines.llvm.lower.loops import FiberLoop, Loop, Phase, UnitLoop
 from stepnet.engines.llvm.lower.lowered import Lowered, Result, RowWork
 from stepnet.engines.llvm.lower.lowering import loops, phased
+from stepnet.engines.llvm.lower.memories import MemoryPlaces, place_memories
 from stepnet.engines.llvm.lower.needs import Needs
-from stepnet.engines.llvm.lower.stage import Stage, field_operand
+from stepnet.engines.llvm.lower.stage import Stage
 from stepnet.engines.llvm.machine.records import LINE, Axis, Field, Outside, Records, Source, Words
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.words import ARRAYS, WORDS
@@ -20,7 +20,6 @@ from stepnet.plan.fibers import Fibers
 from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.passes.when import When, when
 from stepnet.plan.plan import Plan, picks
-from stepnet.plan.views import reshaped
 
 IN_PLACE = ("float32", "float64")
 """The dtypes of arrays whose rows are read and written in place, where they are whole vectors."""
@@ -65,8 +64,7 @@ class Lowering:
         self.final_words: dict[int, int] = {}
         self.loop_sources: list[Field] = []
         self.memory_fields: list[tuple[Source, int, Field]] = []
-        self.relaid: list[tuple[CopyLoop, CopyLoop] | None] = []
-        self.fiber_work: dict[int, FiberWork] = {}
+        self.places = MemoryPlaces({}, (), {})
         self.static_fields: list[tuple[Source, Field]] = []
         self.late = {number for numbers in self.plan.after for number in numbers}
         self.outside: list[Outside] = []
@@ -110,7 +108,7 @@ class Lowering:
             expanded=tuple(expanded),
             statics=tuple(self.static_fields),
             memories=tuple(self.memory_fields),
-            relaid=tuple(self.relaid),
+            relaid=self.places.relaid,
             outputs=tuple(outputs),
             kept=tuple(kept),
             outside=tuple(self.outside),
@@ -281,7 +279,7 @@ class Lowering:
             wanted,
             phases,
             self.plan.fibers if net is self.body else Fibers(net),
-            self.fiber_work if net is self.body else {},
+            self.places.work if net is self.body else {},
         )
 
     def lower_before(self) -> list[list[Loop]]:
@@ -305,12 +303,10 @@ class Lowering:
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
         wanted: dict[int, list[Field]] = {}
-        stored = {reshaped(body, number) for number in (*recur.outputs, *recur.following)}
-        self.fiber_work = work_on_fibers(self.plan.fibers, self.plan.loop, stored)
+        self.places = place_memories(self.plan, self.records, self.constants, self.width)
         slots = zip(recur.memories, recur.following, self.operands.memories, self.needs.finals, strict=True)
         for number, after, first, slot in slots:
-            now = self.memory_field(number, after)
-            sources[number] = now
+            now = sources[number] = self.places.fields[number]
             following = replace(now, record="next") if now.record == "now" else now
             wanted.setdefault(after, []).append(following)
             final = -1 if slot is None else self.word("final")
@@ -332,24 +328,6 @@ class Lowering:
             if node.operation == "index":
                 index = sources[number] = self.records.field("block", node.type)
         return phased(self.stage(body, self.plan.loop, "lane", sources, wanted)), index
-
-    def memory_field(self, number: int, after: int) -> Field:
-        """The field of a memory of the step, whose next value is that of another node."""
-        type_, places = self.body.type_of(number), self.plan.fibers.places.get(number)
-        if places is None:
-            self.relaid.append(None)
-            return self.records.field("now", type_)
-        storage = Storage(places, group_width(self.plan.fibers, places.shape[1], self.width))
-        outputs, after = {reshaped(self.body, n) for n in self.recur.outputs}, reshaped(self.body, after)
-        stays = number not in outputs and self.fiber_work[after].leaves_in_place(number, after)
-        now = self.records.fibered("lane" if stays else "now", type_, storage.order.size)
-        given = Field("given", 0, type_.size, type_.dtype)
-        begin, end = (
-            field_operand(self.constants, source, order, type_.dtype, self.width)
-            for source, order in ((given, storage.order), (now, storage.index))
-        )
-        self.relaid.append((CopyLoop(now.size, begin, now, 0), CopyLoop(type_.size, end, given, 0)))
-        return now
 
     def output_fields(self, number: int) -> list[Field]:
         """The fields of an output of the loop: those in place, and one of the block where it is read and none

@@ -1,0 +1,57 @@
+"""Where the memories of a step lie.
+
+    S [K, V]  ->  [group of units][depth][unit], in the record "lane" where the next one takes its place
+    n [V]     ->  as it is, in the record "now"; the next one is in the record "next"
+
+A memory in fibers is copied into this order when a sequence begins, and out of it when one ends.
+"""
+
+from dataclasses import dataclass
+
+from stepnet.engines.llvm.lower.fibers import FiberWork, Storage, group_width, work_on_fibers
+from stepnet.engines.llvm.lower.loops import CopyLoop
+from stepnet.engines.llvm.lower.stage import field_operand
+from stepnet.engines.llvm.machine.records import Field, Records
+from stepnet.engines.llvm.products.constants import Constants
+from stepnet.plan.plan import Plan
+from stepnet.plan.views import reshaped
+
+Relaid = tuple[CopyLoop, CopyLoop]
+"""What copies a first value into fibers, and a last one out of them."""
+
+
+@dataclass(frozen=True)
+class MemoryPlaces:
+    """The field of each memory of a step by node, and in their order what copies those in fibers.
+
+    work: for each node that is of work on fibers, that work.
+    """
+
+    fields: dict[int, Field]
+    relaid: tuple[Relaid | None, ...]
+    work: dict[int, FiberWork]
+
+
+def place_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryPlaces:
+    """The places of all memories, put into records; tables of places are put among the constants."""
+    body, recur = plan.body, plan.recurrence.recur
+    outputs = {reshaped(body, number) for number in recur.outputs}
+    following = {reshaped(body, number) for number in recur.following}
+    work = work_on_fibers(plan.fibers, plan.loop, outputs | following)
+    fields, relaid = dict[int, Field](), list[Relaid | None]()
+    for number, after in zip(recur.memories, recur.following, strict=True):
+        type_, places = body.type_of(number), plan.fibers.places.get(number)
+        if places is None:
+            fields[number] = records.field("now", type_)
+            relaid.append(None)
+            continue
+        storage = Storage(places, group_width(plan.fibers, places.shape[1], width))
+        last = reshaped(body, after)
+        stays = number not in outputs and work[last].leaves_in_place(number, last)
+        now = records.fibered("lane" if stays else "now", type_, storage.order.size)
+        given = Field("given", 0, type_.size, type_.dtype)
+        begin = field_operand(constants, given, storage.order, type_.dtype, width)
+        end = field_operand(constants, now, storage.index, type_.dtype, width)
+        fields[number] = now
+        relaid.append((CopyLoop(now.size, begin, now, 0), CopyLoop(type_.size, end, given, 0)))
+    return MemoryPlaces(fields, tuple(relaid), work)
