@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from random_steps import RandomStep, random_steps
 
 import stepnet as sn
-from stepnet.engines.llvm.lower.loops import Loop, UnitLoop
+from stepnet.engines.llvm.lower.loops import FiberLoop, Loop, UnitLoop
 from stepnet.engines.llvm.lower.program import lowered
 from stepnet.engines.llvm.machine.records import Field
 from stepnet.engines.llvm.machine.target import host_target
@@ -31,6 +31,8 @@ class Access:
 
 
 def share(loop: Loop) -> Any:
+    if isinstance(loop, FiberLoop):
+        return "groups of units", id(loop)
     return ("units", loop.size) if isinstance(loop, UnitLoop) and loop.products else "rows"
 
 
@@ -48,12 +50,18 @@ def fields(value: Any, skip: str) -> Iterator[Field]:
 
 
 def written(loop: Loop) -> list[Field]:
+    if isinstance(loop, FiberLoop):
+        return [
+            field for stores in (*(turn.stores for turn in loop.turns), loop.stores) for _, field in stores
+        ]
     if isinstance(loop, UnitLoop):
         return [field for _, field in loop.stores]
     return [getattr(loop, "target", None) or field for field in getattr(loop, "targets", [None])]
 
 
 def read(loop: Loop) -> list[Field]:
+    if isinstance(loop, FiberLoop):
+        return [*fields(loop.turns, "stores"), *fields(loop.units, "")]
     if isinstance(loop, UnitLoop):
         operands = [operand for _, operands in loop.nodes for operand in operands]
         operands += [operand for operand, _ in loop.stores]
@@ -99,7 +107,21 @@ def test_a_quotient_of_a_sum_beside_a_product_of_its_size() -> None:
     assert_whole(sn.RNN(step, np.ones((4, 1), "float32"), memory=1, inputs=4))
 
 
+def test_fibers_beside_a_product_of_as_many_units() -> None:
+    """The sum over fibers is shared in another way than the product that is added to it."""
+
+    def step(x: Any, memory: Any, params: Any) -> Any:
+        S = 0.5 * memory["S"] + x[:, :, None] * memory["h"][:, None, :]
+        h = np.tanh(memory["h"] @ params + S.sum(1))
+        return h, {"S": S, "h": h}
+
+    params = np.ones((16, 16), "float32")
+    assert_whole(sn.RNN(step, params, memory={"S": (4, 16), "h": 16}, inputs=4))
+
+
 def test_the_check_sees_a_phase_that_is_torn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepnet.plan.plan.torn_nodes", lambda net, phase: set())
+    monkeypatch.setattr("stepnet.plan.phases.torn_nodes", lambda fibers, phase: set())
     with pytest.raises(AssertionError):
         test_a_quotient_of_a_sum_beside_a_product_of_its_size()
+    with pytest.raises(AssertionError):
+        test_fibers_beside_a_product_of_as_many_units()
