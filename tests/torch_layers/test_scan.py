@@ -71,7 +71,8 @@ def looped(step: Any, x: Named, h: torch.Tensor, params: Any, lengths: Any) -> t
     return torch.stack(outputs), torch.stack(last)
 
 
-def gradients(outputs: torch.Tensor, last: torch.Tensor, x: Named, h: torch.Tensor, module: Any) -> Named:
+def gradients(results: Any, x: Named, h: torch.Tensor, module: Any) -> Named:
+    outputs, last = results
     of = x | {"h": h} | dict(module.named_parameters())
     loss = (outputs * numbers(*outputs.shape)).sum() + (last * numbers(*last.shape)).sum()
     made = torch.autograd.grad(loss, list(of.values()))
@@ -90,8 +91,8 @@ def test_a_scan_gives_what_a_loop_gives(name: str, lengths: Any):
     make, inputs, step, shape = CELLS[name]
     module, x, h = make(), inputs(), numbers(ROWS, *shape).requires_grad_()
     given = None if lengths is None else torch.tensor(lengths)
-    found = gradients(*module(x, h, lengths=given), x, h, module)
-    right = gradients(*looped(step, x, h, module.params, lengths or [STEPS] * ROWS), x, h, module)
+    found = gradients(module(x, h, lengths=given), x, h, module)
+    right = gradients(looped(step, x, h, module.params, lengths or [STEPS] * ROWS), x, h, module)
     assert_same(found, right)
     with torch.no_grad():
         outputs, last = module(dict(reversed(x.items())), h, lengths=given)
@@ -106,7 +107,8 @@ def test_gradients_are_those_of_central_differences(checkpoint: Any):
 
     def run(*tensors: torch.Tensor) -> Any:
         named = dict(zip(parameters, tensors[len(x) + 1 :], strict=True))
-        arguments = dict(zip(x, tensors, strict=False)), tensors[len(x)], None, LENGTHS
+        inputs = dict(zip(x, tensors, strict=False))
+        arguments = inputs, tensors[len(x)], None, LENGTHS
         return torch.func.functional_call(module, named, arguments)
 
     tensors = *x.values(), h, *parameters.values()
@@ -252,7 +254,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_tensors_that_do_not_fit_are_refused(name: str):
     arguments, message = WRONG[name]
-    with pytest.raises(sn.errors.StepnetError, match=message):
+    with pytest.raises(sn.StepnetError, match=message):
         mamba()(**arguments)
 
 

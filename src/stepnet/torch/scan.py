@@ -168,9 +168,11 @@ def parameters_of(params: Any) -> Any:
     if params is None:
         return None
     if isinstance(params, np.ndarray):
-        tensor = torch.from_numpy(np.array(params))
+        tensor = torch.from_numpy(np.array(cast("Any", params)))
         return torch.nn.Parameter(tensor, requires_grad=tensor.is_floating_point())
-    parts = cast("dict[Any, Any]", params if isinstance(params, dict) else dict(enumerate(params)))
+    parts = cast("dict[Any, Any]", params)
+    if not isinstance(params, dict):
+        parts = dict(enumerate(cast("tuple[Any, ...]", params)))
     held: Any = torch.nn.ParameterDict()
     for key, part in parts.items():
         try:
