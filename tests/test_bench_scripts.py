@@ -30,6 +30,7 @@ from bench import (
     bits,
     compiling,
     convert,
+    delta_rules,
     early,
     elementary,
     entered,
@@ -507,6 +508,35 @@ def test_training_steps_are_timed_beside_pytorch() -> None:
     for row in figures["rows"]:
         assert row["ours"] > 0
         assert row["ratio"] == pytest.approx(row["theirs"] / row["ours"])
+
+
+@pytest.fixture
+def small_delta_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small model, and a loop where transformers' function stands, which has an environment of its own."""
+    for name, value in {"KEY": 4, "WIDTH": 16, "ROWS": 2, "PIECE": 5}.items():
+        monkeypatch.setattr(delta_rules.example, name, value)
+    monkeypatch.setattr(delta_rules, "chunked", lambda: delta_rules.looped)
+
+
+@pytest.mark.usefixtures("small_delta_rules")
+def test_delta_rules_are_timed_beside_others(capsys: pytest.CaptureFixture[str]) -> None:
+    delta_rules.main(["--steps", "3"])
+    first, second = (part.splitlines() for part in capsys.readouterr().out.split("a step of training")[:2])
+    for lines in (first, second):
+        assert [line[2:26].strip() for line in lines[1:]] == list(delta_rules.RULES)
+        assert all(float(line.split(" ms ")[0].split()[-1]) > 0 for line in lines[1:])
+        assert lines[1].endswith("1.00 times stepnet's")
+
+
+@pytest.mark.usefixtures("small_delta_rules")
+def test_delta_rules_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(x: Any, memory: Any) -> Any:
+        outputs, last = delta_rules.looped(x, memory)
+        return outputs + 1, last
+
+    monkeypatch.setattr(delta_rules, "chunked", lambda: wrong)
+    with pytest.raises(SystemExit, match="turn 0 of transformers, in chunks gives results that differ by 1"):
+        delta_rules.main(["--steps", "2"])
 
 
 SOME_ENDS = "--cell", "gru", "--cell", "lstm", "--hidden", "3", "--rows", "70", "--most", "9", "--rounds", "1"

@@ -10,6 +10,8 @@ import pytest
 import torch
 from tolerance import assert_close
 
+from bench.delta_rules import looped
+
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 
 
@@ -200,3 +202,56 @@ def test_a_file_of_keras_is_served(capsys: pytest.CaptureFixture[str]):
     assert ours < theirs
     assert float(differ.split()[4]) < 1e-5
     assert float(right.split("%")[0]) > 30
+
+
+# ---- the delta network -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_delta(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The example with a small model and little text."""
+    module = example("delta_characters")
+    for name, value in {"KEY": 4, "WIDTH": 16, "ROWS": 4, "PIECE": 16, "LEARNING_RATE": 2e-2}.items():
+        monkeypatch.setattr(module, name, value)
+    whole = module.text()[:8000]
+    monkeypatch.setattr(module, "text", lambda: whole)
+    return module
+
+
+@pytest.mark.usefixtures("in_doubles")
+def test_the_delta_network_learns_as_in_a_loop(small_delta: Any):
+    corpus = small_delta.Corpus.of(small_delta.text())
+    ours, theirs = (
+        small_delta.Training(corpus, 8, rule) for rule in (small_delta.delta_rule, lambda: looped)
+    )
+    losses, others = ([training.step() for _ in range(6)] for training in (ours, theirs))
+    assert_same_curve(losses, others, small_delta.PIECE * small_delta.ROWS, small_delta.WIDTH)
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_the_delta_network_tells_what_it_learns(
+    small_delta: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    pytest.importorskip("matplotlib", reason="matplotlib is missing, which draws the learning curve")
+    small_delta.main(["--quick", "--write", "30", "--plot", str(tmp_path / "curve.svg")])
+    _, first, second, _, *written = capsys.readouterr().out.splitlines()
+    (step, *losses), (last, *others) = (line.split()[:3] for line in (first, second))
+    assert (int(step), int(last)) == (6, 12)
+    assert float(others[0]) < float(losses[0]) - 0.5
+    assert float(others[1]) < float(losses[1])
+    assert "  The " in first
+    assert len("\n".join(written)) == 34
+    assert "<svg" in (tmp_path / "curve.svg").read_text("utf-8")
+
+
+def test_the_delta_network_writes_what_it_would_after_all_it_wrote(small_delta: Any):
+    """One character at a time with the memories passed on, and the whole text read again for each."""
+    corpus = small_delta.Corpus.of(small_delta.text())
+    model = small_delta.Training(corpus, 1).model
+    random, again = torch.Generator().manual_seed(0), "The "
+    for _ in range(12):
+        with torch.no_grad():
+            logits, _ = model(corpus.numbers(again))
+        chances = (logits[0, -1] / 0.5).softmax(-1)
+        again += corpus.letters[int(torch.multinomial(chances, 1, generator=random))]
+    assert small_delta.write(model, corpus, "The ", 12) == again

@@ -37,7 +37,7 @@ NAMES = {
     "stepnet.onnx": "Backend Prepared load save",
     "stepnet.paddle": "load",
     "stepnet.build": "Build Library build load",
-    "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence accelerate graph ready trace",
+    "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence Scan accelerate graph ready trace",
 }
 
 # What is imported where it is used: by the command line, pages and tables, files, generated code, frameworks.

@@ -21,7 +21,7 @@ from stepnet.rnn.scopes import Scopes, step_scopes
 from stepnet.trace.lines import refuse
 from stepnet.trace.step import Spec, Step
 from stepnet.values.arguments import flag
-from stepnet.values.structure import skeleton, transform
+from stepnet.values.structure import leaves, skeleton, transform
 
 if TYPE_CHECKING:
     from stepnet.rnn.streams.stream import Stream
@@ -154,6 +154,14 @@ class RNN(Declared):
         """
         made = same_parameters(params, self.params)
         return self.changed(lambda program: program.with_params(made), params=made)
+
+    def with_kinds_of(self, params: Any) -> "RNN":
+        """The same recurrence traced with parameters of other shapes or dtypes, where they are others."""
+        pairs = zip(leaves(params), leaves(self.params), strict=True)
+        if all((new.shape, new.dtype) == (old.shape, old.dtype) for new, old in pairs):
+            return self
+        function, (made, step, _, precision, report) = self.__reduce__()
+        return function(made, step, params, precision, report)
 
     def in_precision(self, precision: Precision, report: Any = None) -> "RNN":
         """The same recurrence in a precision, with a report of the choice. `stepnet.quantize` makes both."""

@@ -20,6 +20,7 @@ from stepnet.torch.function import (
     AUTO,
     Differentiable,
     array_of,
+    floats_of,
     is_transformed,
     run_forward,
     tensor_of,
@@ -72,11 +73,7 @@ class Runnable:
         ]
         wanted = wanted_of(inputs)
         if transformed:  # what requires a gradient is known to each transform alone
-            wanted = tuple(
-                place
-                for place, tensor in enumerate(inputs)
-                if tensor is not None and tensor.is_floating_point()
-            )
+            wanted = floats_of(inputs)
         results = list(self.differentiable(batch, wanted, inputs, checkpoint))
         outputs, lead = len(self.program.levels), data.shape[: place.lead]
         whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]

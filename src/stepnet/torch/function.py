@@ -6,12 +6,12 @@ dx, dW of dy, dh            its backward procedure; or, where that is to have a 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
-from stepnet.engines import Call, checked_engine
+from stepnet.engines import Call, Order, checked_engine
 from stepnet.errors import InputError
 from stepnet.grad.gradient import vjp
 from stepnet.net.ir import Net
@@ -19,7 +19,9 @@ from stepnet.plan.passes.prune import prune
 from stepnet.rnn.batch import Batch
 from stepnet.rnn.gradient_runs import GradientRun, Halved
 from stepnet.rnn.gradients import Programs
+from stepnet.rnn.nets import run_net
 from stepnet.rnn.pieces import Checkpoint
+from stepnet.rnn.program import NetProgram
 from stepnet.rnn.reading import call_of
 from stepnet.rnn.ways import gradient_run
 from stepnet.torch.pytorch import pytorch
@@ -67,6 +69,31 @@ class Differentiable:
         """The results. batch: where the sequences lie. tensors: the inputs; None is a memory of zeros."""
         function = NetFunction if is_transformed() else QuickFunction
         return function.apply(self, batch, wanted, checkpoint, *tensors)[: len(self.net.results)]
+
+
+@dataclass(frozen=True)
+class NetRun:
+    """What runs a net over tensors: as a function with gradients where some are wanted, and else plainly."""
+
+    program: NetProgram
+    differentiable: Differentiable
+
+    def __call__(
+        self, batch: Batch, inputs: Sequence[Any], engine: Order = AUTO, checkpoint: Checkpoint = None
+    ) -> tuple[Any, ...]:
+        """The results of the net. inputs: those of the net; None is a memory of zeros. engine: what runs
+        calls without gradients.
+        """
+        transformed = is_transformed()
+        wanted: tuple[int, ...] = ()
+        if transformed:  # what requires a gradient is known to each transform alone
+            wanted = floats_of(inputs)
+        elif torch.is_grad_enabled():
+            wanted = wanted_of(inputs)
+        if transformed or wanted:
+            return self.differentiable(batch, wanted, inputs, checkpoint)
+        arrays = arrays_of(inputs)
+        return as_tensors(run_net(self.program, arrays, call_in(batch), engine, 1), arrays)
 
 
 class NetFunction(torch.autograd.Function):
@@ -139,6 +166,13 @@ class QuickFunction(torch.autograd.Function):
 def wanted_of(tensors: Sequence[Any]) -> tuple[int, ...]:
     """The places of tensors that require a gradient."""
     return tuple(place for place, tensor in enumerate(tensors) if tensor is not None and tensor.requires_grad)
+
+
+def floats_of(tensors: Sequence[Any]) -> tuple[int, ...]:
+    """The places of tensors that may have a gradient."""
+    return tuple(
+        place for place, tensor in enumerate(tensors) if tensor is not None and tensor.is_floating_point()
+    )
 
 
 def is_transformed() -> bool:

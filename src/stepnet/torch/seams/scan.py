@@ -16,18 +16,9 @@ import numpy as np
 
 from stepnet.rnn.batch import Batch
 from stepnet.rnn.layers import LayerPrograms
-from stepnet.rnn.nets import run_net
 from stepnet.rnn.program import NetProgram
 from stepnet.rnn.recurrence import RNN
-from stepnet.torch.function import (
-    AUTO,
-    Differentiable,
-    arrays_of,
-    as_tensors,
-    call_in,
-    is_transformed,
-    wanted_of,
-)
+from stepnet.torch.function import AUTO, Differentiable, NetRun
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.sequences import MOST_KEPT, dense_batch
 from stepnet.trace.step import Spec
@@ -68,33 +59,15 @@ class Kind:
         return LayerPrograms(rnn).read(nothing, None, None, None, False).program.net
 
 
-@dataclass(frozen=True)
-class Scan:
-    """What runs one kind of scan, without gradients and with them."""
-
-    program: NetProgram
-    differentiable: Differentiable
-
-    def __call__(self, batch: Batch, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The results of the net: outputs [batch * time, ...], and the last memories."""
-        if is_transformed():  # what requires a gradient is known to each transform alone
-            wanted = tuple(place for place, tensor in enumerate(inputs) if tensor is not None)
-            return self.differentiable(batch, wanted, inputs)
-        if torch.is_grad_enabled() and (wanted := wanted_of(inputs)):
-            return self.differentiable(batch, wanted, inputs)
-        arrays = arrays_of(inputs)
-        return as_tensors(run_net(self.program, arrays, call_in(batch), ENGINE.get(), 1), arrays)
+SCANS = OrderedDict[Kind, NetRun]()
 
 
-SCANS = OrderedDict[Kind, Scan]()
-
-
-def scan_of(kind: Kind) -> Scan:
+def scan_of(kind: Kind) -> NetRun:
     """What runs a kind, kept."""
     scan = SCANS.get(kind)
     if scan is None:
         net = kind.net()
-        scan = Scan(NetProgram(net), Differentiable(net))
+        scan = NetRun(NetProgram(net), Differentiable(net))
         SCANS[kind] = scan
         while len(SCANS) > MOST_KEPT:
             SCANS.popitem(last=False)
@@ -132,7 +105,7 @@ def scan(
     )
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]).to(dtype) for tensor in x.values()]
     inputs += [None if tensor is None else tensor.to(dtype) for tensor in (*memories, *params.values())]
-    outputs, *last = scan_of(kind)(batch_of(rows, time), inputs)
+    outputs, *last = scan_of(kind)(batch_of(rows, time), inputs, ENGINE.get())
     return outputs.reshape(rows, time, *outputs.shape[1:]), last
 
 

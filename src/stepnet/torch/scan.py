@@ -1,0 +1,207 @@
+"""`Scan`: a step written with NumPy's functions as a module that runs over tensors, and is trained.
+
+    RNN(step, params, memory=...)   --Scan-->   outputs, last = scan(x, initial)
+        params: arrays                              scan.parameters(): the same, trained
+
+`Recurrence` is the module of a step that is written with PyTorch.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.rnn.declared import keep
+from stepnet.rnn.layers import LayerPrograms, LayersProgram
+from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
+from stepnet.rnn.recurrence import RNN
+from stepnet.torch.function import Differentiable, NetRun, array_of
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.untraced import untraced
+from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, transform
+
+torch: Any = pytorch("torch")
+DTYPES = {getattr(torch, name): name for name in ("float32", "float64", "int32", "int64", "bool")}
+HALVES = torch.float16, torch.bfloat16
+KEPT = "_kept"
+"""Where a module keeps what runs it."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What runs a recurrence with parameters of certain shapes and dtypes, for the kinds of calls so far."""
+
+    programs: LayerPrograms[RNN]
+    runs: OrderedDict[LayersProgram, Any] = field(default_factory=OrderedDict[LayersProgram, Any])
+
+    def run_of(self, program: LayersProgram) -> NetRun:
+        """What runs a program, with gradients and without."""
+        if program not in self.runs:
+            keep(self.runs, program, NetRun(program, Differentiable(program.net)))
+        return self.runs[program]
+
+
+class Scan(torch.nn.Module):
+    """A recurrence of a NumPy step, run over tensors, with gradients of any order.
+
+    Its parameters begin as copies of those of the recurrence, under `params` and their names there. It runs
+    in machine code on the CPU. Under autocast, tensors in half precision are computed in float32. In
+    torch.compile it runs between two graphs.
+
+    Args:
+        rnn: The recurrence, such as one of the cells of `sn.cells`. One with `until=` is refused.
+        checkpoint: What is kept for gradients, as of `GRU`; an attribute that may be set.
+
+    Raises:
+        InputError: For what is no `RNN`, for one with `until=`, and for names that parameters of PyTorch
+            cannot have.
+
+    >>> import torch, stepnet as sn, stepnet.torch
+    >>> scan = stepnet.torch.Scan(sn.RNN(sn.cells.delta_rule, memory=(2, 4, 4)))
+    >>> x = {name: torch.randn(3, 7, 2, 4, requires_grad=True) for name in ("q", "k", "v")}
+    >>> outputs, last = scan(x | {"beta": torch.rand(3, 7, 2)}, lengths=torch.tensor([7, 0, 5]))
+    >>> outputs.sum().backward()
+    >>> outputs.shape, last.shape, x["q"].grad.shape
+    (torch.Size([3, 7, 2, 4]), torch.Size([3, 2, 4, 4]), torch.Size([3, 7, 2, 4]))
+    """
+
+    def __init__(self, rnn: RNN, *, checkpoint: Checkpoint = None) -> None:
+        super().__init__()  # type: ignore[misc]
+        if not isinstance(cast("Any", rnn), RNN):
+            raise InputError(
+                f"Scan takes an sn.RNN, not a {type(rnn).__name__}; a step that is written with PyTorch is a "
+                "stepnet.torch.Recurrence"
+            )
+        if rnn.until is not None:
+            raise InputError("a recurrence with until= is no Scan: how many steps it takes depends on values")
+        self._rnn, self.checkpoint = rnn, checked_checkpoint(checkpoint)
+        self.params = parameters_of(rnn.params)
+
+    def forward(self, x: Any, initial: Any = None, statics: Any = None, lengths: Any = None) -> Any:
+        """The outputs, and the last memory of each sequence, in the structures of the step.
+
+        Args:
+            x: The inputs [batch, time, ...], in the structure of the step.
+            initial: What the sequences begin with, [batch, ...] in the structure of the memory; None is
+                zeros.
+            statics: What each sequence has once, [batch, ...].
+            lengths: How many steps each sequence has, whole numbers [batch], where they differ. Outputs
+                behind the last step are zeros.
+
+        Raises:
+            InputError: For tensors that do not fit the recurrence or one another, that are not on the CPU,
+                or are of other dtypes than float32, float64, int32, int64 and bool.
+        """
+        return untraced(Scan.answer)(self, x, initial, statics, lengths)
+
+    def answer(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
+        """What a call gives."""
+        tensors = self.tensors
+        x, initial, statics = checked(x, "x"), checked(initial, "initial"), checked(statics, "statics")
+        checked(self.params_in_structure(tensors), "params")
+        kept = self.kept(tensors)
+        blank_x, blank_initial, blank_statics = (
+            transform(blank_of, value) for value in (x, initial, statics)
+        )
+        counts = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
+        reading = kept.programs.read(blank_x, blank_initial, blank_statics, counts, False)
+        batch, program = reading.batch, reading.program
+        memories: list[Any] = [None] * program.memories
+        if initial is not None:
+            pairs = zip(leaves(arranged(initial, program.memory)), leaves(program.memory), strict=True)
+            memories = [tensor.to(getattr(torch, str(spec.dtype))) for tensor, spec in pairs]
+        inputs = [tensor.flatten(0, 1) for tensor in leaves(x)] + memories + leaves(statics) + tensors
+        where = replace(batch, structure=None, arrays=[])
+        results = kept.run_of(program)(where, inputs, checkpoint=checked_checkpoint(self.checkpoint))
+        count = len(program.levels)
+        outputs = [
+            tensor.reshape(*batch.like, *tensor.shape[1:]) if levels else tensor
+            for tensor, levels in zip(results[:count], program.levels, strict=True)
+        ]
+        last = list(results[count:])
+        if program.rounded is not None:
+            pairs = zip(last, program.rounded, strict=True)
+            last = [tensor.to(getattr(torch, str(dtype))) for tensor, dtype in pairs]
+        return rebuild(program.output, outputs), rebuild(program.memory, last)
+
+    @property
+    def rnn(self) -> RNN:
+        """The recurrence with copies of the parameters as they now are: for streams and files."""
+        tensors = self.tensors
+        params = self.params_in_structure([array_of(tensor) for tensor in tensors])
+        return self.kept(tensors).programs.layer.with_params(params)
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The parameters in the order of those of the recurrence."""
+        paths = (name.split(".") if name else [] for name, _ in named_leaves(self._rnn.params))
+        return [reduce(lambda part, key: part[key], path, self.params) for path in paths]
+
+    def params_in_structure(self, values: Sequence[Any]) -> Any:
+        """One value for each parameter, in the structure of those of the recurrence."""
+        return rebuild(self._rnn.params, values)
+
+    def kept(self, tensors: list[Any]) -> Kept:
+        """What runs the recurrence with parameters of these shapes and dtypes."""
+        key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+        kept = self.__dict__.setdefault(KEPT, OrderedDict[Any, Kept]())
+        if key not in kept:
+            like = self.params_in_structure([blank_of(tensor) for tensor in tensors])
+            keep(kept, key, Kept(LayerPrograms(self._rnn.with_kinds_of(like))))
+        return kept[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what runs it, which a copy makes anew."""
+        return {name: value for name, value in self.__dict__.items() if name != KEPT}
+
+    def extra_repr(self) -> str:
+        """The recurrence, as of every module."""
+        return repr(self._rnn)
+
+
+def parameters_of(params: Any) -> Any:
+    """Arrays as parameters: a single one, or nested `ParameterDict`s; raises `InputError` for their names."""
+    if params is None:
+        return None
+    if isinstance(params, np.ndarray):
+        tensor = torch.from_numpy(np.array(cast("Any", params)))
+        return torch.nn.Parameter(tensor, requires_grad=tensor.is_floating_point())
+    parts = cast("dict[Any, Any]", params)
+    if not isinstance(params, dict):
+        parts = dict(enumerate(cast("tuple[Any, ...]", params)))
+    held: Any = torch.nn.ParameterDict()
+    for key, part in parts.items():
+        try:
+            held[str(key)] = parameters_of(part)
+        except KeyError as error:
+            raise InputError(f"a parameter is called {key!r}, and in PyTorch: {error.args[0]}") from error
+    return held
+
+
+def checked(value: Any, what: str) -> Any:
+    """Tensors as they are computed with; raises `InputError` for those that are not."""
+    names = iter([f"{what} {name}".strip() for name, _ in named_leaves(value)])
+
+    def tensor_of(tensor: Any) -> Any:
+        name = next(names)
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(f"{name} of a Scan is a {type(tensor).__name__}; it should be a tensor")
+        if tensor.dtype in HALVES and torch.is_autocast_enabled("cpu"):
+            tensor = tensor.float()
+        if tensor.dtype not in DTYPES or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            raise InputError(
+                f"{name} of a Scan is {tensor.dtype} on {tensor.device}, {tensor.layout}; it should be "
+                f"{', '.join(DTYPES.values())}, on cpu, torch.strided"
+            )
+        return tensor
+
+    return transform(tensor_of, value)
+
+
+def blank_of(tensor: Any) -> Any:
+    """An array of a tensor's shape and dtype, which nothing reads: under torch.func no tensor is an array."""
+    return np.empty(tensor.shape, DTYPES[tensor.dtype])
