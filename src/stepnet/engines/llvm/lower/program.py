@@ -340,8 +340,10 @@ class Lowering:
             self.relaid.append(None)
             return self.records.field("now", type_)
         storage = Storage(places, group_width(places.shape[1], self.width))
-        outputs, after = {reshaped(self.body, n) for n in self.recur.outputs}, reshaped(self.body, after)
-        stays = number not in outputs and self.fiber_work[after].leaves_in_place(number, after)
+        after = reshaped(self.body, after)
+        # Results that are views of a memory are copied behind all phases.
+        copied = {view_chain(self.body, result)[0] for result in self.body.results}
+        stays = number not in copied and self.fiber_work[after].leaves_in_place(number, after)
         now = self.records.fibered("lane" if stays else "now", type_, storage.order.size)
         given = Field("given", 0, type_.size, type_.dtype)
         begin, end = (
