@@ -75,7 +75,7 @@ class Field:
 
     @property
     def alignment(self) -> int:
-        """The bytes that the first element of a row is aligned to. A part of a field begins anywhere in it."""
+        """The bytes that the first element of a row is aligned to, also of a part of another field."""
         return self.itemsize if self.is_outside else gcd(self.offset, LINE)
 
     def part(self, start: int, size: int) -> "Field":
