@@ -56,16 +56,18 @@ def test_a_result_shows_the_memory_of_before_the_step(case: Case) -> None:
 
 
 def reads(x: Any, memory: Any, params: Any) -> Any:
-    """The next matrix is put in the place of the present one."""
-    S = 0.5 * memory["S"] + x["k"][:, :, None] * x["v"][:, None, :]
-    return np.concatenate([(S * x["q"][:, :, None]).sum(1), x["g"][:, None]], axis=1), {"S": S}
+    """The next matrix is put in the place of the present one: nothing reads that in an earlier phase."""
+    scale = np.tanh(memory["n"].sum(1))[:, None, None]
+    S = 0.5 * memory["S"] + scale * x["k"][:, :, None] * x["v"][:, None, :]
+    y = np.concatenate([(S * x["q"][:, :, None]).sum(1), x["g"][:, None]], axis=1)
+    return y, {"S": S, "n": np.tanh(memory["n"] + x["v"])}
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.usefixtures("same_threads")
 def test_a_lane_that_takes_the_place_of_another_keeps_its_matrix(threads: int) -> None:
     """Sequences of many lengths end early, so that the last lane at work moves again and again."""
-    case = Case(reads, vectors(5, 24, q=(5,), g=()), {"S": (5, 24)})
+    case = Case(reads, vectors(5, 24, q=(5,), g=()), {"S": (5, 24), "n": (24,)})
     inputs = {name: sn.Spec(shape, "float32") for name, shape in case.inputs.items()}
     rnn = sn.RNN(reads, memory=case.memory, inputs=inputs, until=lambda output, memory: output[:, -1] > 0.5)
     values, initial = case.values([40] * 60), case.begin(60)
