@@ -415,3 +415,23 @@ def test_a_projection_ahead_of_a_cell_has_the_same_bits(joined: bool) -> None:
     shapes = {"P": (2, 31), "W": (38 if joined else 31, 7), "R": (7, 7)}
     rnn = sn.RNN(step, {name: random.normal(size=shape) / 4 for name, shape in shapes.items()}, memory=7)
     assert_like_all(rnn, {"sequences": random.normal(size=(3, 9, 2))}, 2, 9)
+
+
+def test_saved_values_that_need_no_recurrence(engine: str) -> None:
+    """What runs again has no recurrence after the passes, so its memory is none of that net."""
+
+    def step(x: Any, h: Any, params: Any) -> Any:
+        return np.tanh(x @ params["V"]) @ params["W"], 0.5 * h + 1
+
+    rng = np.random.default_rng(0)
+    params = {name: rng.normal(size=(3, 3)) for name in "VW"}
+    run = sn.vjp(sn.RNN(step, params, memory=sn.Spec((3,), "float64")))
+    x = rng.normal(size=(2, 5, 3))
+    gradients = list[Any]()
+    for checkpoint in (None, 2):
+        (y, final), backward = run(x, engine=engine, checkpoint=checkpoint)
+        gradients.append(backward(y, final))
+    assert_same_bits(gradients[1].inputs, gradients[0].inputs)
+    assert_same_bits(gradients[1].initial, gradients[0].initial)
+    for name, right in gradients[0].params.items():
+        assert_close(gradients[1].params[name], right, 10)

@@ -153,11 +153,6 @@ class BoundParts:
         return self.schedule.net
 
     @computed_once
-    def form(self) -> Form:
-        """What calls of the net have in common."""
-        return Form(self.net)
-
-    @computed_once
     def traced_form(self) -> Form:
         """What calls of the net as traced have in common."""
         return Form(self.schedule.traced)
@@ -181,7 +176,8 @@ class BoundParts:
     def __call__(self, call: Call) -> Results:
         """The results of a call, in new arrays."""
         packed = Packed.of(call, pack=not self.takes_gaps)
-        values = dict(zip(self.varying, packed.arrays(self.form), strict=True))
+        # A memory of the net as traced is no memory of this one where its recurrence was dropped.
+        values = dict(zip(self.varying, packed.arrays(self.traced_form), strict=True))
         values = self.values(values, Frame.of(packed))
         made = own_results(self.net, values, self.lent)
         return packed.results(self.traced_form, made, self.clean)

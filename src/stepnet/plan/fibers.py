@@ -106,7 +106,11 @@ def places_read(net: Net, operand: int, node: Node) -> Array:
 
 def is_permutation(places: Array, size: int) -> bool:
     """Whether places are all those of a value of some size, each once."""
-    return places.size == size and len(np.unique(places)) == size
+    if places.size != size:
+        return False
+    is_there = np.zeros(size, bool)
+    is_there[places] = True
+    return bool(is_there.all())
 
 
 def fibers(net: Net, following: Mapping[int, int]) -> Fibers:

@@ -13,6 +13,7 @@ from stepnet.engines.llvm.lower.loops import CopyLoop
 from stepnet.engines.llvm.lower.stage import field_operand
 from stepnet.engines.llvm.machine.records import Field, Records
 from stepnet.engines.llvm.products.constants import Constants
+from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.plan import Plan
 from stepnet.plan.views import reshaped
 
@@ -35,9 +36,9 @@ class MemoryPlaces:
 def place_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryPlaces:
     """The places of all memories, put into records; tables of places are put among the constants."""
     body, recur = plan.body, plan.recurrence.recur
-    outputs = {reshaped(body, number) for number in recur.outputs}
-    following = {reshaped(body, number) for number in recur.following}
-    work = work_on_fibers(plan.fibers, plan.loop, outputs | following)
+    work = work_on_fibers(plan.fibers, plan.loop, {reshaped(body, number) for number in body.results})
+    # Results that are views of a memory are copied behind all phases.
+    copied = {view_chain(body, number)[0] for number in body.results}
     fields, relaid = dict[int, Field](), list[Relaid | None]()
     for number, after in zip(recur.memories, recur.following, strict=True):
         type_, places = body.type_of(number), plan.fibers.places.get(number)
@@ -47,7 +48,7 @@ def place_memories(plan: Plan, records: Records, constants: Constants, width: in
             continue
         storage = Storage(places, group_width(plan.fibers, places.shape[1], width))
         last = reshaped(body, after)
-        stays = number not in outputs and work[last].leaves_in_place(number, last)
+        stays = number not in copied and work[last].leaves_in_place(number, last)
         now = records.fibered("lane" if stays else "now", type_, storage.order.size)
         given = Field("given", 0, type_.size, type_.dtype)
         begin = field_operand(constants, given, storage.order, type_.dtype, width)

@@ -30,6 +30,7 @@ An inner recurrence has records of its own, a row for each lane, those with the 
 """
 
 from dataclasses import dataclass, field, replace
+from math import gcd
 
 import numpy as np
 
@@ -74,8 +75,8 @@ class Field:
 
     @property
     def alignment(self) -> int:
-        """The bytes that the first element of a row is aligned to."""
-        return self.itemsize if self.is_outside else LINE
+        """The bytes that the first element of a row is aligned to, also of a part of another field."""
+        return self.itemsize if self.is_outside else gcd(self.offset, LINE)
 
     def part(self, start: int, size: int) -> "Field":
         """Some of the elements, as a field."""
