@@ -4,9 +4,9 @@
     PYTHONPATH=src:. .peers/transformers/bin/python bench/modern.py kda mamba   rows whose names begin so
     PYTHONPATH=src:. .peers/transformers/bin/python bench/modern.py --json
 
-One sequence, from a memory that is not zero where the peer takes one. A peer's outputs are compared with ours
-first. All take turns in one process, with the same number of threads; times are medians, a ratio is the median
-of each round's, and the last column is the ratio to the fastest peer.
+One sequence unless a row says more, from a memory that is not zero where the peer takes one. A peer's outputs
+are compared with ours first. All take turns in one process, with the same number of threads; times are
+medians, a ratio is the median of each round's, and the last column is the ratio to the fastest peer.
 
 share   of the multiply-adds that the processor does at most (bench/runtimes/machine.py): what a cell does at
         least for each number of its matrix, where an exp counts as EXP multiply-adds

@@ -34,9 +34,7 @@ def is_for(*tensors: Any) -> bool:
     return bool(wanted_of(tensors))
 
 
-def in_one_dtype(
-    x: dict[str, Any], memory: Any, shape: tuple[int, ...]
-) -> tuple[dict[str, Any], Any]:
+def in_one_dtype(x: dict[str, Any], memory: Any, shape: tuple[int, ...]) -> tuple[dict[str, Any], Any]:
     """Inputs and a memory [rows, *shape], zeros for None, in the dtype of a scan."""
     first = next(iter(x.values()))
     dtype = torch.float64 if first.dtype == torch.float64 else torch.float32

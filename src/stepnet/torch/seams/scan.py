@@ -120,7 +120,7 @@ def scans(
     shapes: Sequence[Shape],
     params: Mapping[str, Any],
 ) -> list[Any]:
-    """The outputs [batch, time, ...] of a step over tensors [batch, time, ...], and behind them its last memories.
+    """The outputs [batch, time, ...] of a step over tensors [batch, time, ...], then its last memories.
 
     All is computed in float64 if the first input is that, else in float32. Steps behind the lengths of
     `LENGTHS` are not run: outputs there are zero.
@@ -146,7 +146,9 @@ def scans(
     inputs += [None if tensor is None else tensor.to(dtype) for tensor in (*memories, *params.values())]
     results = scan_of(kind)(batch_of(rows, time), inputs)
     count = len(results) - len(shapes)
-    return [tensor.reshape(rows, time, *tensor.shape[1:]) for tensor in results[:count]] + list(results[count:])
+    return [tensor.reshape(rows, time, *tensor.shape[1:]) for tensor in results[:count]] + list(
+        results[count:]
+    )
 
 
 def batch_of(rows: int, time: int) -> Batch:
