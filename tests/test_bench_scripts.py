@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import typer
 from installed_onednn import missing_onednn
 from tolerance import assert_close
@@ -38,6 +39,7 @@ from bench import (
     keras_layers,
     kernel,
     length,
+    modern,
     nested,
     onednn_calls,
     start,
@@ -72,7 +74,7 @@ def refused(module: ModuleType, *arguments: str) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("module", [nested, stream, stream_rows, convert, beams, elementary])
+@pytest.mark.parametrize("module", [modern, nested, stream, stream_rows, convert, beams, elementary])
 def test_no_rounds_are_refused(module: ModuleType):
     assert "--rounds" in refused(module, "--rounds", "0")
 
@@ -782,3 +784,67 @@ def test_products_are_timed_for_the_target_asked_for(monkeypatch: pytest.MonkeyP
     assert set(asked) == {"generic"}
     assert engines.engine("llvm") == LlvmEngine()
     assert "runs" in refused(kernel, "--target", "abacus", *SMALL_KERNEL)
+
+
+# ---- cells beside other libraries
+
+
+def delta_loop(x: Any, memory: Any, params: Any) -> Any:
+    """The gated delta rule as a loop in PyTorch."""
+
+    def run() -> Any:
+        state, outputs = memory, list[Any]()
+        for now in range(x["q"].shape[1]):
+            q, k, v, g, beta = (x[name][:, now] for name in ("q", "k", "v", "g", "beta"))
+            state = state * g.exp()[..., None, None]
+            new = beta[..., None] * (v - torch.einsum("rhk,rhkv->rhv", k, state))
+            state = state + k[..., None] * new[..., None, :]
+            outputs.append(torch.einsum("rhk,rhkv->rhv", q, state))
+        return torch.stack(outputs, 1)
+
+    return run
+
+
+def missing_library(x: Any, memory: Any, params: Any) -> Any:
+    raise ImportError("no such library")
+
+
+@pytest.fixture
+def small_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small case with a peer that is there and one that is not, and no time between turns."""
+    case = modern.Case("gated_delta_rule", 3, {"heads": 2, "key": 4, "value": 8}, ("loop", "none"), 4)
+    monkeypatch.setattr(modern, "CASES", (case,))
+    monkeypatch.setitem(modern.PEERS, ("gated_delta_rule", "loop"), delta_loop)
+    monkeypatch.setitem(modern.PEERS, ("gated_delta_rule", "none"), missing_library)
+    monkeypatch.setattr(modern, "multiply_adds", lambda dtype, threads: (1e9, 1.0))
+    monkeypatch.setattr(modern.measured, "__defaults__", (0.0,))
+
+
+@pytest.mark.usefixtures("small_delta")
+def test_cells_are_timed_beside_the_peers_that_are_there():
+    (row,) = json.loads(ran(modern, "--rounds", "2", "--counted", "1", "--json"))
+    assert row["missing"] == {"none": "no such library"}
+    own, theirs = row["seconds"]["stepnet"], row["seconds"]["loop"]
+    assert row["best"] == pytest.approx(median(b / a for a, b in zip(own, theirs, strict=True)))
+    assert row["share"] == pytest.approx(2 * 4 * 3 * 2 * 4 * 8 / 1e9 / median(own))
+    assert "no such library" in ran(modern, "gated", "--rounds", "1", "--counted", "1")
+    assert "begins with" in refused(modern, "gru")
+
+
+@pytest.mark.usefixtures("small_delta")
+def test_a_peer_of_a_cell_that_differs_is_not_timed(monkeypatch: pytest.MonkeyPatch):
+    def other(x: Any, memory: Any, params: Any) -> Any:
+        return delta_loop(x | {"beta": x["beta"] * 0.99}, memory, params)
+
+    monkeypatch.setitem(modern.PEERS, ("gated_delta_rule", "loop"), other)
+    with pytest.raises(AssertionError, match="loop is"):
+        ran(modern, "--rounds", "1", "--counted", "1")
+
+
+@pytest.mark.parametrize("case", modern.CASES, ids=lambda case: case.name)
+def test_every_case_has_inputs_that_its_cell_takes(case: Any):
+    small = replace(case, steps=2, sizes={name: min(size, 2) for name, size in case.sizes.items()})
+    if case.cell == "mamba2":
+        small = replace(small, sizes={**small.sizes, "groups": 1})
+    assert np.isfinite(modern.ours(small, *modern.arrays_of(small))()).all()
+    assert all((case.cell, name) in modern.PEERS for name in case.peers)

@@ -18,6 +18,7 @@ from stepnet.net.ir import Builder, Net
 from stepnet.net.types import CONST, STEPS, Type
 from stepnet.plan.passes import PIPELINE, optimised
 from stepnet.plan.passes.fold import fold
+from stepnet.trace.step import Spec
 from stepnet.values.structure import leaves
 
 Array = np.ndarray
@@ -285,3 +286,19 @@ def test_only_products_known_at_one_time_are_added_up_in_one() -> None:
     plan = sn.RNN(step, params, memory={"a": 4, "b": 4}, inputs=4).plan
     sides = [len(node.sides[0]) for node in plan.body.nodes if node.kind == "matmul"]
     assert sorted(sides) == [1, 1, 2]
+
+
+def test_a_read_out_of_a_matrix_stays_where_a_product_follows():
+    def step(x: Any, memory: Any, params: Any) -> Any:
+        state = 0.5 * memory + x["k"][..., None] * x["v"][:, None]
+        return (state * x["k"][..., None]).sum(-2) @ params["V"], state
+
+    rnn = sn.RNN(
+        step,
+        {"V": np.ones((64, 8), "f4")},
+        memory=(64, 64),
+        inputs={name: Spec((64,), "float32") for name in "kv"},
+    )
+    (plan,) = rnn.schedule.plans
+    outputs = [plan.body.type_of(number).size for number in plan.recurrence.recur.outputs]
+    assert outputs == [64]

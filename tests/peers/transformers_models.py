@@ -590,7 +590,9 @@ def padding_is_not_run() -> None:
         for mask, expected in (("right", [7, 4, 1]), ("left", [7] * 3), ("gaps", [7] * 3), ("none", [7] * 3)):
             lengths.clear()
             run(ours, mask)
-            assert lengths == [expected], f"{mask}: {lengths}"
+            # Gradients without padding are recurrences of their own.
+            assert lengths, mask
+            assert all(each == expected for each in lengths), f"{mask}: {lengths}"
     finally:
         scans.batch_of = own
 

@@ -80,10 +80,30 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
         if any(body.nodes[number].kind in ("matmul", "reduce", "scan") for number in only) and not any(
             body.nodes[number].operation == "index" for number in only
         ):
-            late |= set() if is_read_out(body, only, output) else only
+            late |= set() if is_read_out(body, only, output) else only - read_outs(body, only)
     # What stays for another output's sake stays whole.
     staying = ancestors(body.nodes, tuple(output for output in outputs if output not in late))
     return late - staying
+
+
+def read_outs(body: Net, numbers: set[int]) -> set[int]:
+    """Of nodes that could leave, the sums over a large memory with what they read: those stay.
+
+    Only what follows such a sum leaves, as in (q @ memory) @ V.
+    """
+    stay = set[int]()
+    for number in sorted(numbers):
+        units = body.type_of(number).size
+        if body.nodes[number].kind != "reduce" or units < UNITS:
+            continue
+        inside = (ancestors(body.nodes, (number,)) & numbers) - stay
+        if any(body.nodes[each].kind == "matmul" for each in inside):
+            continue
+        read = {operand for each in inside for operand in body.nodes[each].inputs} - inside
+        sizes = [body.type_of(operand).size for operand in read if body.type_of(operand).extent != CONST]
+        if max(sizes, default=0) > max(LARGER * units, LARGE):
+            stay |= inside
+    return stay
 
 
 def is_read_out(body: Net, numbers: set[int], output: int) -> bool:

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams.adjoints import Corrected, in_one_dtype, is_for
 from stepnet.torch.seams.scan import scan
 from stepnet.torch.seams.steps import Delta
+
+torch: Any = pytorch("torch")
 
 
 def torch_chunk_gated_delta_rule(
@@ -103,5 +107,23 @@ def delta(step: Delta, inputs: tuple[Any, ...], state: Any, is_last_wanted: bool
     named: dict[str, Any] = dict(zip(names, inputs, strict=True))
     value = named["v"]
     shape = value.shape[2], named["k"].shape[3], value.shape[3]
+    if is_for(*inputs, state):
+        outputs, last = with_gradients(step, named, state, shape)
+        return outputs.to(named["q"].dtype), last if is_last_wanted else None
     outputs, (last,) = scan(step, named, [state], [shape], {})
     return outputs.to(named["q"].dtype), last if is_last_wanted else None
+
+
+def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """The same with the gradients of `Corrected`: the vectors of the step are made by PyTorch."""
+    x, first = in_one_dtype(x, state, shape)
+    q, k = (normed(x[name]) if step.normed else x[name] for name in ("q", "k"))
+    shared = shape[0] // k.shape[2]
+    q, k = (vector.repeat_interleave(shared, 2) for vector in (q * q.shape[-1] ** -0.5, k))
+    outputs, last, _ = Corrected.apply(q, k, x["v"], x["g"], x["beta"], first)
+    return outputs, last
+
+
+def normed(x: Any) -> Any:
+    """Vectors divided by their norms, as in `steps`."""
+    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)

@@ -81,7 +81,19 @@ def scan(
     shapes: Sequence[Shape],
     params: Mapping[str, Any],
 ) -> tuple[Any, list[Any]]:
-    """The outputs [batch, time, ...] of a step over tensors [batch, time, ...], and its last memories.
+    """As `scans`, for a step with one output: this, and the last memories."""
+    outputs, *last = scans(step, x, memories, shapes, params)
+    return outputs, last
+
+
+def scans(
+    step: Step,
+    x: Mapping[str, Any],
+    memories: Sequence[Any],
+    shapes: Sequence[Shape],
+    params: Mapping[str, Any],
+) -> list[Any]:
+    """The outputs [batch, time, ...] of a step over tensors [batch, time, ...], then its last memories.
 
     All is computed in float64 if the first input is that, else in float32. Steps behind the lengths of
     `LENGTHS` are not run: outputs there are zero.
@@ -105,8 +117,10 @@ def scan(
     )
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]).to(dtype) for tensor in x.values()]
     inputs += [None if tensor is None else tensor.to(dtype) for tensor in (*memories, *params.values())]
-    outputs, *last = scan_of(kind)(batch_of(rows, time), inputs, ENGINE.get())
-    return outputs.reshape(rows, time, *outputs.shape[1:]), last
+    results = scan_of(kind)(batch_of(rows, time), inputs, ENGINE.get())
+    count = len(results) - len(shapes)
+    outputs = [tensor.reshape(rows, time, *tensor.shape[1:]) for tensor in results[:count]]
+    return [*outputs, *results[count:]]
 
 
 def batch_of(rows: int, time: int) -> Batch:

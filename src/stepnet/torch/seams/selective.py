@@ -6,6 +6,7 @@ The arguments are those of transformers, by name and meaning.
 from typing import Any
 
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams.adjoints import Decayed, in_one_dtype, is_for
 from stepnet.torch.seams.scan import scan
 from stepnet.torch.seams.steps import Rate, StateSpace
 
@@ -123,14 +124,27 @@ def mamba2_chunk_scan(
         return_final_states: Whether the last state is given, too.
     """
     heads, features = hidden_states.shape[2:]
-    outputs, (last,) = scan(
-        StateSpace(Rate(dt_softplus, *map(float, dt_limit)), heads=True),
-        {"x": hidden_states, "dt": dt, "B": B, "C": C},
-        [initial_states],
-        [(heads, features, B.shape[-1])],
-        present(A=A, D=D, dt_bias=dt_bias),
-    )
+    x, params = {"x": hidden_states, "dt": dt, "B": B, "C": C}, present(A=A, D=D, dt_bias=dt_bias)
+    rate, shape = Rate(dt_softplus, *map(float, dt_limit)), (heads, features, B.shape[-1])
+    if is_for(*x.values(), *params.values(), initial_states):
+        outputs, last = with_gradients(rate, x, initial_states, shape, params)
+    else:
+        step = StateSpace(rate, heads=True)
+        outputs, (last,) = scan(step, x, [initial_states], [shape], params)
     return (outputs, last) if return_final_states else outputs
+
+
+def with_gradients(
+    rate: Rate, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Outputs and the last state with the gradients of `Decayed`: the step sizes are made by PyTorch."""
+    x, first = in_one_dtype(x, state, shape)
+    dt = x["dt"] + params["dt_bias"] if "dt_bias" in params else x["dt"]
+    dt = torch.nn.functional.softplus(dt) if rate.positive else dt
+    dt = torch.clamp(dt, rate.low, rate.high)
+    B, C = (x[name].repeat_interleave(shape[0] // x[name].shape[2], 2) for name in ("B", "C"))
+    y, last = Decayed.apply(dt * params["A"], dt[..., None] * x["x"], B, C, first)
+    return y + params["D"][:, None] * x["x"] if "D" in params else y, last
 
 
 def mamba2_selective_state_update(

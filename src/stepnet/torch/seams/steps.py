@@ -39,7 +39,9 @@ class StateSpace:
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
         """The output and the next memory."""
         cell = mamba2 if self.heads else mamba
-        y, memory = cell({**x, "dt": self.rate(x["dt"], params)}, memory, params)
+        inputs = {"x": x["x"], "dt": self.rate(x["dt"], params), "B": x["B"], "C": x["C"]}
+        own = {name: value for name, value in params.items() if name != "dt_bias"}
+        y, memory = cell(inputs, memory, own)
         return (y * silu(x["z"]) if "z" in x else y), memory
 
 

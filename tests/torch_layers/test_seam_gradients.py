@@ -1,0 +1,101 @@
+"""Gradients of the functions that stand in for transformers': against finite differences, and values with
+gradients beside those without.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tolerance import assert_close
+
+from stepnet.torch.seams.delta import chunk_kimi_delta_attention, torch_chunk_gated_delta_rule
+from stepnet.torch.seams.scan import LENGTHS
+from stepnet.torch.seams.selective import mamba2_chunk_scan
+
+ROWS, STEPS = 2, 3
+
+
+def normal(*shape: int, seed: int) -> torch.Tensor:
+    values = np.random.default_rng(seed).standard_normal(shape)
+    return torch.from_numpy(values).requires_grad_()
+
+
+def mamba2() -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """Two heads that share B and C; some step sizes are at their limit."""
+    shapes = ((ROWS, STEPS, 2, 3), (ROWS, STEPS, 2), (2,), (ROWS, STEPS, 1, 2), (ROWS, STEPS, 1, 2))
+    shapes += ((2,), (2,), (ROWS, 2, 3, 2))
+
+    def run(x: Any, dt: Any, A: Any, B: Any, C: Any, D: Any, bias: Any, state: Any) -> Any:
+        options = {"dt_softplus": True, "dt_limit": (0.0, 1.2), "return_final_states": True}
+        return mamba2_chunk_scan(x, dt, A, B, C, 64, D, bias, state, **options)
+
+    return run, [normal(*shape, seed=place) for place, shape in enumerate(shapes)]
+
+
+def delta(by_key: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """Two heads of values that share queries and keys, which are normed; Kimi's share none."""
+    shared = 2 if by_key else 1
+    decay = (ROWS, STEPS, 2, 2) if by_key else (ROWS, STEPS, 2)
+    shapes = ((ROWS, STEPS, shared, 2),) * 2 + ((ROWS, STEPS, 2, 3), decay, (ROWS, STEPS, 2), (ROWS, 2, 2, 3))
+    function = chunk_kimi_delta_attention if by_key else torch_chunk_gated_delta_rule
+
+    def run(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> Any:
+        return function(q, k, v, g, beta, 64, state, True, not by_key)
+
+    return run, [normal(*shape, seed=place) for place, shape in enumerate(shapes)]
+
+
+CASES = {"mamba2": mamba2, "gated delta rule": lambda: delta(False), "kimi": lambda: delta(True)}
+each = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+@each
+def test_gradients_are_those_of_finite_differences(case: Any):
+    assert torch.autograd.gradcheck(*case())
+
+
+@pytest.mark.long(every=3)
+@each
+def test_gradients_of_gradients_are_those_of_finite_differences(case: Any):
+    assert torch.autograd.gradgradcheck(*case())
+
+
+@each
+def test_values_are_the_same_with_gradients_and_without(case: Any):
+    run, tensors = case()
+    with torch.no_grad():
+        expected = run(*tensors)
+    for own, other in zip(run(*tensors), expected, strict=True):
+        assert own.requires_grad
+        assert_close(own.detach().numpy(), other.numpy(), length=STEPS, width=4)
+
+
+@each
+def test_steps_behind_the_lengths_give_no_gradients(case: Any):
+    run, tensors = case()
+    token = LENGTHS.set(np.array([STEPS, 1]))
+    try:
+        output, _ = run(*tensors)
+    finally:
+        LENGTHS.reset(token)
+    gradient, *_ = torch.autograd.grad(output.sum(), tensors[0])
+    assert not output[1, 1:].any()
+    assert not gradient[1, 1:].any()
+    assert gradient[0].any()
+
+
+def test_nothing_of_the_size_of_the_matrices_of_all_steps_is_saved():
+    run, tensors = mamba2()
+    saved = list[int]()
+
+    def packed(tensor: Any) -> Any:
+        saved.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(packed, lambda tensor: tensor):
+        run(*tensors)
+    matrices = STEPS * tensors[-1].numel()
+    assert saved
+    assert max(saved) < matrices
