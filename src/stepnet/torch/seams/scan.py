@@ -131,9 +131,17 @@ def scan(
         str(dtype).removeprefix("torch."),
     )
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]).to(dtype) for tensor in x.values()]
-    inputs += [None if tensor is None else tensor.to(dtype) for tensor in (*memories, *params.values())]
+    own = memories_of(memories) if torch.is_grad_enabled() else memories
+    inputs += [None if tensor is None else tensor.to(dtype) for tensor in (*own, *params.values())]
     outputs, *last = scan_of(kind)(batch_of(rows, time), inputs)
     return outputs.reshape(rows, time, *outputs.shape[1:]), last
+
+
+def memories_of(memories: Sequence[Any]) -> list[Any]:
+    """Copies of memories. They are those of a cache, which writes the next ones over them, and backward needs
+    them as they were.
+    """
+    return [None if tensor is None else tensor.clone() for tensor in memories]
 
 
 def batch_of(rows: int, time: int) -> Batch:
