@@ -183,7 +183,7 @@ class Token:
         return parameters(self.program, self.all_arrays(), self.call)
 
     def fits(self, module: Any, layer: str, states: Sequence[Any]) -> bool:
-        """Whether it is prepared for states of these shapes, and for the step and the tensors of the layer."""
+        """Whether it is prepared for states of these shapes, the step and the tensors of the layer."""
         named = LAYERS[layer].parameters(module).values()
         return (
             len(named) == len(self.tensors)
