@@ -131,8 +131,8 @@ def test_what_the_format_lacks_is_not_written(tmp_path: Path, name: str):
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def full(*_: object) -> None:
-        (tmp_path / f".model.safetensors.{os.getpid()}.partial").write_text("half of it")
+    def full(_: object, partial: Path, *__: object) -> None:
+        partial.write_text("half of it")
         raise SafetensorError("Error while serializing: I/O error: No space left on device")
 
     monkeypatch.setattr("safetensors.numpy.save_file", full)

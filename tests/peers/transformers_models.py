@@ -551,12 +551,144 @@ def parts_with_hooks_run_part_by_part() -> None:
     for model in (ours, theirs):
         model.backbone.layers[0].mixer.in_proj.register_forward_hook(lambda module, x, y: y * 2)
     done = stepnet.torch.accelerate(ours)
-    why = "single tokens run part by part, in_proj is Linear with hooks or changes of its own"
+    why = "single tokens run part by part, in_proj has hooks or a forward of its own"
     assert done.left["backbone.layers.0.mixer.forward"] == why, str(done)
     assert "backbone.layers.1.mixer.forward" not in done.left
     with counted() as seen:
         assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
     assert len(seen) == 4, seen
+
+
+def new_weight(mixer: Any) -> None:
+    mixer.in_proj.weight = torch.nn.Parameter(mixer.in_proj.weight.detach() * 1.5)
+
+
+def new_part(mixer: Any) -> None:
+    mixer.out_proj = torch.nn.Linear(mixer.out_proj.in_features, mixer.out_proj.out_features)
+
+
+def new_bias(mixer: Any) -> None:
+    mixer.in_proj.bias = torch.nn.Parameter(torch.ones(mixer.in_proj.out_features))
+
+
+def a_hook(mixer: Any) -> None:
+    mixer.out_proj.register_forward_hook(lambda module, x, y: y * 2)
+
+
+def own_forward(mixer: Any) -> None:
+    theirs = mixer.in_proj.forward
+    mixer.in_proj.forward = lambda x: theirs(x) * 2
+
+
+def other_activation(mixer: Any) -> None:
+    mixer.activation = "gelu"
+
+
+def other_norm(mixer: Any) -> None:
+    mixer.norm.variance_epsilon = 0.5
+
+
+def parametrized(mixer: Any) -> None:
+    torch.nn.utils.parametrize.register_parametrization(mixer, "A_log", Shifted())
+
+
+class Shifted(torch.nn.Module):
+    """A parameter and one."""
+
+    def forward(self, weight: Any) -> Any:
+        return weight + 1
+
+
+CHANGES = new_weight, new_part, new_bias, a_hook, own_forward, other_activation, parametrized
+
+
+@torch.no_grad()
+def after_a_change(model: Any, change: Callable[[Any], None]) -> Any:
+    """Logits of a token ahead of a change of each layer, and of one after it, with one cache."""
+    torch.manual_seed(0)
+    cache = model(words(), use_cache=True).cache_params
+    before = model(words(steps=1), cache_params=cache, use_cache=True).logits
+    for block in model.backbone.layers:
+        change(block.mixer)
+    return torch.cat([before, model(words(steps=1), cache_params=cache, use_cache=True).logits])
+
+
+@alone
+def layers_that_change_while_a_cache_goes_on() -> None:
+    for family, changes in ((MAMBA, CHANGES), (FAMILIES["mamba2"], [new_weight, other_norm])):
+        for change in changes:
+            theirs, ours, _ = both(family, torch.float32)
+            right = after_a_change(theirs, change)
+            compare(after_a_change(ours, change), right, "float32", f"logits after {change.__name__}")
+
+
+@alone
+def hooks_of_all_modules_are_called() -> None:
+    theirs, ours, _ = both(MAMBA, torch.float32)
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, x, y: y * 2 if type(module) is torch.nn.Linear else None
+    )
+    try:
+        assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
+    finally:
+        hook.remove()
+
+
+class Adapted(torch.nn.Module):
+    """A layer beside an adapter, which has the weights of the layer, as those of PEFT do."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner, self.adapter = inner, torch.nn.Linear(inner.in_features, inner.out_features)
+
+    weight = property(lambda self: self.inner.weight)
+    bias = property(lambda self: self.inner.bias)
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x) + self.adapter(x)
+
+
+Linear = type("Linear", (Adapted,), {})
+
+
+@alone
+def layers_of_other_libraries_run_part_by_part() -> None:
+    for name in ("mamba", "mamba2"):
+        for first in (True, False):
+            theirs = FAMILIES[name].made(torch.float32)
+            ours = copy.deepcopy(theirs)
+            if not first:
+                stepnet.torch.accelerate(ours)
+            for model in (theirs, ours):
+                torch.manual_seed(0)
+                for block in model.backbone.layers:
+                    block.mixer.in_proj = Linear(block.mixer.in_proj)
+            if first:
+                done = stepnet.torch.accelerate(ours)
+                why = f"in_proj is a {__name__}.Linear and no torch.nn.modules.linear.Linear"
+                assert why in done.left["backbone.layers.0.mixer.forward"], str(done)
+            assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
+
+
+@alone
+def models_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        theirs, ours, done = both(MAMBA, torch.float32)
+        assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
+    assert "made in inference mode" in done.left["backbone.layers.0.mixer.forward"], str(done)
+
+
+@alone
+def gradients_through_a_cache() -> None:
+    theirs, ours, _ = both(FAMILIES["mamba2"], torch.float32)
+    grads = list[dict[str, Any]]()
+    for model in (ours, theirs):
+        cache = model(words(), use_cache=True).cache_params
+        total(model(words(steps=3), cache_params=cache, use_cache=True).logits).backward()
+        grads.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    assert grads[0].keys() == grads[1].keys()
+    for name in grads[0]:
+        compare(grads[0][name], grads[1][name], "float32", f"the gradient of {name}")
 
 
 @alone

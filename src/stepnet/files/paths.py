@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
+from threading import get_native_id
 from typing import Any
 
 from stepnet.errors import FileError
@@ -38,7 +39,7 @@ def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
     Raises `FileError` if `path` exists, unless `force`, and if it cannot be written.
     """
     path = free(path, force)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{get_native_id()}.partial")
     try:
         yield partial
         os.replace(partial, path)
@@ -52,7 +53,8 @@ def new_file(path: str | Path, force: bool = False) -> Generator[Path]:
 def free(path: str | Path, force: bool = False) -> Path:
     """The path of a file that may be written.
 
-    Raises `FileError` for a path in a missing folder, for a folder, and for an existing file, unless `force`.
+    Raises `FileError` for a path in a missing folder, for a folder or a device, and for an existing file,
+    unless `force`.
 
     >>> free("nowhere/model.bin")
     Traceback (most recent call last):
@@ -61,8 +63,8 @@ def free(path: str | Path, force: bool = False) -> Path:
     path = file_path(path)
     if len(os.fsencode(path.name)) > NAME:
         raise FileError(f"{path}: the name is longer than {NAME} bytes")
-    if os.path.isdir(path) and not os.path.islink(path):
-        raise FileError(f"{path}: this is no file but a folder")
+    if os.path.lexists(path) and not os.path.islink(path) and not os.path.isfile(path):
+        raise FileError(f"{path}: this is no file but a {'folder' if os.path.isdir(path) else 'device'}")
     if os.path.lexists(path) and not force:
         raise FileError(f"{path}: the file is there already; {option('force')} replaces it")
     if not os.path.isdir(path.parent):

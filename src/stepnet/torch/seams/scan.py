@@ -116,11 +116,19 @@ def scans(
         str(dtype).removeprefix("torch."),
     )
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]).to(dtype) for tensor in x.values()]
-    inputs += [None if tensor is None else tensor.to(dtype) for tensor in (*memories, *params.values())]
+    own = memories_of(memories) if torch.is_grad_enabled() else memories
+    inputs += [None if tensor is None else tensor.to(dtype) for tensor in (*own, *params.values())]
     results = scan_of(kind)(batch_of(rows, time), inputs, ENGINE.get())
     count = len(results) - len(shapes)
     outputs = [tensor.reshape(rows, time, *tensor.shape[1:]) for tensor in results[:count]]
     return [*outputs, *results[count:]]
+
+
+def memories_of(memories: Sequence[Any]) -> list[Any]:
+    """Copies of memories. They are those of a cache, which writes the next ones over them, and backward needs
+    them as they were.
+    """
+    return [None if tensor is None else tensor.clone() for tensor in memories]
 
 
 def batch_of(rows: int, time: int) -> Batch:

@@ -39,9 +39,8 @@ class StateSpace:
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
         """The output and the next memory."""
         cell = mamba2 if self.heads else mamba
-        inputs = {"x": x["x"], "dt": self.rate(x["dt"], params), "B": x["B"], "C": x["C"]}
-        own = {name: value for name, value in params.items() if name != "dt_bias"}
-        y, memory = cell(inputs, memory, own)
+        inputs = {name: x[name] for name in ("x", "B", "C")} | {"dt": self.rate(x["dt"], params)}
+        y, memory = cell(inputs, memory, {name: params[name] for name in ("A", "D") if name in params})
         return (y * silu(x["z"]) if "z" in x else y), memory
 
 

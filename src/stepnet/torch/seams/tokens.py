@@ -3,15 +3,15 @@
     in_proj, conv1d, x_proj, dt_proj, state space, gate, out_proj      some 40 operations of PyTorch
         ->  one call of machine code on arrays that are laid out once for each cache
 
-A layer does so where its parts are plain layers of torch.nn, without hooks. The states are read from the
-cache and written back there. Parameters are taken when a cache is new, and anew when PyTorch counts a change
-of one of them.
+A layer does so where its parts are plain layers of torch.nn with plain parameters, without hooks; that is
+looked at for each token. The states are read from the cache and written back there. Parameters are taken when
+a cache is new, and anew where there is another one or PyTorch counts a change.
 """
 
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from weakref import ref
 
 import numpy as np
@@ -30,6 +30,8 @@ from stepnet.torch.sequences import dense_batch
 from stepnet.trace.step import Spec
 
 torch: Any = pytorch("torch")
+PLAIN = torch.nn.Parameter, torch.Tensor
+MISSING = object()
 KEPT = "_stepnets_token"
 """Where a layer keeps what runs its tokens. It is not copied and not pickled."""
 
@@ -41,13 +43,15 @@ class Layer:
     Attributes:
         step: The step of a layer, by what it is made of: from its input [rows, features], with the
             convolution's last inputs and the state as memory.
-        names: The parameters of the step, each with where the layer has it.
-        parts: The classes of the layers that it is made of, by name.
+        names: The parameters of the step, each with the part of the layer that has it, or "", and its name
+            there.
+        parts: The classes of the layers that it is made of, by name. They are known by their modules, too:
+            layers of other libraries, as those of quantized weights, are called Linear as well.
         config: The sizes of a small one, for `check`.
     """
 
     step: Callable[[Any], Step]
-    names: dict[str, str]
+    names: dict[str, tuple[str, str]]
     parts: dict[str, str]
     config: dict[str, int]
 
@@ -55,36 +59,54 @@ class Layer:
         """Why the tokens of a layer are not one step; None if they are."""
         if module.activation not in ("silu", "swish"):
             return f"its activation is {module.activation}"
-        for name, kind in self.parts.items():
-            part = getattr(module, name)
-            if type(part).__name__ != kind or part._forward_hooks or part._forward_pre_hooks:
-                return f"{name} is {type(part).__name__} with hooks or changes of its own"
+        for name, wanted in self.parts.items():
+            part = module._modules.get(name)
+            kind: Any = cast("Any", type(part))
+            if f"{kind.__module__}.{kind.__qualname__}" != wanted:
+                return f"{name} is a {kind.__module__}.{kind.__qualname__} and no {wanted}"
+            if part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__:
+                return f"{name} has hooks or a forward of its own"
+        for part, name in self.names.values():
+            tensor = owner(module, part)._parameters.get(name, MISSING)
+            if tensor is not None and type(tensor) not in PLAIN:
+                return f"{f'{part}.{name}'.lstrip('.')} is no plain parameter"
+            if tensor is not None and tensor.is_inference():
+                return "its parameters were made in inference mode, where PyTorch counts no changes"
         return None
 
     def parameters(self, module: Any) -> dict[str, Any]:
         """The tensors of the step's parameters, without those that the layer does not have."""
-        named = {
-            name: functools.reduce(getattr, path.split("."), module) for name, path in self.names.items()
-        }
+        named = {key: owner(module, part)._parameters[name] for key, (part, name) in self.names.items()}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
+def owner(module: Any, part: str) -> Any:
+    """A part of a layer, or the layer."""
+    return module._modules[part] if part else module
+
+
 SHARED = {
-    "in_proj": "in_proj.weight",
-    "in_bias": "in_proj.bias",
-    "conv": "conv1d.weight",
-    "conv_bias": "conv1d.bias",
-    "A_log": "A_log",
-    "D": "D",
-    "out_proj": "out_proj.weight",
-    "out_bias": "out_proj.bias",
+    "in_proj": ("in_proj", "weight"),
+    "in_bias": ("in_proj", "bias"),
+    "conv": ("conv1d", "weight"),
+    "conv_bias": ("conv1d", "bias"),
+    "A_log": ("", "A_log"),
+    "D": ("", "D"),
+    "out_proj": ("out_proj", "weight"),
+    "out_bias": ("out_proj", "bias"),
 }
-PARTS = {"in_proj": "Linear", "conv1d": "Conv1d", "out_proj": "Linear"}
+LINEAR, CONVOLUTION = "torch.nn.modules.linear.Linear", "torch.nn.modules.conv.Conv1d"
+PARTS = {"in_proj": LINEAR, "conv1d": CONVOLUTION, "out_proj": LINEAR}
 LAYERS = {
     "MambaMixer": Layer(
         lambda module: mamba_layer,
-        {**SHARED, "x_proj": "x_proj.weight", "dt_proj": "dt_proj.weight", "dt_bias": "dt_proj.bias"},
-        {**PARTS, "x_proj": "Linear", "dt_proj": "Linear"},
+        {
+            **SHARED,
+            "x_proj": ("x_proj", "weight"),
+            "dt_proj": ("dt_proj", "weight"),
+            "dt_bias": ("dt_proj", "bias"),
+        },
+        {**PARTS, "x_proj": LINEAR, "dt_proj": LINEAR},
         {
             "hidden_size": 6,
             "intermediate_size": 8,
@@ -95,8 +117,8 @@ LAYERS = {
     ),
     "Mamba2Mixer": Layer(
         lambda module: Mamba2Layer(module.n_groups, module.norm.group_size, module.norm.variance_epsilon),
-        {**SHARED, "dt_bias": "dt_bias", "norm": "norm.weight"},
-        {**PARTS, "norm": "MambaRMSNormGated"},
+        {**SHARED, "dt_bias": ("", "dt_bias"), "norm": ("norm", "weight")},
+        {**PARTS, "norm": "transformers.models.mamba2.modeling_mamba2.MambaRMSNormGated"},
         {
             "hidden_size": 8,
             "num_heads": 4,
@@ -135,8 +157,9 @@ class Token:
         self.tensors, self.states, self.marks = list(named.values()), list[Any](), list[Any]()
         self.dtype, rows = self.tensors[0].dtype, self.shapes[0][0]
         dtype = DTYPES[self.dtype]
+        self.step = LAYERS[layer].step(module)
         self.program = program_of(
-            LAYERS[layer].step(module),
+            self.step,
             tuple((name, tuple(tensor.shape)) for name, tensor in named.items()),
             tuple(shape[1:] for shape in self.shapes),
             dtype,
@@ -160,17 +183,18 @@ class Token:
         return parameters(self.program, self.all_arrays(), self.call)
 
     def fits(self, module: Any, layer: str, states: Sequence[Any]) -> bool:
-        """Whether it is prepared for states of these shapes, and for the tensors that the layer has."""
+        """Whether it is prepared for states of these shapes, the step and the tensors of the layer."""
         named = LAYERS[layer].parameters(module).values()
         return (
-            all(tuple(state.shape) == shape for state, shape in zip(states, self.shapes, strict=True))
-            and len(named) == len(self.tensors)
+            len(named) == len(self.tensors)
             and all(own is other for own, other in zip(self.tensors, named, strict=True))
+            and all(tuple(state.shape) == shape for state, shape in zip(states, self.shapes, strict=True))
             and self.dtype == self.tensors[0].dtype
+            and self.step == LAYERS[layer].step(module)
         )
 
     def follows(self, states: Sequence[Any]) -> bool:
-        """Whether it follows the cache of these states, and no change of parameters was counted since."""
+        """Whether it follows the cache of these states, and no change of its parameters was counted since."""
         return (
             len(self.states) == len(states)
             and all(own() is other for own, other in zip(self.states, states, strict=True))
@@ -210,18 +234,25 @@ def token_of(layer: str, module: Any, x: Any, cache: Any) -> Any:
     states = cache.get_conv_state(index, state_idx=0), cache.get_recurrent_state(index, state_idx=0)
     if any(state is None for state in states) or cache.is_recording_past(index):
         return None
-    kept: Token | None = module.__dict__.pop(
-        KEPT, None
-    )  # for this call alone, where several threads generate
-    if kept is None or not kept.follows(states) or x.dtype != kept.dtype:
-        if LAYERS[layer].refusal(module) is not None or not fits_step(LAYERS[layer], module, x, states):
+    if LAYERS[layer].refusal(module) is not None or has_global_hooks():
+        return None
+    # It is taken out for this call: several threads may generate.
+    kept: Token | None = module.__dict__.pop(KEPT, None)
+    fits = kept is not None and kept.fits(module, layer, states)
+    if kept is None or not fits or not kept.follows(states) or x.dtype != kept.dtype:
+        if not fits_step(LAYERS[layer], module, x, states):
             return None
-        if kept is None or not kept.fits(module, layer, states):
+        if kept is None or not fits:
             kept = Token(layer, module, states)
         kept.follow(states)
     output = kept(x, states)
     module.__dict__[KEPT] = kept
     return output
+
+
+def has_global_hooks() -> bool:
+    """Whether there are hooks that PyTorch calls for all modules, and so for the parts of a layer."""
+    return bool(torch.nn.modules.module._has_any_global_hook())
 
 
 def fits_step(layer: Layer, module: Any, x: Any, states: Sequence[Any]) -> bool:
