@@ -133,7 +133,9 @@ def test_a_matrix_that_is_a_memory_is_written_and_read_in_the_loop() -> None:
     assert "sum" in found
 
 
-def test_a_small_matrix_is_read_behind_the_loop() -> None:
-    inputs = dict.fromkeys("qkv", sn.Spec((12,), "f4"))
-    plan = sn.RNN(fast_weights, memory=sn.Spec((12, 12), "f4"), inputs=inputs).plan
-    assert plan.after
+@pytest.mark.parametrize(("units", "behind"), [(4, True), (12, False)])
+def test_a_small_matrix_of_few_units_is_read_behind_the_loop(units: int, behind: bool) -> None:
+    """From 8 units on it is read fiber by fiber."""
+    inputs = {"q": sn.Spec((12,), "f4"), "k": sn.Spec((12,), "f4"), "v": sn.Spec((units,), "f4")}
+    plan = sn.RNN(fast_weights, memory=sn.Spec((12, units), "f4"), inputs=inputs).plan
+    assert bool(plan.after) == behind
