@@ -94,7 +94,10 @@ def is_users_file(name: str) -> bool:
     if name.startswith("<frozen") or file.startswith(NUMPY + os.sep):
         return False
     if file.startswith(HERE + os.sep):
-        return os.path.basename(file) == "cells.py"
+        return "cells" in (
+            os.path.basename(os.path.dirname(file)),
+            os.path.basename(file).removesuffix(".py"),
+        )
     return not file.startswith(PYTHON + os.sep) or any(part in file.split(os.sep) for part in INSTALLED)
 
 

@@ -35,11 +35,14 @@ def is_for(*tensors: Any) -> bool:
 
 
 def in_one_dtype(x: dict[str, Any], memory: Any, shape: tuple[int, ...]) -> tuple[dict[str, Any], Any]:
-    """Inputs and a memory [rows, *shape], zeros for None, in the dtype of a scan."""
+    """Inputs and a copy of a memory [rows, *shape], zeros for None, in the dtype of a scan.
+
+    A memory is that of a cache, which writes the next one over it, and backward needs it as it was.
+    """
     first = next(iter(x.values()))
     dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
     memory = torch.zeros(first.shape[0], *shape) if memory is None else memory
-    return {name: tensor.to(dtype) for name, tensor in x.items()}, memory.to(dtype)
+    return {name: tensor.to(dtype) for name, tensor in x.items()}, memory.to(dtype, copy=True)
 
 
 # ---- the steps ---------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
 def runs_in_groups(places: Array, group: int) -> bool:
     """Whether the units of each group read one place, or places side by side.
 
-    >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 0, 1, 1, 1]), 2)
+    >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 1, 1]), 4)
     (True, False)
     """
     steps = np.diff(in_groups(places[None], group)[:, 0], axis=1)
