@@ -213,7 +213,7 @@ class Search:
         """The elementwise nodes that read a value, also through views, with the operand that they read."""
         for user in self.users[number]:
             node = self.net.nodes[user]
-            if node.kind == "view" and len(node.inputs) == 1:
+            if node.is_view:
                 yield from self.readers(user)
             elif node.kind == "pointwise":
                 yield user, number

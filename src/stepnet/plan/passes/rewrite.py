@@ -91,6 +91,14 @@ def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
     return number, chain[::-1]
 
 
+def readers_of(net: Net, users: list[list[int]], number: int) -> set[int]:
+    """The nodes that read a value, through views."""
+    read = set[int]()
+    for user in users[number]:
+        read |= (readers_of(net, users, user) or {user}) if net.nodes[user].is_view else {user}
+    return read
+
+
 def value_read(net: Net, number: int) -> int:
     """The node whose value is read through views, and through repetitions along inner sequences."""
     root, _ = view_chain(net, number)

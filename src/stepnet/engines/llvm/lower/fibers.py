@@ -19,7 +19,7 @@ import numpy as np
 
 from stepnet.net.ir import Node
 from stepnet.plan.fibers import Fibers
-from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.passes.rewrite import readers_of, view_chain
 from stepnet.plan.phases import joins, sharing
 
 ABREAST = (4, 2, 1)
@@ -145,14 +145,7 @@ class FiberWork:
     @cached_property
     def readers(self) -> dict[int, set[int]]:
         """The nodes that read each member, through views."""
-
-        def readers(number: int) -> set[int]:
-            users = set[int]()
-            for user in self.users[number]:
-                users |= (readers(user) or {user}) if self.net.nodes[user].is_view else {user}
-            return users
-
-        return {number: readers(number) for number in self.members}
+        return {number: readers_of(self.net, self.users, number) for number in self.members}
 
     def compute_again(self, number: int, level: int) -> None:
         """Notes that a number of a fiber is computed again on a level, if that is cheap."""

@@ -11,8 +11,7 @@ from collections.abc import Container
 import numpy as np
 
 from stepnet.engines.llvm.lower.segments import Segments
-from stepnet.net.ir import Net
-from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.passes.rewrite import readers_of, view_chain
 from stepnet.plan.views import reads_along, view_places
 
 
@@ -34,14 +33,6 @@ def taken_in(segments: Segments, wanted: Container[int]) -> dict[int, int]:
                 inside.add(number)
         into |= dict.fromkeys(inside - {reduction}, reduction)
     return into
-
-
-def readers_of(net: Net, users: list[list[int]], number: int) -> set[int]:
-    """The nodes that read a value, through views."""
-    read = set[int]()
-    for user in users[number]:
-        read |= (readers_of(net, users, user) or {user}) if net.nodes[user].is_view else {user}
-    return read
 
 
 def reads_whole(segments: Segments, number: int, user: int) -> bool:
