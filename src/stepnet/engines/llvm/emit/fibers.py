@@ -27,7 +27,7 @@ from stepnet.engines.llvm.lower.loops import (
     Turn,
 )
 from stepnet.engines.llvm.machine.records import Field
-from stepnet.engines.llvm.writing.code import I32, load_vector, register_type, store_vector, undefined
+from stepnet.engines.llvm.writing.code import load_vector, register_type, store_vector
 from stepnet.engines.llvm.writing.pointwise import converted, pointwise
 
 Values = dict[int, ir.Value]
@@ -155,7 +155,8 @@ class Stream:
         """The vector of a depth."""
         code, operand = self.code, self.operand
         if operand.how == "element":
-            return self.by_element(code.add(self.first, depth))
+            first = code.mul(code.add(self.first, depth), code.number(self.width))
+            return self.own.stage.by_element(operand.dtype, self.base, self.table, first)
         if operand.stride is None:
             place = code.read_number(self.table, code.add(self.first, depth))
         else:
@@ -168,14 +169,3 @@ class Stream:
         pointer = code.at(self.base, code.mul(place, code.number(self.itemsize)))
         value = load_vector(code, self.operand.dtype, count, pointer, self.itemsize)
         return value if count == self.width else code.spread(value, self.width)
-
-    def by_element(self, place: ir.Value) -> ir.Value:
-        """Numbers from a place each."""
-        code, width = self.code, self.width
-        result: ir.Value = undefined(register_type(self.operand.dtype, width))
-        first = code.mul(place, code.number(width))
-        for index in range(width):
-            number = self.vector(code.read_number(self.table, code.add(first, code.number(index))), 1)
-            number = code.extract_element(number, ir.Constant(I32, 0)) if width > 1 else number
-            result = code.insert_element(result, number, ir.Constant(I32, index)) if width > 1 else number
-        return result

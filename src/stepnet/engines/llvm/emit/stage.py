@@ -185,11 +185,15 @@ class StageCode:
             return load_vector(code, operand.dtype, width, pointer(block), itemsize)
         if operand.per == "spread":
             return code.spread(load_vector(code, operand.dtype, 1, pointer(block), itemsize), width)
-        first = code.mul(block, code.number(width))
-        result: ir.Value = undefined(register_type(operand.dtype, width))
+        return self.by_element(operand.dtype, base, table, code.mul(block, code.number(width)))
+
+    def by_element(self, dtype: str, base: ir.Value, table: ir.Value, first: ir.Value) -> ir.Value:
+        """Numbers of a record from a place each. The places are those of a table from an entry on."""
+        code, width, itemsize = self.code, self.width, np.dtype(dtype).itemsize
+        result: ir.Value = undefined(register_type(dtype, width))
         for index in range(width):
-            element = load_vector(
-                code, operand.dtype, 1, pointer(code.add(first, code.number(index))), itemsize
-            )
-            result = code.insert_element(result, element, ir.Constant(I32, index)) if width > 1 else element
+            place = code.read_number(table, code.add(first, code.number(index)))
+            pointer = code.at(base, code.mul(place, code.number(itemsize)))
+            number = load_vector(code, dtype, 1, pointer, itemsize)
+            result = code.insert_element(result, number, ir.Constant(I32, index)) if width > 1 else number
         return result
