@@ -35,8 +35,18 @@ Values = dict[int, ir.Value]
 
 def emit_fibers(stage: StageCode, loop: FiberLoop) -> None:
     """All groups of units of this thread, of any row."""
-    with stage.own_groups(-(-loop.size // loop.width)) as (row, group):
-        FiberCode(replace(stage, width=loop.width), loop, row, group).write()
+    with stage.own_groups(groups_of(loop)) as (row, group):
+        emit_group(stage, loop, row, group)
+
+
+def groups_of(loop: FiberLoop) -> int:
+    """How many groups of units a row has."""
+    return -(-loop.size // loop.width)
+
+
+def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
+    """A group of units of a row."""
+    FiberCode(replace(stage, width=loop.width), loop, row, group).write()
 
 
 @dataclass
