@@ -13,6 +13,9 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.engines.llvm.lower.fibers import Storage, group_width
+from stepnet.engines.llvm.lower.loops import FiberLoop
+from stepnet.engines.llvm.lower.program import lowered
+from stepnet.engines.llvm.machine.target import host_target
 from stepnet.engines.threads import threads
 from stepnet.plan.plan import Plan, plan
 from stepnet.values.structure import transform
@@ -141,6 +144,14 @@ def crossing(x: Any, memory: Any, params: Any) -> Any:
     return n, {"S": S, "n": n}
 
 
+def scaled(x: Any, memory: Any, params: Any) -> Any:
+    """The first sum of a step reads a vector that the step before computed behind its last sum."""
+    d = (x["v"] - (np.tanh(memory["S"] * memory["n"][:, None, :]) * x["k"][:, :, None]).sum(1)) * 0.5
+    S = 0.9 * memory["S"] + x["k"][:, :, None] * d[:, None, :]
+    n = np.tanh((S * x["k"][:, :, None]).sum(1))
+    return n, {"S": S, "n": n}
+
+
 def mixed(x: Any, memory: Any, params: Any) -> Any:
     """A vector beside the matrix, which each unit reads and writes, and a row of the matrix's own."""
     S = memory["S"] * np.tanh(memory["n"])[:, None, :] + x["k"][:, :, None] * x["v"][:, None, :]
@@ -179,6 +190,7 @@ CASES = {
     "turned": Case(turned, vectors(8, 8), {"S": (8, 8)}, 2, together=False),
     "old": Case(old, vectors(4, 16), {"S": (4, 16)}),
     "crossing": Case(crossing, vectors(4, 48), {"S": (4, 48), "n": (48,)}, together=False),
+    "scaled": Case(scaled, vectors(4, 48), {"S": (4, 48), "n": (48,)}),
     "mixed": Case(mixed, vectors(4, 48, M=(4, 48)), {"S": (4, 48), "n": (48,)}),
     "flat": Case(flat, vectors(4, 16), {"S": (64,)}),
 }
@@ -240,7 +252,7 @@ def test_phases(case: Case) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("name", ["delta, wide", "scan", "mixed", "two", "crossing"])
+@pytest.mark.parametrize("name", ["delta, wide", "scan", "scaled", "mixed", "two", "crossing"])
 def test_threads_that_share_units(name: str) -> None:
     """Long sequences, of which lanes run several: rows come and go while threads share the units."""
     case = CASES[name]
@@ -276,6 +288,18 @@ def test_streams(case: Case) -> None:
     ]
     assert_same_bits(np.stack(steps, 1), whole.values.reshape(2, 4, *whole.values.shape[1:]))
     assert_same_bits(stream.state, last)
+
+
+@pytest.mark.parametrize(
+    ("name", "ahead"),
+    [("delta", True), ("heads", True), ("scan", False), ("two", False), ("old", False), ("scaled", False)],
+)
+def test_the_first_turn_of_a_step_runs_with_the_last_one_of_the_step_before(name: str, ahead: bool) -> None:
+    (phase,) = lowered(CASES[name].plan(), host_target()).program.loop
+    assert isinstance(phase, list)
+    (loop,) = phase
+    assert isinstance(loop, FiberLoop)
+    assert loop.begins_ahead is ahead
 
 
 def test_a_sum_decides_the_order_of_a_matrix() -> None:

@@ -24,17 +24,26 @@ def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> in
     node = net.nodes[number]
     if node.operation != "sum" or not node.type.is_float:
         return None
-    axes, shape = node.attributes["axes"], builder.type_of(operands[0]).shape
+    return factored_sum(builder, operands[0], node.attributes["axes"], node.source)
+
+
+def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: str) -> int | None:
+    """The sum of a value along axes as such a product; None where the value has no such factors."""
+    shape = builder.type_of(number).shape
     inside, outside = list[int](), list[int]()
-    for each in factors(builder, operands[0], shape):
+    for each in factors(builder, number, shape):
         (outside if is_same_along(builder, each, axes) else inside).append(each)
-    sizes = sizes_along(builder, inside, axes)
-    if not outside or sizes != [shape[axis] for axis in axes]:
+    if not outside or sizes_along(builder, inside, axes) != [shape[axis] for axis in axes]:
         return None
-    product = reduce(lambda a, b: builder.add("multiply", a, b, source=node.source), inside)
-    total = builder.add("sum", product, axes=axes, source=node.source)
-    scale = without_axes(builder, reduce(lambda a, b: builder.add("multiply", a, b), outside), axes)
-    return builder.add("multiply", scale, total, source=node.source)
+
+    def product(numbers: list[int]) -> int:
+        return reduce(lambda a, b: builder.add("multiply", a, b, source=source), numbers)
+
+    inner = product(inside)
+    total = factored_sum(builder, inner, axes, source)
+    if total is None:
+        total = builder.add("sum", inner, axes=axes, source=source)
+    return builder.add("multiply", without_axes(builder, product(outside), axes), total, source=source)
 
 
 def factors(builder: Builder, number: int, shape: tuple[int, ...]) -> list[int]:

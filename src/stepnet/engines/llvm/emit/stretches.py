@@ -15,15 +15,13 @@ sequences begin or end.
 Other loops over units run step by step in a stretch: their memories are vectors.
 """
 
-from dataclasses import replace
-
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.call_code import CallCode
 from stepnet.engines.llvm.emit.early import count_steps
 from stepnet.engines.llvm.emit.emit import emit
-from stepnet.engines.llvm.emit.fibers import emit_group, groups_of
-from stepnet.engines.llvm.emit.stage import Rows
+from stepnet.engines.llvm.emit.fibers import emit_group_steps, groups_of
+from stepnet.engines.llvm.emit.stage import Rows, StageCode
 from stepnet.engines.llvm.emit.transfers import begin_later, end_all
 from stepnet.engines.llvm.lower.loops import FiberLoop, Loop
 
@@ -78,23 +76,20 @@ def write_stretch(
         base, count = call.read("step_base", step), call.read("step_rows", step)
         return call.rows(base, count, now=memories[0], next=memories[1], lane=call.pointer["lane"])
 
-    stage = call.stage(call.program.body, rows(first, [now, following]), shares_units=True)
-    count = code.sub(stop, first)
-    if not isinstance(loop, FiberLoop):
+    def stage_at(ahead: ir.Value, memories: list[ir.Value]) -> StageCode:
+        return call.stage(call.program.body, rows(code.add(first, ahead), memories), shares_units=True)
 
-        def step_of_all(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
-            emit(replace(stage, rows=rows(code.add(first, ahead), memories)), loop)
-            return memories[::-1]
-
-        code.carry(0, count, [now, following], step_of_all, runs=True)
+    stage, count = stage_at(code.number(0), [now, following]), code.sub(stop, first)
+    if isinstance(loop, FiberLoop):
+        with stage.own_groups(groups_of(loop)) as (row, group):
+            emit_group_steps(stage_at, loop, row, group, count, [now, following])
         return
-    with stage.own_groups(groups_of(loop)) as (row, group):
 
-        def step_of_group(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
-            emit_group(replace(stage, rows=rows(code.add(first, ahead), memories)), loop, row, group)
-            return memories[::-1]
+    def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
+        emit(stage_at(ahead, memories), loop)
+        return memories[::-1]
 
-        code.carry(0, count, [now, following], step_of_group, runs=True)
+    code.carry(0, count, [now, following], step, runs=True)
 
 
 def loops_of(call: CallCode) -> list[Loop]:

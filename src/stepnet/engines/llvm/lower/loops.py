@@ -240,6 +240,15 @@ class Turn:
     sums: tuple[FiberSum, ...]
     stores: tuple[tuple[Operand, Field], ...]
 
+    @property
+    def fields(self) -> set[Field]:
+        """The fields that are read."""
+        sides = [operands for _, operands in (*self.units, *self.nodes)] + [each.terms for each in self.sums]
+        operands = [operand for side in sides for operand in side]
+        along = {operand.source for operand in operands if isinstance(operand, Along)}
+        in_records = {operand.field for operand in operands if isinstance(operand, Load | Uniform | Table)}
+        return in_records | {source for source in along if isinstance(source, Field)}
+
 
 @dataclass(frozen=True)
 class FiberLoop:
@@ -250,6 +259,16 @@ class FiberLoop:
     turns: tuple[Turn, ...]
     units: Computed
     stores: tuple[tuple[Operand, Field], ...]
+
+    @property
+    def begins_ahead(self) -> bool:
+        """Whether the first turn of a step may run together with the last one of the step before: it stores
+        nothing, and reads no memory but those that turns store.
+        """
+        first, last = self.turns[0], self.turns[-1]
+        stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
+        memories = {each for each in first.fields if each.record == "now"}
+        return first is not last and first.depth == last.depth and not first.stores and memories <= stored
 
 
 Loop = (
