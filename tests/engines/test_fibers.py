@@ -95,6 +95,12 @@ def scan(x: Any, memory: Any, params: Any) -> Any:
     return (h * x["C"][:, None, :]).sum(-1), {"h": h}
 
 
+def decayed(x: Any, memory: Any, params: Any) -> Any:
+    """Linear attention with a decay: nothing at a depth of a fiber needs a sum over all of them."""
+    S = memory["S"] * np.exp(-np.abs(x["g"]))[:, None, None] + x["k"][:, :, None] * x["v"][:, None, :]
+    return (S * np.tanh(x["k"])[:, :, None]).sum(1) + S.max(1), {"S": S}
+
+
 def both_axes(x: Any, memory: Any, params: Any) -> Any:
     """Sums over both axes: one of them is along fibers."""
     S = 0.5 * memory["S"] + x["k"][:, :, None] * x["v"][:, None, :]
@@ -183,6 +189,7 @@ CASES = {
         heads, {"q": (3, 4), "k": (3, 4), "v": (3, 5), "g": (3,), "b": (3,)}, {"S": (3, 4, 5)}
     ),
     "scan": Case(scan, {"dt": (40,), "u": (40,), "B": (4,), "C": (4,)}, {"h": (40, 4)}),
+    "deep": Case(decayed, vectors(530, 9, g=()), {"S": (530, 9)}),
     "both axes": Case(both_axes, vectors(9, 9), {"S": (9, 9)}, 3, together=False),
     "largest": Case(largest, vectors(4, 20), {"S": (4, 20)}),
     "two": Case(two, vectors(4, 16, p=(7,)), {"S": (4, 16), "P": (7, 16)}),
@@ -292,7 +299,15 @@ def test_streams(case: Case) -> None:
 
 @pytest.mark.parametrize(
     ("name", "ahead"),
-    [("delta", True), ("heads", True), ("scan", False), ("two", False), ("old", False), ("scaled", False)],
+    [
+        ("delta", True),
+        ("heads", True),
+        ("scan", False),
+        ("deep", False),
+        ("two", False),
+        ("old", False),
+        ("scaled", False),
+    ],
 )
 def test_the_first_turn_of_a_step_runs_with_the_last_one_of_the_step_before(name: str, ahead: bool) -> None:
     (phase,) = lowered(CASES[name].plan(), host_target()).program.loop
@@ -300,6 +315,19 @@ def test_the_first_turn_of_a_step_runs_with_the_last_one_of_the_step_before(name
     (loop,) = phase
     assert isinstance(loop, FiberLoop)
     assert loop.begins_ahead is ahead
+
+
+@pytest.mark.parametrize("more", [0, 1, 18])
+def test_fibers_deeper_than_the_nearest_cache_are_cut_into_tiles(more: int) -> None:
+    target = host_target()
+    most, tile = 32 * 1024 // target.vector_bytes, 32 * 1024 // target.vector_bytes if more else 0
+    units = target.vector_bytes // 4
+    case = Case(decayed, vectors(most + more, units, g=()), {"S": (most + more, units)})
+    (phase,) = lowered(case.plan(), target).program.loop
+    assert isinstance(phase, list)
+    (loop,) = phase
+    assert isinstance(loop, FiberLoop)
+    assert (loop.tile, len(loop.partial)) == (tile, 2 if tile else 0)
 
 
 def test_a_sum_decides_the_order_of_a_matrix() -> None:

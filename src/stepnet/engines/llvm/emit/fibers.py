@@ -15,6 +15,10 @@ done together, if that one reads no memory but matrices:
 
 A number of the matrix is then read and written once per step. And more sums run at the same time, each of
 which waits four cycles for its next addition.
+
+Fibers that are gone through once per step need no sum before their numbers are written. If they are deeper
+than the nearest cache, a part of the depth runs through all steps, then the next part. The sums of each step
+wait in between, so they are the same chains.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,6 +35,7 @@ from stepnet.engines.llvm.lower.loops import (
     DeepOperand,
     FiberLoop,
     FiberSum,
+    Load,
     Operand,
     Register,
     Turn,
@@ -77,6 +82,9 @@ def emit_group_steps(
     memories: those of the first step, and where it puts the next ones.
     """
     code = stage_at(count, memories).code
+    if loop.tile:
+        emit_tiles(stage_at, loop, row, group, count, memories)
+        return
     if not loop.begins_ahead:
 
         def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
@@ -102,6 +110,26 @@ def emit_group_steps(
     last = code.sub(count, code.number(1))
     values = code.carry(0, last, [*memories, *(begun.values[n] for n in numbers)], step_with_next)
     FiberCode(stage_at(last, values[:2]), loop, row, group, known(values)).rest()
+
+
+def emit_tiles(
+    stage_at: StageAt,
+    loop: FiberLoop,
+    row: ir.Value,
+    group: ir.Value,
+    count: ir.Value,
+    memories: list[ir.Value],
+) -> None:
+    """The same, tile by tile of the depth: a tile runs through all steps before the next one begins."""
+    code, depth = stage_at(count, memories).code, loop.turns[0].depth
+    with code.loop(code.number(0), code.number(depth), loop.tile) as first:
+        stop = code.smaller(code.add(first, code.number(loop.tile)), code.number(depth))
+
+        def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
+            FiberCode(stage_at(ahead, memories), loop, row, group).tile(first, stop)
+            return memories[::-1]
+
+        code.carry(0, count, memories, step, runs=True)
 
 
 @dataclass
@@ -132,6 +160,31 @@ class FiberCode:
             self.units(turn.units)
             is_last = turn is self.loop.turns[-1]
             self.turn(turn, following if is_last else None)
+        self.end()
+
+    def tile(self, first: ir.Value, stop: ir.Value) -> None:
+        """A part of the depth of the only turn; behind the last part, all that is behind the turn."""
+        code, (turn,), partial = self.code, self.loop.turns, self.loop.partial
+        self.units(turn.units)
+        way = TurnCode(self, turn)
+        is_first = code.icmp_signed("==", first, code.number(0))
+        begun = [
+            code.select(is_first, nothing, self.operand(Load(before, 0, before.dtype)))
+            for nothing, before in zip(way.begun(), partial, strict=True)
+        ]
+
+        def at_depth(ahead: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            return way.at_depth(code.add(first, ahead), sums, {})
+
+        sums = code.carry(0, code.sub(stop, first), begun, at_depth, runs=True)
+        for each, target in zip(sums, partial, strict=True):
+            self.store(each, target, self.group)
+        with code.when(code.icmp_signed("==", stop, code.number(turn.depth))):
+            self.values.update((each.number, value) for each, value in zip(turn.sums, sums, strict=True))
+            self.end()
+
+    def end(self) -> None:
+        """The work on the units behind the last turn."""
         self.units(self.loop.units)
         for operand, target in self.loop.stores:
             self.store(self.operand(operand), target, self.group)

@@ -252,13 +252,19 @@ class Turn:
 
 @dataclass(frozen=True)
 class FiberLoop:
-    """Work on fibers, for each group of `width` units: turns, then elementwise work and stores of units."""
+    """Work on fibers, for each group of `width` units: turns, then elementwise work and stores of units.
+
+    tile: so much of the fibers' depth stays in the nearest cache. partial: where the sums of a single turn
+    wait for the next tile; empty where fibers are no deeper than one.
+    """
 
     size: int
     width: int
     turns: tuple[Turn, ...]
     units: Computed
     stores: tuple[tuple[Operand, Field], ...]
+    tile: int = 0
+    partial: tuple[Field, ...] = ()
 
     @property
     def begins_ahead(self) -> bool:
@@ -266,9 +272,15 @@ class FiberLoop:
         nothing, and reads no memory but those that turns store.
         """
         first, last = self.turns[0], self.turns[-1]
+        return (
+            first is not last and first.depth == last.depth and not first.stores and self.reads_fibers_alone
+        )
+
+    @property
+    def reads_fibers_alone(self) -> bool:
+        """Whether the first turn of a step reads no memory but those that turns store."""
         stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
-        memories = {each for each in first.fields if each.record == "now"}
-        return first is not last and first.depth == last.depth and not first.stores and memories <= stored
+        return {each for each in self.turns[0].fields if each.record == "now"} <= stored
 
 
 Loop = (
