@@ -29,6 +29,7 @@ from bench import (
     adam,
     beams,
     bits,
+    blocks,
     compiling,
     convert,
     delta_rules,
@@ -539,6 +540,36 @@ def test_delta_rules_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(delta_rules, "chunked", lambda: wrong)
     with pytest.raises(SystemExit, match="turn 0 of transformers, in chunks gives results that differ by 1"):
         delta_rules.main(["--steps", "2"])
+
+
+FEW_BLOCKS = "--keys", "64", "--steps", "32", "--rounds", "1"
+
+
+@pytest.fixture
+def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, sizes in {"TOGETHER": (2,), "BLOCKS": (16,)}.items():
+        monkeypatch.setattr(blocks, name, sizes)
+
+
+@pytest.mark.usefixtures("few_blocks")
+def test_blocks_of_steps_are_timed_beside_steps() -> None:
+    times = json.loads(ran(blocks, *FEW_BLOCKS, "--json"))
+    names = ["stepnet", "2 in one step", "by hand, steps", "by hand, blocks of 16"]
+    assert [list(by_size["64"]) for by_size in times.values()] == [names, names]
+    assert all(seconds[0] > 0 for by_size in times.values() for seconds in by_size["64"].values())
+
+
+@pytest.mark.usefixtures("few_blocks")
+def test_blocks_of_steps_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = blocks.by_hand
+    monkeypatch.setattr(blocks, "by_hand", lambda *args: lambda: 1.01 * right(*args)())
+    with pytest.raises(AssertionError, match=r"by hand, steps is .* away from stepnet"):
+        ran(blocks, *FEW_BLOCKS)
+
+
+def test_blocks_of_steps_take_whole_blocks() -> None:
+    assert "multiples of 64" in refused(blocks, "--keys", "65")
+    assert "multiples of 64" in refused(blocks, "--steps", "48")
 
 
 SOME_ENDS = "--cell", "gru", "--cell", "lstm", "--hidden", "3", "--rows", "70", "--most", "9", "--rounds", "1"

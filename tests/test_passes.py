@@ -17,6 +17,7 @@ from stepnet.net.interpret import widened
 from stepnet.net.ir import Builder, Net
 from stepnet.net.types import CONST, STEPS, Type
 from stepnet.plan.passes import PIPELINE, optimised
+from stepnet.plan.passes.factor import factor
 from stepnet.plan.passes.fold import fold
 from stepnet.trace.step import Spec
 from stepnet.values.structure import leaves
@@ -180,6 +181,48 @@ def operations(net: Net) -> list[str]:
 def test_hoist_leaves_what_needs_the_memory() -> None:
     body = optimised_body(lambda x, h, p: (None, np.tanh(np.exp(x) @ p["W"] + h @ p["R"])))
     assert operations(body) == ["matmul", "add", "tanh"]
+
+
+SHAPES = st.tuples(*[st.sampled_from([1, 4])] * 3)
+
+
+@settings(max_examples=40)
+@given(st.lists(SHAPES, min_size=2, max_size=4), st.sampled_from([(-1,), (-2,), (-3,), (-1, -2), (-1, -3)]))
+def test_sums_are_not_over_what_is_the_same_along_them(shapes: list[tuple[int, int, int]], axes: Any) -> None:
+    shapes = [*shapes, (1, 4, 1), (4, 1, 4)]
+    builder = Builder()
+    inputs = [builder.input(Type(STEPS, shape, "float64"), f"x{at}") for at, shape in enumerate(shapes)]
+    product = inputs[0]
+    for each in inputs[1:]:
+        product = builder.add("multiply", product, each)
+    net = builder.net([builder.add("sum", product, axes=axes)])
+    after = factor(net)
+    (total,) = (node for node in after.nodes if node.operation == "sum")
+    summed = after.nodes[total.inputs[0]]
+    assert all(summed.type.shape[axis] == 4 for axis in axes)
+    read = [node for node in after.nodes if node.operation == "multiply" and node.type == summed.type]
+    sides = [after.type_of(number).shape for node in read for number in node.inputs]
+    assert all(any(shape[axis] == 4 for axis in axes) for shape in sides)
+    rng = np.random.default_rng(0)
+    call = Call(
+        [rng.standard_normal((3, *shape)) for shape in shapes], np.array([0]), np.array([3]), 3, [], []
+    )
+    (actual,), (wanted,) = (BoundNet(each, ())(call).outputs for each in (after, net))
+    assert_close(actual, wanted, length=1, width=64)
+
+
+def test_a_decay_is_not_multiplied_with_each_number_of_a_matrix_to_be_summed() -> None:
+    def step(x: Any, memory: Any, params: Any) -> Any:
+        decayed = memory * x["a"][:, None, None]
+        written = x["v"] - (decayed * x["k"][:, :, None]).sum(1)
+        return written, decayed + x["k"][:, :, None] * written[:, None]
+
+    inputs = {"a": Spec((), "float32"), "k": Spec((8,), "float32"), "v": Spec((16,), "float32")}
+    plan = sn.RNN(step, memory=(8, 16), inputs=inputs).plan
+    (total,) = (node for node in plan.body.nodes if node.operation == "sum")
+    product = plan.body.nodes[total.inputs[0]]
+    assert product.operation == "multiply"
+    assert plan.recurrence.recur.memories[0] in product.inputs
 
 
 def test_regroup_adds_first_what_needs_no_memory() -> None:

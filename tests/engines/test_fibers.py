@@ -13,6 +13,9 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.engines.llvm.lower.fibers import Storage, group_width
+from stepnet.engines.llvm.lower.loops import FiberLoop
+from stepnet.engines.llvm.lower.program import lowered
+from stepnet.engines.llvm.machine.target import host_target
 from stepnet.engines.threads import threads
 from stepnet.plan.plan import Plan, plan
 from stepnet.values.structure import transform
@@ -92,6 +95,12 @@ def scan(x: Any, memory: Any, params: Any) -> Any:
     return (h * x["C"][:, None, :]).sum(-1), {"h": h}
 
 
+def decayed(x: Any, memory: Any, params: Any) -> Any:
+    """Linear attention with a decay: nothing at a depth of a fiber needs a sum over all of them."""
+    S = memory["S"] * np.exp(-np.abs(x["g"]))[:, None, None] + x["k"][:, :, None] * x["v"][:, None, :]
+    return (S * np.tanh(x["k"])[:, :, None]).sum(1) + S.max(1), {"S": S}
+
+
 def both_axes(x: Any, memory: Any, params: Any) -> Any:
     """Sums over both axes: one of them is along fibers."""
     S = 0.5 * memory["S"] + x["k"][:, :, None] * x["v"][:, None, :]
@@ -141,6 +150,14 @@ def crossing(x: Any, memory: Any, params: Any) -> Any:
     return n, {"S": S, "n": n}
 
 
+def scaled(x: Any, memory: Any, params: Any) -> Any:
+    """The first sum of a step reads a vector that the step before computed behind its last sum."""
+    d = (x["v"] - (np.tanh(memory["S"] * memory["n"][:, None, :]) * x["k"][:, :, None]).sum(1)) * 0.5
+    S = 0.9 * memory["S"] + x["k"][:, :, None] * d[:, None, :]
+    n = np.tanh((S * x["k"][:, :, None]).sum(1))
+    return n, {"S": S, "n": n}
+
+
 def mixed(x: Any, memory: Any, params: Any) -> Any:
     """A vector beside the matrix, which each unit reads and writes, and a row of the matrix's own."""
     S = memory["S"] * np.tanh(memory["n"])[:, None, :] + x["k"][:, :, None] * x["v"][:, None, :]
@@ -172,6 +189,7 @@ CASES = {
         heads, {"q": (3, 4), "k": (3, 4), "v": (3, 5), "g": (3,), "b": (3,)}, {"S": (3, 4, 5)}
     ),
     "scan": Case(scan, {"dt": (40,), "u": (40,), "B": (4,), "C": (4,)}, {"h": (40, 4)}),
+    "deep": Case(decayed, vectors(530, 9, g=()), {"S": (530, 9)}),
     "both axes": Case(both_axes, vectors(9, 9), {"S": (9, 9)}, 3, together=False),
     "largest": Case(largest, vectors(4, 20), {"S": (4, 20)}),
     "two": Case(two, vectors(4, 16, p=(7,)), {"S": (4, 16), "P": (7, 16)}),
@@ -179,6 +197,7 @@ CASES = {
     "turned": Case(turned, vectors(8, 8), {"S": (8, 8)}, 2, together=False),
     "old": Case(old, vectors(4, 16), {"S": (4, 16)}),
     "crossing": Case(crossing, vectors(4, 48), {"S": (4, 48), "n": (48,)}, together=False),
+    "scaled": Case(scaled, vectors(4, 48), {"S": (4, 48), "n": (48,)}),
     "mixed": Case(mixed, vectors(4, 48, M=(4, 48)), {"S": (4, 48), "n": (48,)}),
     "flat": Case(flat, vectors(4, 16), {"S": (64,)}),
 }
@@ -240,7 +259,7 @@ def test_phases(case: Case) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("name", ["delta, wide", "scan", "mixed", "two", "crossing"])
+@pytest.mark.parametrize("name", ["delta, wide", "scan", "scaled", "mixed", "two", "crossing"])
 def test_threads_that_share_units(name: str) -> None:
     """Long sequences, of which lanes run several: rows come and go while threads share the units."""
     case = CASES[name]
@@ -276,6 +295,39 @@ def test_streams(case: Case) -> None:
     ]
     assert_same_bits(np.stack(steps, 1), whole.values.reshape(2, 4, *whole.values.shape[1:]))
     assert_same_bits(stream.state, last)
+
+
+@pytest.mark.parametrize(
+    ("name", "ahead"),
+    [
+        ("delta", True),
+        ("heads", True),
+        ("scan", False),
+        ("deep", False),
+        ("two", False),
+        ("old", False),
+        ("scaled", False),
+    ],
+)
+def test_the_first_turn_of_a_step_runs_with_the_last_one_of_the_step_before(name: str, ahead: bool) -> None:
+    (phase,) = lowered(CASES[name].plan(), host_target()).program.loop
+    assert isinstance(phase, list)
+    (loop,) = phase
+    assert isinstance(loop, FiberLoop)
+    assert loop.begins_ahead is ahead
+
+
+@pytest.mark.parametrize("more", [0, 1, 18])
+def test_fibers_deeper_than_the_nearest_cache_are_cut_into_tiles(more: int) -> None:
+    target = host_target()
+    most, tile = 32 * 1024 // target.vector_bytes, 32 * 1024 // target.vector_bytes if more else 0
+    units = target.vector_bytes // 4
+    case = Case(decayed, vectors(most + more, units, g=()), {"S": (most + more, units)})
+    (phase,) = lowered(case.plan(), target).program.loop
+    assert isinstance(phase, list)
+    (loop,) = phase
+    assert isinstance(loop, FiberLoop)
+    assert (loop.tile, len(loop.partial)) == (tile, 2 if tile else 0)
 
 
 def test_a_sum_decides_the_order_of_a_matrix() -> None:

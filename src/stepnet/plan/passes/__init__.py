@@ -9,6 +9,7 @@ from stepnet.net.ir import Net
 from stepnet.net.precision import Precision
 from stepnet.plan.passes.chain import chain
 from stepnet.plan.passes.columns import columns
+from stepnet.plan.passes.factor import factor
 from stepnet.plan.passes.fold import fold
 from stepnet.plan.passes.hoist import hoist
 from stepnet.plan.passes.inside import inside
@@ -28,6 +29,7 @@ PIPELINE: tuple[Callable[[Net], Net], ...] = (
     chain,
     part,
     split,
+    factor,
     regroup,
     columns,
     legalise,

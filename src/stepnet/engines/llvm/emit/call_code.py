@@ -5,13 +5,14 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.emit.stage import Rows, RowsOutside
+from stepnet.engines.llvm.emit.stage import Rows, RowsOutside, StageCode
 from stepnet.engines.llvm.lower.driven import Program
 from stepnet.engines.llvm.machine.records import Field, Source
 from stepnet.engines.llvm.machine.words import PROGRESS, TABLES, WORDS
 from stepnet.engines.llvm.threads.waiting import barrier, wait_while
 from stepnet.engines.llvm.writing.code import I64, POINTER, Code
 from stepnet.engines.llvm.writing.system_code import write_ticks
+from stepnet.net.ir import Net
 
 
 class CallCode:
@@ -50,6 +51,7 @@ class CallCode:
         self.threads_cell, self.waited_cell, self.time_cell, self.steps_cell = (
             code.alloca(I64) for _ in range(4)
         )
+        self.first_cell, self.stop_cell = code.alloca(I64), code.alloca(I64)
 
     def word_at(self, place: int) -> ir.Value:
         """The word of the call at a place."""
@@ -97,6 +99,14 @@ class CallCode:
             for array in self.program.outside
         }
         return Rows({"block": block, **others}, strides, count, outside)
+
+    def stage(self, net: Net, rows: Rows, *, shares_units: bool = False) -> StageCode:
+        """The context of the loops of a stage with these rows."""
+        constants, status = self.pointer["constants"], self.pointer["status"]
+        thread, width = self.word["thread"], self.program.width
+        return StageCode(
+            self.code, net, rows, constants, status, thread, self.threads, width, shares_units=shares_units
+        )
 
     def block_field(self, row: ir.Value, field: Field) -> ir.Value:
         """The pointer to a field of the block's record."""

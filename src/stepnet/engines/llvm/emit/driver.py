@@ -35,9 +35,10 @@ from stepnet.engines.llvm.emit.early import count_steps, ending, refill
 from stepnet.engines.llvm.emit.emit import emit
 from stepnet.engines.llvm.emit.inner import emit_inner
 from stepnet.engines.llvm.emit.lanes import emit_lanes
-from stepnet.engines.llvm.emit.stage import Rows, StageCode
+from stepnet.engines.llvm.emit.stage import Rows
+from stepnet.engines.llvm.emit.stretches import write_stretches
 from stepnet.engines.llvm.emit.timetable import write_timetable
-from stepnet.engines.llvm.emit.transfers import begin_all, end, gather, scatter
+from stepnet.engines.llvm.emit.transfers import begin_all, begin_later, end_all, gather, scatter
 from stepnet.engines.llvm.lower.loops import InnerLoop, LaneLoop, Phase
 from stepnet.engines.llvm.machine.system import clock
 from stepnet.engines.llvm.threads.waiting import wait_for_steps
@@ -176,29 +177,10 @@ def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.V
 
 
 def write_phases(
-    call: CallCode,
-    net: Net,
-    phases: Sequence[Phase],
-    rows: Rows,
-    base: ir.Value | None = None,
-    *,
-    units_are_alone: bool = False,
+    call: CallCode, net: Net, phases: Sequence[Phase], rows: Rows, base: ir.Value | None = None
 ) -> None:
-    """The phases of a stage, a barrier after each. base: the row of the block that a step begins with.
-
-    units_are_alone: whether each unit depends on no other one; then there is no barrier.
-    """
-    stage = StageCode(
-        call.code,
-        net,
-        rows,
-        call.pointer["constants"],
-        call.pointer["status"],
-        call.word["thread"],
-        call.threads,
-        call.program.width,
-        shares_units=units_are_alone,
-    )
+    """The phases of a stage, a barrier after each. base: the row of the block that a step begins with."""
+    stage = call.stage(net, rows)
     for phase in phases:
         if isinstance(phase, LaneLoop):
             assert base is not None
@@ -209,62 +191,35 @@ def write_phases(
         else:
             for loop in phase:
                 emit(stage, loop)
-        if not units_are_alone:
-            call.wait()
+        call.wait()
 
 
 def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
     """The steps of a block: as many as are unrolled one after the other, the rest one by one."""
     code, unroll = call.code, call.program.unroll
+    if call.program.units_are_alone:
+        write_stretches(call, steps, now_cell, next_cell)
+        return
     whole = code.number(0)
     if unroll > 1:
         whole = code.mul(code.sdiv(steps, code.number(unroll)), code.number(unroll))
         with code.loop(code.number(0), whole, unroll) as first:
             for ahead in range(unroll):
-                write_step(call, code.add(first, code.number(ahead)), steps, now_cell, next_cell)
+                write_step(call, code.add(first, code.number(ahead)), now_cell, next_cell)
     with code.loop(whole, steps) as step:
-        write_step(call, step, steps, now_cell, next_cell)
+        write_step(call, step, now_cell, next_cell)
 
 
-def write_step(
-    call: CallCode, step: ir.Value, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value
-) -> None:
+def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
     """One step of all lanes: begin, run the phases, end, exchange the memories."""
-    code, alone = call.code, call.program.units_are_alone
+    code = call.code
     now, following = code.load(now_cell), code.load(next_cell)
     base, rows = call.read("step_base", step), call.read("step_rows", step)
-    # The first step of a block is begun where the block is.
-    later, fresh = code.icmp_signed(">", step, code.number(0)), call.read("step_fresh", step)
-    if alone:
-        with code.when(later), code.when(has_other_rows(call, step)):
-            call.wait()
-    with code.when(code.and_(code.icmp_signed("!=", fresh, code.number(0)), later)):
-        with call.by_first_thread():
-            begin_all(call, step, now)
-        call.wait()
+    begin_later(call, step, now)
     with code.when(call.ends_early), call.by_first_thread():
         count_steps(call, rows, now)
     here = call.rows(base, rows, now=now, next=following, lane=call.pointer["lane"])
-    write_phases(call, call.program.body, call.program.loop, here, base, units_are_alone=alone)
-    if alone:
-        last = code.icmp_signed("==", code.add(step, code.number(1)), steps)
-        with code.when(code.or_(last, has_other_rows(call, code.add(step, code.number(1))))):
-            call.wait()
-    if any(final >= 0 for _, final, _ in call.program.memories):
-        with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
-            end(call, lane, call.read("done", code.add(base, lane)), following)
+    write_phases(call, call.program.body, call.program.loop, here, base)
+    end_all(call, step, following)
     code.store(following, now_cell)
     code.store(now, next_cell)
-
-
-def has_other_rows(call: CallCode, step: ir.Value) -> ir.Value:
-    """Whether the rows of a step, which is not the first of its block, may not be those of the step before.
-
-    It may be asked of the step behind the last, whose answer does not count. Where sequences may end early
-    the first thread looks at the memories of all rows between two steps.
-    """
-    code = call.code
-    before = call.read("step_rows", code.sub(step, code.number(1)))
-    differ = code.icmp_signed("!=", call.read("step_rows", step), before)
-    fresh = code.icmp_signed("!=", call.read("step_fresh", step), code.number(0))
-    return code.or_(call.ends_early, code.or_(differ, fresh))

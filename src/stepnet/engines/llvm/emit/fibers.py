@@ -6,10 +6,23 @@
         ...
 
 A sum is one chain of additions over the depths in order, whatever else is computed.
+
+Where a group runs through several steps, the last turn of a step and the first one of the step after are
+done together, if that one reads no memory but matrices:
+
+    step t      sum(S * k)      S = a * S + k * d, y = sum(S * q)
+    step t + 1                  sum(S * k)                          S = a * S + k * d, y = sum(S * q)
+
+A number of the matrix is then read and written once per step. And more sums run at the same time, each of
+which waits four cycles for its next addition.
+
+Fibers that are gone through once per step need no sum before their numbers are written. If they are deeper
+than the nearest cache, a part of the depth runs through all steps, then the next part. The sums of each step
+wait in between, so they are the same chains.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from llvmlite import ir
@@ -22,6 +35,7 @@ from stepnet.engines.llvm.lower.loops import (
     DeepOperand,
     FiberLoop,
     FiberSum,
+    Load,
     Operand,
     Register,
     Turn,
@@ -35,28 +49,142 @@ Values = dict[int, ir.Value]
 
 def emit_fibers(stage: StageCode, loop: FiberLoop) -> None:
     """All groups of units of this thread, of any row."""
-    with stage.own_groups(-(-loop.size // loop.width)) as (row, group):
-        FiberCode(replace(stage, width=loop.width), loop, row, group).write()
+    with stage.own_groups(groups_of(loop)) as (row, group):
+        emit_group(stage, loop, row, group)
+
+
+def groups_of(loop: FiberLoop) -> int:
+    """How many groups of units a row has."""
+    return -(-loop.size // loop.width)
+
+
+def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
+    """A group of units of a row, in one step."""
+    own = FiberCode(stage, loop, row, group)
+    own.first()
+    own.rest()
+
+
+StageAt = Callable[[ir.Value, list[ir.Value]], StageCode]
+"""The stage of a step, counted from the first of some, with its memories and where it puts the next ones."""
+
+
+def emit_group_steps(
+    stage_at: StageAt,
+    loop: FiberLoop,
+    row: ir.Value,
+    group: ir.Value,
+    count: ir.Value,
+    memories: list[ir.Value],
+) -> None:
+    """A group of units of a row, through `count` steps that have the same rows, at least one.
+
+    memories: those of the first step, and where it puts the next ones.
+    """
+    code = stage_at(count, memories).code
+    if loop.tile:
+        emit_tiles(stage_at, loop, row, group, count, memories)
+        return
+    if not loop.begins_ahead:
+
+        def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
+            emit_group(stage_at(ahead, memories), loop, row, group)
+            return memories[::-1]
+
+        code.carry(0, count, memories, step, runs=True)
+        return
+    begun = FiberCode(stage_at(code.number(0), memories), loop, row, group)
+    begun.first()
+    numbers = sorted(begun.values)
+
+    def known(values: list[ir.Value]) -> Values:
+        return dict(zip(numbers, values[2:], strict=True))
+
+    def step_with_next(ahead: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+        memories, exchanged = values[:2], values[1::-1]
+        own = FiberCode(stage_at(ahead, memories), loop, row, group, known(values))
+        following = FiberCode(stage_at(code.add(ahead, code.number(1)), exchanged), loop, row, group)
+        own.rest(following)
+        return [*exchanged, *(following.values[number] for number in numbers)]
+
+    last = code.sub(count, code.number(1))
+    values = code.carry(0, last, [*memories, *(begun.values[n] for n in numbers)], step_with_next)
+    FiberCode(stage_at(last, values[:2]), loop, row, group, known(values)).rest()
+
+
+def emit_tiles(
+    stage_at: StageAt,
+    loop: FiberLoop,
+    row: ir.Value,
+    group: ir.Value,
+    count: ir.Value,
+    memories: list[ir.Value],
+) -> None:
+    """The same, tile by tile of the depth: a tile runs through all steps before the next one begins."""
+    code, depth = stage_at(count, memories).code, loop.turns[0].depth
+    with code.loop(code.number(0), code.number(depth), loop.tile) as first:
+        stop = code.smaller(code.add(first, code.number(loop.tile)), code.number(depth))
+
+        def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
+            FiberCode(stage_at(ahead, memories), loop, row, group).tile(first, stop)
+            return memories[::-1]
+
+        code.carry(0, count, memories, step, runs=True)
 
 
 @dataclass
 class FiberCode:
-    """The code of a group of units of a row."""
+    """The code of a group of units of a row, in one step.
+
+    values: the values of the units that are known, by node.
+    """
 
     stage: StageCode
     loop: FiberLoop
     row: ir.Value
     group: ir.Value
+    values: Values = field(default_factory=Values)
 
     def __post_init__(self) -> None:
+        self.stage = replace(self.stage, width=self.loop.width)
         self.code, self.width, self.net = self.stage.code, self.stage.width, self.stage.net
-        self.values: Values = {}
 
-    def write(self) -> None:
-        """All turns, the work behind the last, and what is stored of the units."""
-        for turn in self.loop.turns:
+    def first(self) -> None:
+        """The first turn."""
+        self.units(self.loop.turns[0].units)
+        self.turn(self.loop.turns[0])
+
+    def rest(self, following: "FiberCode | None" = None) -> None:
+        """All that is behind the first turn; together with the last one, the first turn of the step after."""
+        for turn in self.loop.turns[1:]:
             self.units(turn.units)
-            self.turn(turn)
+            is_last = turn is self.loop.turns[-1]
+            self.turn(turn, following if is_last else None)
+        self.end()
+
+    def tile(self, first: ir.Value, stop: ir.Value) -> None:
+        """A part of the depth of the only turn; behind the last part, all that is behind the turn."""
+        code, (turn,), partial = self.code, self.loop.turns, self.loop.partial
+        self.units(turn.units)
+        way = TurnCode(self, turn)
+        is_first = code.icmp_signed("==", first, code.number(0))
+        begun = [
+            code.select(is_first, nothing, self.operand(Load(before, 0, before.dtype)))
+            for nothing, before in zip(way.begun(), partial, strict=True)
+        ]
+
+        def at_depth(ahead: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            return way.at_depth(code.add(first, ahead), sums, {})
+
+        sums = code.carry(0, code.sub(stop, first), begun, at_depth, runs=True)
+        for each, target in zip(sums, partial, strict=True):
+            self.store(each, target, self.group)
+        with code.when(code.icmp_signed("==", stop, code.number(turn.depth))):
+            self.values.update((each.number, value) for each, value in zip(turn.sums, sums, strict=True))
+            self.end()
+
+    def end(self) -> None:
+        """The work on the units behind the last turn."""
         self.units(self.loop.units)
         for operand, target in self.loop.stores:
             self.store(self.operand(operand), target, self.group)
@@ -81,56 +209,87 @@ class FiberCode:
         pointer = code.at(base, code.mul(place, code.number(bytes_)))
         store_vector(code, target.dtype, value, pointer, min(bytes_, target.alignment))
 
-    # ---- a turn
-
-    def turn(self, turn: Turn) -> None:
-        """One way through the fibers: all that is the same at each depth is read ahead of it."""
-        code = self.code
-        sides = [operands for _, operands in turn.nodes] + [each.terms for each in turn.sums]
-        operands = dict.fromkeys(operand for side in sides for operand in side)
-        inside = {number for number, _ in turn.nodes}
-        fixed = {
-            operand: self.operand(operand)
-            for operand in operands
-            if not isinstance(operand, Along)
-            and not (isinstance(operand, Register) and operand.number in inside)
-        }
-        streams = {each: Stream(self, each, turn.depth) for each in operands if isinstance(each, Along)}
-        first = code.mul(self.group, code.number(turn.depth))
+    def turn(self, turn: Turn, following: "FiberCode | None" = None) -> None:
+        """One way through the fibers, and at the same time that of the first turn of the step after."""
+        ways = [TurnCode(self, turn)]
+        if following is not None:
+            following.units(following.loop.turns[0].units)
+            ways.append(TurnCode(following, following.loop.turns[0]))
 
         def at_depth(depth: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
-            values, read = Values(), {each: stream.at(depth) for each, stream in streams.items()}
+            sums, stored = list[ir.Value](), dict[Field, ir.Value]()
+            for way in ways:
+                own = partial[len(sums) : len(sums) + len(way.turn.sums)]
+                sums += way.at_depth(depth, own, stored)
+            return sums
 
-            def value(operand: DeepOperand) -> ir.Value:
-                if isinstance(operand, Register) and operand.number in inside:
-                    return values[operand.number]
-                return read[operand] if isinstance(operand, Along) else fixed[operand]
+        totals = iter(
+            self.code.carry(0, turn.depth, [begun for way in ways for begun in way.begun()], at_depth)
+        )
+        for way in ways:
+            way.own.values.update((each.number, next(totals)) for each in way.turn.sums)
 
-            for number, operands in turn.nodes:
-                values[number] = self.computed(number, operands, list(map(value, operands)))
-            for operand, target in turn.stores:
-                self.store(value(operand), target, code.add(first, depth))
-            return [
-                self.added(each, total, [value(term) for term in each.terms])
-                for each, total in zip(turn.sums, partial, strict=True)
-            ]
 
-        begun = [self.begun(each) for each in turn.sums]
-        totals = code.carry(0, turn.depth, begun, at_depth)
-        self.values.update(zip((each.number for each in turn.sums), totals, strict=True))
+class TurnCode:
+    """The code of one way through the fibers of a group. All that is the same at each depth is read ahead."""
 
-    def begun(self, sum_: FiberSum) -> ir.Value:
-        """What a reduction begins with."""
-        node = self.net.nodes[sum_.number]
-        return neutral(self.code, node.operation, register_type(node.type.dtype, self.width))
+    def __init__(self, own: FiberCode, turn: Turn) -> None:
+        self.own, self.turn, code = own, turn, own.code
+        sides = [operands for _, operands in turn.nodes] + [each.terms for each in turn.sums]
+        operands = dict.fromkeys(operand for side in sides for operand in side)
+        self.inside = {number for number, _ in turn.nodes}
+        self.fixed = {
+            operand: own.operand(operand)
+            for operand in operands
+            if not isinstance(operand, Along) and not self.is_inside(operand)
+        }
+        self.streams = {each: Stream(own, each, turn.depth) for each in operands if isinstance(each, Along)}
+        self.place = code.mul(own.group, code.number(turn.depth))
+
+    def is_inside(self, operand: DeepOperand) -> bool:
+        """Whether an operand is a number of a fiber that is computed on the way."""
+        return isinstance(operand, Register) and operand.number in self.inside
+
+    def at_depth(
+        self, depth: ir.Value, partial: list[ir.Value], stored: dict[Field, ir.Value]
+    ) -> list[ir.Value]:
+        """The work at a depth, and the sums so far with its numbers.
+
+        stored: what the step before stored at this depth, by field; what is stored here is added.
+        """
+        code, values = self.own.code, Values()
+        read = {each: stream.at(depth, stored) for each, stream in self.streams.items()}
+
+        def value(operand: DeepOperand) -> ir.Value:
+            if isinstance(operand, Register) and operand.number in self.inside:
+                return values[operand.number]
+            return read[operand] if isinstance(operand, Along) else self.fixed[operand]
+
+        for number, operands in self.turn.nodes:
+            values[number] = self.own.computed(number, operands, list(map(value, operands)))
+        for operand, target in self.turn.stores:
+            stored[target.a_step_later] = value(operand)
+            self.own.store(value(operand), target, code.add(self.place, depth))
+        return [
+            self.added(each, total, [value(term) for term in each.terms])
+            for each, total in zip(self.turn.sums, partial, strict=True)
+        ]
+
+    def begun(self) -> list[ir.Value]:
+        """What the reductions begin with."""
+        nodes = [self.own.net.nodes[each.number] for each in self.turn.sums]
+        return [
+            neutral(self.own.code, node.operation, register_type(node.type.dtype, self.own.width))
+            for node in nodes
+        ]
 
     def added(self, sum_: FiberSum, total: ir.Value, terms: list[ir.Value]) -> ir.Value:
         """A reduction with the numbers of one more depth."""
+        code, node = self.own.code, self.own.net.nodes[sum_.number]
         if len(terms) == 2:
-            return self.code.fused(terms[0], terms[1], total)
-        node = self.net.nodes[sum_.number]
-        term = converted(self.code, terms[0], sum_.terms[0].dtype, node.type.dtype)
-        return combine(self.code, node.operation, node.type.dtype, total, term)
+            return code.fused(terms[0], terms[1], total)
+        term = converted(code, terms[0], sum_.terms[0].dtype, node.type.dtype)
+        return combine(code, node.operation, node.type.dtype, total, term)
 
 
 class Stream:
@@ -151,9 +310,11 @@ class Stream:
             start = code.read_number(self.table, own.group)
             self.base = code.at(self.base, code.mul(start, code.number(self.itemsize)))
 
-    def at(self, depth: ir.Value) -> ir.Value:
-        """The vector of a depth."""
+    def at(self, depth: ir.Value, stored: dict[Field, ir.Value]) -> ir.Value:
+        """The vector of a depth. stored: what the step before stored at this depth, by field."""
         code, operand = self.code, self.operand
+        if isinstance(operand.source, Field) and operand.source in stored:
+            return stored[operand.source]
         if operand.how == "element":
             first = code.mul(code.add(self.first, depth), code.number(self.width))
             return self.own.stage.by_element(operand.dtype, self.base, self.table, first)

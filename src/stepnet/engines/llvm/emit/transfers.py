@@ -54,6 +54,18 @@ def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
         begin(call, lane, call.read("fresh", call.code.add(base, lane)), now)
 
 
+def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
+    """The beginnings of a step, where it has some and is not the first of its block: those are begun where
+    the block is.
+    """
+    code, zero = call.code, call.code.number(0)
+    fresh = code.icmp_signed("!=", call.read("step_fresh", step), zero)
+    with code.when(code.and_(fresh, code.icmp_signed(">", step, zero))):
+        with call.by_first_thread():
+            begin_all(call, step, now)
+        call.wait()
+
+
 def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
     """Initial memories and statics of a lane that begins a sequence."""
     code = call.code
@@ -99,6 +111,16 @@ def begin_memory(
             copy()
         with code.when(code.not_(present)):
             code.zero_bytes(target, field.bytes)
+
+
+def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
+    """The last memories of the lanes whose sequence ends with this step."""
+    code = call.code
+    if all(final < 0 for _, final, _ in call.program.memories):
+        return
+    base, rows = call.read("step_base", step), call.read("step_rows", step)
+    with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
+        end(call, lane, call.read("done", code.add(base, lane)), following)
 
 
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:

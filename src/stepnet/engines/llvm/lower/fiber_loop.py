@@ -1,5 +1,7 @@
 """A phase on fibers as a loop: what is read, computed, added up and stored at each depth."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from stepnet.engines.llvm.lower.fibers import FiberWork, group_width, in_groups
@@ -23,6 +25,8 @@ from stepnet.plan.passes.rewrite import view_chain
 
 Array = np.ndarray
 Stores = tuple[tuple[Operand, Field], ...]
+NEAR_BYTES = 32 * 1024
+"""Fibers of so many bytes stay in the nearest cache."""
 
 
 def fiber_loop(stage: Stage, work: FiberWork) -> FiberLoop:
@@ -36,7 +40,23 @@ def fiber_loop(stage: Stage, work: FiberWork) -> FiberLoop:
     last = max(work.level.values())
     units = () if last % 2 else on_units(stage, work, last, width)
     of_units = [number for number in work.members if not work.is_deep(number)]
-    return FiberLoop(work.units, width, turns, units, stores(stage, of_units))
+    whole = FiberLoop(work.units, width, turns, units, stores(stage, of_units))
+    return in_tiles(stage, whole) if len(turns) == 1 and whole.reads_fibers_alone else whole
+
+
+def in_tiles(stage: Stage, loop: FiberLoop) -> FiberLoop:
+    """A loop of one turn in tiles of depth, if its fibers do not fit the nearest cache.
+
+    Nothing at a depth needs the sums over all of them, so a part of the depth runs through all steps before
+    the next part begins.
+    """
+    (turn,) = loop.turns
+    bytes_ = sum(loop.width * target.itemsize for _, target in turn.stores)
+    tile = max(1, NEAR_BYTES // bytes_) if bytes_ else turn.depth
+    if tile >= turn.depth:
+        return loop
+    types = [replace(stage.net.type_of(each.number), shape=(loop.size,)) for each in turn.sums]
+    return replace(loop, tile=tile, partial=tuple(stage.records.field("block", type_) for type_ in types))
 
 
 def depths(stage: Stage, work: FiberWork, level: int) -> list[int]:

@@ -240,16 +240,47 @@ class Turn:
     sums: tuple[FiberSum, ...]
     stores: tuple[tuple[Operand, Field], ...]
 
+    @property
+    def fields(self) -> set[Field]:
+        """The fields that are read."""
+        sides = [operands for _, operands in (*self.units, *self.nodes)] + [each.terms for each in self.sums]
+        operands = [operand for side in sides for operand in side]
+        along = {operand.source for operand in operands if isinstance(operand, Along)}
+        in_records = {operand.field for operand in operands if isinstance(operand, Load | Uniform | Table)}
+        return in_records | {source for source in along if isinstance(source, Field)}
+
 
 @dataclass(frozen=True)
 class FiberLoop:
-    """Work on fibers, for each group of `width` units: turns, then elementwise work and stores of units."""
+    """Work on fibers, for each group of `width` units: turns, then elementwise work and stores of units.
+
+    tile: so much of the fibers' depth stays in the nearest cache. partial: where the sums of a single turn
+    wait for the next tile; empty where fibers are no deeper than one.
+    """
 
     size: int
     width: int
     turns: tuple[Turn, ...]
     units: Computed
     stores: tuple[tuple[Operand, Field], ...]
+    tile: int = 0
+    partial: tuple[Field, ...] = ()
+
+    @property
+    def begins_ahead(self) -> bool:
+        """Whether the first turn of a step may run together with the last one of the step before: it stores
+        nothing, and reads no memory but those that turns store.
+        """
+        first, last = self.turns[0], self.turns[-1]
+        return (
+            first is not last and first.depth == last.depth and not first.stores and self.reads_fibers_alone
+        )
+
+    @property
+    def reads_fibers_alone(self) -> bool:
+        """Whether the first turn of a step reads no memory but those that turns store."""
+        stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
+        return {each for each in self.turns[0].fields if each.record == "now"} <= stored
 
 
 Loop = (

@@ -78,6 +78,11 @@ class Field:
         """The bytes that the first element of a row is aligned to, also of a part of another field."""
         return self.itemsize if self.is_outside else gcd(self.offset, LINE)
 
+    @property
+    def a_step_later(self) -> "Field":
+        """The field in which the next step finds what is here: a next memory is its memory."""
+        return replace(self, record="now") if self.record == "next" else self
+
     def part(self, start: int, size: int) -> "Field":
         """Some of the elements, as a field."""
         return Field(self.record, self.offset + start * self.itemsize, size, self.dtype)

@@ -1,0 +1,99 @@
+"""The steps of a block, where each unit needs the memories of that unit alone.
+
+    step by step                          stretch by stretch
+
+    for each step:                        for each stretch: steps that have the same rows
+        for each group of units:              for each group of units:
+            the work                              for each step:
+                                                      the work
+
+The matrices of all rows are often larger than the nearest cache, and the fibers of one group are not. So a
+group runs through all steps of a stretch before the next one begins, and its fibers stay in the cache
+meanwhile. Threads share the groups, and do not wait for each other in a stretch. A stretch ends where
+sequences begin or end.
+
+Other loops over units run step by step in a stretch: their memories are vectors.
+"""
+
+from llvmlite import ir
+
+from stepnet.engines.llvm.emit.call_code import CallCode
+from stepnet.engines.llvm.emit.early import count_steps
+from stepnet.engines.llvm.emit.emit import emit
+from stepnet.engines.llvm.emit.fibers import emit_group_steps, groups_of
+from stepnet.engines.llvm.emit.stage import Rows, StageCode
+from stepnet.engines.llvm.emit.transfers import begin_later, end_all
+from stepnet.engines.llvm.lower.loops import FiberLoop, Loop
+
+
+def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
+    """The steps of a block whose stage is one loop over units."""
+    code = call.code
+    first_cell, stop_cell = call.first_cell, call.stop_cell
+    code.store(code.number(0), first_cell)
+    with code.loop_while(lambda: code.icmp_signed("<", code.load(first_cell), steps)):
+        first = code.load(first_cell)
+        code.store(code.add(first, code.number(1)), stop_cell)
+        with code.loop_while(lambda: goes_on(call, code.load(stop_cell), steps)):
+            code.store(code.add(code.load(stop_cell), code.number(1)), stop_cell)
+        stop, now, following = code.load(stop_cell), code.load(now_cell), code.load(next_cell)
+        begin_later(call, first, now)
+        with code.when(call.ends_early), call.by_first_thread():
+            count_steps(call, call.read("step_rows", first), now)
+        write_stretch(call, first, stop, now, following)
+        call.wait()
+        odd = code.icmp_signed("!=", code.and_(code.sub(stop, first), code.number(1)), code.number(0))
+        code.store(code.select(odd, following, now), now_cell)
+        code.store(code.select(odd, now, following), next_cell)
+        end_all(call, code.sub(stop, code.number(1)), code.load(now_cell))
+        call.wait()
+        code.store(stop, first_cell)
+
+
+def goes_on(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
+    """Whether a step of the block, or the one behind its last, has the rows of the step before.
+
+    Where sequences may end early the first thread looks at the memories of all rows between two steps.
+    """
+    code = call.code
+    before = call.read("step_rows", code.sub(step, code.number(1)))
+    same = code.icmp_signed("==", call.read("step_rows", step), before)
+    none = code.icmp_signed("==", call.read("step_fresh", step), code.number(0))
+    inside = code.and_(code.icmp_signed("<", step, steps), code.not_(call.ends_early))
+    return code.and_(inside, code.and_(same, none))
+
+
+def write_stretch(
+    call: CallCode, first: ir.Value, stop: ir.Value, now: ir.Value, following: ir.Value
+) -> None:
+    """The work of this thread in the steps from the first on, which have the same rows.
+
+    now, following: the memories ahead of the first step, and those that it writes; then they are exchanged.
+    """
+    code, (loop,) = call.code, loops_of(call)
+
+    def rows(step: ir.Value, memories: list[ir.Value]) -> Rows:
+        base, count = call.read("step_base", step), call.read("step_rows", step)
+        return call.rows(base, count, now=memories[0], next=memories[1], lane=call.pointer["lane"])
+
+    def stage_at(ahead: ir.Value, memories: list[ir.Value]) -> StageCode:
+        return call.stage(call.program.body, rows(code.add(first, ahead), memories), shares_units=True)
+
+    stage, count = stage_at(code.number(0), [now, following]), code.sub(stop, first)
+    if isinstance(loop, FiberLoop):
+        with stage.own_groups(groups_of(loop)) as (row, group):
+            emit_group_steps(stage_at, loop, row, group, count, [now, following])
+        return
+
+    def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
+        emit(stage_at(ahead, memories), loop)
+        return memories[::-1]
+
+    code.carry(0, count, [now, following], step, runs=True)
+
+
+def loops_of(call: CallCode) -> list[Loop]:
+    """The loops of the one phase of a step."""
+    (phase,) = call.program.loop
+    assert isinstance(phase, list)
+    return phase
