@@ -10,7 +10,7 @@ import pytest
 import torch
 from tolerance import assert_close
 
-from stepnet.torch.seams.delta import chunk_kimi_delta_attention, torch_chunk_gated_delta_rule
+from stepnet.torch.seams.delta import torch_chunk_gated_delta_rule
 from stepnet.torch.seams.scan import LENGTHS
 from stepnet.torch.seams.selective import mamba2_chunk_scan
 
@@ -39,10 +39,9 @@ def delta(by_key: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
     shared = 2 if by_key else 1
     decay = (ROWS, STEPS, 2, 2) if by_key else (ROWS, STEPS, 2)
     shapes = ((ROWS, STEPS, shared, 2),) * 2 + ((ROWS, STEPS, 2, 3), decay, (ROWS, STEPS, 2), (ROWS, 2, 2, 3))
-    function = chunk_kimi_delta_attention if by_key else torch_chunk_gated_delta_rule
 
     def run(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> Any:
-        return function(q, k, v, g, beta, 64, state, True, not by_key)
+        return torch_chunk_gated_delta_rule(q, k, v, g, beta, 64, state, True, not by_key)
 
     return run, [normal(*shape, seed=place) for place, shape in enumerate(shapes)]
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.errors import InputError
-from stepnet.torch.checks import DTYPES
+from stepnet.torch.checks import dtypes_refused
 from stepnet.torch.layers import GRU, LSTM, RNN
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams import modules as seams
@@ -138,7 +138,4 @@ def refusal(module: Any) -> str | None:
         return "it is stepnet's already"
     if kind not in OURS:
         return f"{kind.__name__} is a class of its own, whose forward may be another"
-    dtypes = {str(parameter.dtype) for parameter in module.parameters() if parameter.dtype not in DTYPES}
-    if dtypes:
-        return f"its parameters are {', '.join(sorted(dtypes))}: float32 and float64 are run"
-    return None
+    return dtypes_refused(module.parameters())

@@ -22,7 +22,7 @@ import numpy as np
 from stepnet.cells.keyed import read, written
 from stepnet.torch.function import is_transformed, wanted_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.scan import LENGTHS, scans
+from stepnet.torch.seams.scan import LENGTHS, dtype_of, own, scans
 
 torch: Any = pytorch("torch")
 
@@ -35,14 +35,11 @@ def is_for(*tensors: Any) -> bool:
 
 
 def in_one_dtype(x: dict[str, Any], memory: Any, shape: tuple[int, ...]) -> tuple[dict[str, Any], Any]:
-    """Inputs and a copy of a memory [rows, *shape], zeros for None, in the dtype of a scan.
-
-    A memory is that of a cache, which writes the next one over it, and backward needs it as it was.
-    """
+    """Inputs and a memory [rows, *shape], zeros for None, as `scans` takes them."""
     first = next(iter(x.values()))
-    dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
-    memory = torch.zeros(first.shape[0], *shape) if memory is None else memory
-    return {name: tensor.to(dtype) for name, tensor in x.items()}, memory.to(dtype, copy=True)
+    dtype = dtype_of(first)
+    memory = torch.zeros(len(first), *shape, dtype=dtype) if memory is None else own(memory, dtype)
+    return {name: tensor.to(dtype) for name, tensor in x.items()}, memory
 
 
 # ---- the steps ---------------------------------------------------------------------------------------------

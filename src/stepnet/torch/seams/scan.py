@@ -46,8 +46,8 @@ class Kind:
     params: tuple[tuple[str, Shape], ...]
     dtype: str
 
-    def net(self) -> Any:
-        """The net of the step over sequences. Its inputs are the sequences, the memories, the parameters."""
+    def program(self) -> NetProgram:
+        """What runs the step over sequences. Its inputs are the sequences, the memories, the parameters."""
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
             self.step,
@@ -56,7 +56,7 @@ class Kind:
             inputs={name: Spec(shape, self.dtype) for name, shape in self.inputs},
         )
         nothing = {name: np.zeros((0, 0, *shape), self.dtype) for name, shape in self.inputs}
-        return LayerPrograms(rnn).read(nothing, None, None, None, False).program.net
+        return NetProgram(LayerPrograms(rnn).read(nothing, None, None, None, False).program.net)
 
 
 SCANS = OrderedDict[Kind, NetRun]()
@@ -66,8 +66,8 @@ def scan_of(kind: Kind) -> NetRun:
     """What runs a kind, kept."""
     scan = SCANS.get(kind)
     if scan is None:
-        net = kind.net()
-        scan = NetRun(NetProgram(net), Differentiable(net))
+        program = kind.program()
+        scan = NetRun(program, Differentiable(program.net))
         SCANS[kind] = scan
         while len(SCANS) > MOST_KEPT:
             SCANS.popitem(last=False)
@@ -107,7 +107,7 @@ def scans(
     """
     first = next(iter(x.values()))
     rows, time = first.shape[:2]
-    dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
+    dtype = dtype_of(first)
     kind = Kind(
         step,
         tuple((name, tuple(tensor.shape[2:])) for name, tensor in x.items()),
@@ -116,19 +116,25 @@ def scans(
         str(dtype).removeprefix("torch."),
     )
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]).to(dtype) for tensor in x.values()]
-    own = memories_of(memories) if torch.is_grad_enabled() else memories
-    inputs += [None if tensor is None else tensor.to(dtype) for tensor in (*own, *params.values())]
+    inputs += [None if memory is None else own(memory, dtype) for memory in memories]
+    inputs += [tensor.to(dtype) for tensor in params.values()]
     results = scan_of(kind)(batch_of(rows, time), inputs, ENGINE.get())
     count = len(results) - len(shapes)
     outputs = [tensor.reshape(rows, time, *tensor.shape[1:]) for tensor in results[:count]]
     return [*outputs, *results[count:]]
 
 
-def memories_of(memories: Sequence[Any]) -> list[Any]:
-    """Copies of memories. They are those of a cache, which writes the next ones over them, and backward needs
-    them as they were.
+def dtype_of(first: Any) -> Any:
+    """In what a scan computes, by its first input."""
+    return torch.float64 if first.dtype == torch.float64 else torch.float32
+
+
+def own(memory: Any, dtype: Any) -> Any:
+    """A memory in the dtype of a scan; where gradients are recorded a copy of it.
+
+    It is that of a cache, which writes the next one over it, and backward needs it as it was.
     """
-    return [None if tensor is None else tensor.clone() for tensor in memories]
+    return memory.to(dtype, copy=torch.is_grad_enabled())
 
 
 def batch_of(rows: int, time: int) -> Batch:

@@ -46,14 +46,13 @@ class StateSpace:
 
 @dataclass(frozen=True)
 class Delta:
-    """A step of the gated delta rule, or with `by_key` of Kimi's, which has a decay for each feature of keys.
+    """A step of the gated delta rule; where g has a decay for each feature of keys, of Kimi's.
 
     Queries and keys are divided by their norms if `normed`, and queries by the root of their size. Where
     there are more heads of values than of keys, neighbours share a key.
     """
 
     normed: bool
-    by_key: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
         """The output and the next memory."""
@@ -63,7 +62,8 @@ class Delta:
         if heads != shared:
             owner = [head // (heads // shared) for head in range(heads)]
             q, k = q[:, owner], k[:, owner]
-        return (kda if self.by_key else gated_delta_rule)({**x, "q": q, "k": k}, memory)
+        cell = kda if len(x["g"].shape) == 3 else gated_delta_rule
+        return cell({**x, "q": q, "k": k}, memory)
 
 
 def normed(x: Any) -> Any:
@@ -101,14 +101,14 @@ def mamba_layer(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """A whole layer of Mamba: projections, convolution, state space and gate.
 
     Args:
-        x: [rows, features].
+        x: The input x [rows, features].
         memory: The last inputs of the convolution [rows, channels, kernel], and h [rows, channels, states].
         params: Weights as of `torch.nn.Linear` and `Conv1d`: in_proj, conv, conv_bias, x_proj, dt_proj,
             dt_bias, out_proj; A_log [channels, states] and D [channels]; in_bias and out_bias or none.
     """
     window, h = memory
     channels, states = params["A_log"].shape
-    both = linear(x, params["in_proj"], params.get("in_bias"))
+    both = linear(x["x"], params["in_proj"], params.get("in_bias"))
     window = np.concatenate([window[..., 1:], both[:, :channels, None]], axis=-1)
     u = (window * params["conv"][:, 0]).sum(-1)
     u = silu(u + params["conv_bias"] if "conv_bias" in params else u)
@@ -142,7 +142,7 @@ class Mamba2Layer:
         window, h = memory
         heads, features, states = h.shape[1:]
         inner, shared = heads * features, self.groups * states
-        parts = linear(x, params["in_proj"], params.get("in_bias"))
+        parts = linear(x["x"], params["in_proj"], params.get("in_bias"))
         gate, u, dt = parts[:, :inner], parts[:, inner:-heads], parts[:, -heads:]
         window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
         u = (window * params["conv"][:, 0]).sum(-1)

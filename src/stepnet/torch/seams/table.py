@@ -40,13 +40,6 @@ class Seam:
     runs: Callable[..., bool] = always
 
 
-def per_head(state: Any, hidden_states: Any, dt: Any, A: Any, *rest: Any, **named: Any) -> bool:
-    """Whether a step of Mamba-2 has one number per head, as its cell does: kernels take one per feature."""
-    D = rest[2] if len(rest) > 2 else named.get("D")
-    bias = rest[3] if len(rest) > 3 else named.get("dt_bias")
-    return selective.is_per_head(dt, A, D, bias)
-
-
 FUNCTIONS = {
     "mamba_selective_scan": Seam(
         selective.mamba_selective_scan,
@@ -55,7 +48,7 @@ FUNCTIONS = {
         (("delta_softplus", True), ("return_last_state", True)),
     ),
     "mamba_selective_state_update": Seam(
-        selective.mamba_selective_state_update,
+        selective.selective_state_update,
         "mamba",
         "state:bcn hidden_states:bc dt:bc A:cn B:bn C:bn D:c z:bc dt_bias:c",
         (("dt_softplus", True),),
@@ -67,11 +60,11 @@ FUNCTIONS = {
         (("chunk_size", 2), ("dt_softplus", True), ("return_final_states", True)),
     ),
     "mamba2_selective_state_update": Seam(
-        selective.mamba2_selective_state_update,
+        selective.selective_state_update,
         "mamba2",
         "state:bhpn hidden_states:bhp dt:bhP A:hPN B:bgn C:bgn D:hP dt_bias:hP",
         (("dt_softplus", True),),
-        per_head,
+        selective.is_per_head,
     ),
     "torch_chunk_gated_delta_rule": Seam(
         delta.torch_chunk_gated_delta_rule,
@@ -86,13 +79,13 @@ FUNCTIONS = {
         (("output_final_state", True), ("use_qk_l2norm_in_kernel", True)),
     ),
     "chunk_kimi_delta_attention": Seam(
-        delta.chunk_kimi_delta_attention,
+        delta.torch_chunk_gated_delta_rule,
         "kda",
         "query:bthk key:bthk value:bthv g:bthk beta:bth initial_state:bhkv",
         (("chunk_size", 2), ("output_final_state", True), ("use_qk_l2norm_in_kernel", True)),
     ),
     "recurrent_kimi_delta_attention": Seam(
-        delta.recurrent_kimi_delta_attention,
+        delta.torch_recurrent_gated_delta_rule,
         "kda",
         "query:bthk key:bthk value:bthv g:bthk beta:bth initial_state:bhkv",
         (("output_final_state", True), ("use_qk_l2norm_in_kernel", True)),
@@ -123,6 +116,3 @@ none, and the layer goes on with its parts: so do ours.
 SLOWER = "PyTorch's own convolution takes less time"
 LEFT = {"causal_conv1d_fn": SLOWER, "causal_conv1d_update": SLOWER}
 """Functions that stay PyTorch's, and why."""
-
-REFUSED = {"xLSTMBackend": "mLSTMs of transformers are not run by stepnet yet"}
-"""Classes of recurrent layers that stay PyTorch's, and why."""

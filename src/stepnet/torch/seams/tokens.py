@@ -17,17 +17,14 @@ from weakref import ref
 import numpy as np
 
 from stepnet.engines import Bound, Results
-from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.nets import call_on, parameters
 from stepnet.rnn.program import NetProgram
-from stepnet.rnn.recurrence import RNN
 from stepnet.torch.checks import DTYPES
 from stepnet.torch.function import call_in, is_transformed, tensor_of, view_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.scan import ENGINE, Step
+from stepnet.torch.seams.scan import ENGINE, Kind, Step
 from stepnet.torch.seams.steps import Mamba2Layer, mamba_layer
 from stepnet.torch.sequences import dense_batch
-from stepnet.trace.step import Spec
 
 torch: Any = pytorch("torch")
 PLAIN = torch.nn.Parameter, torch.Tensor
@@ -132,17 +129,9 @@ LAYERS = {
 
 
 @functools.lru_cache(64)
-def program_of(
-    step: Step, shapes: tuple[tuple[str, tuple[int, ...]], ...], memories: Any, dtype: str
-) -> NetProgram:
+def program_of(kind: Kind) -> NetProgram:
     """The program of one step of a layer of these sizes."""
-    params = {name: np.zeros(shape, dtype) for name, shape in shapes}
-    x = Spec((params["in_proj"].shape[1],), dtype)
-    memory = tuple(Spec(shape, dtype) for shape in memories)
-    rnn = RNN(step, params, memory=memory, inputs=x)
-    return NetProgram(
-        LayerPrograms(rnn).read(np.zeros((0, 0, *x.shape), dtype), None, None, None, False).program.net
-    )
+    return kind.program()
 
 
 class Token:
@@ -156,15 +145,12 @@ class Token:
         self.shapes = [tuple(state.shape) for state in states]
         self.tensors, self.states, self.marks = list(named.values()), list[Any](), list[Any]()
         self.dtype, rows = self.tensors[0].dtype, self.shapes[0][0]
-        dtype = DTYPES[self.dtype]
+        dtype, features = DTYPES[self.dtype], self.tensors[0].shape[1]
         self.step = LAYERS[layer].step(module)
-        self.program = program_of(
-            self.step,
-            tuple((name, tuple(tensor.shape)) for name, tensor in named.items()),
-            tuple(shape[1:] for shape in self.shapes),
-            dtype,
-        )
-        shape = rows, self.tensors[0].shape[1]
+        memories = tuple(shape[1:] for shape in self.shapes)
+        params = tuple((name, tuple(tensor.shape)) for name, tensor in named.items())
+        self.program = program_of(Kind(self.step, (("x", (features,)),), memories, params, dtype))
+        shape = rows, features
         x, output = (np.zeros(shape, dtype) for _ in range(2))
         before, after = ([np.zeros(shape, dtype) for shape in self.shapes] for _ in range(2))
         self.arrays = [x, *before]
