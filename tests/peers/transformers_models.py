@@ -36,6 +36,7 @@ from stepnet.net.tolerance import tolerance
 from stepnet.torch.seams import modules as seam_modules
 from stepnet.torch.seams import scan as scans
 from stepnet.torch.seams import tokens
+from stepnet.torch.seams.check import flat
 from stepnet.torch.seams.rebound import innermost
 
 transformers.logging.set_verbosity_error()
@@ -227,7 +228,8 @@ FAMILIES = {
             "block_types": ["recurrent", "recurrent", "attention"],
         },
     ),
-    "xlstm": Family("xLSTM", 0, (), {"num_heads": 2, "chunk_size": 4}, words=0),
+    # Caches of xLSTM have the sizes of its layers only for multiples of 64.
+    "xlstm": Family("xLSTM", 2, ("forward",), {"hidden_size": 128, "num_heads": 2, "chunk_size": 4}),
     "rwkv": Family(
         "Rwkv", 2, ("rwkv_linear_attention",), {"attention_hidden_size": WIDTH, "context_length": 64}
     ),
@@ -469,8 +471,25 @@ def what_is_left() -> None:
     assert reasons(MAMBA.made(torch.bfloat16)) == {
         "its parameters are torch.bfloat16: float32 and float64 are run"
     }
+    # The layer that stepnet runs has no parameters; those of what holds it count.
+    assert reasons(FAMILIES["xlstm"].made(torch.bfloat16)) == {
+        "its parameters are torch.bfloat16: float32 and float64 are run"
+    }
     elsewhere = MAMBA.made(torch.float32).to("meta")
     assert reasons(elsewhere) == {"its parameters are on meta: the seams are run on the CPU"}
+
+
+@alone
+def modes_of_xlstm() -> None:
+    theirs, ours, _ = both(FAMILIES["xlstm"], torch.float32)
+    first, second = (model.backbone.blocks[0].mlstm_layer.mlstm_backend for model in (ours, theirs))
+    x = [torch.randn(ROWS, 2, 8, size) for size in (32, 32, 64)] + [torch.randn(ROWS, 2, 8) for _ in range(2)]
+    for mode, states in (("train", False), ("train", True), ("train", None), ("inference", False)):
+        results = [backend(*x, mode=mode, return_last_states=states) for backend in (first, second)]
+        a, b = map(flat, results)
+        assert len(a) == len(b), f"{mode}, {states}"
+        for one, other in zip(a, b, strict=True):
+            compare(one, other, "float32", f"mode {mode}, {states}")
 
 
 @alone

@@ -3,6 +3,7 @@ gradients beside those without.
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tolerance import assert_close
 from stepnet.torch.seams.delta import torch_chunk_gated_delta_rule
 from stepnet.torch.seams.scan import LENGTHS
 from stepnet.torch.seams.selective import mamba2_chunk_scan
+from stepnet.torch.seams.xlstm import mlstm
 
 ROWS, STEPS = 2, 3
 
@@ -46,7 +48,25 @@ def delta(by_key: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
     return run, [normal(*shape, seed=place) for place, shape in enumerate(shapes)]
 
 
-CASES = {"mamba2": mamba2, "gated delta rule": lambda: delta(False), "kimi": lambda: delta(True)}
+def xlstm() -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """Two heads of the mLSTM. eps is so large that the exponents count."""
+    layer = SimpleNamespace(config=SimpleNamespace(eps=0.3, mode="inference"))
+    shapes = ((ROWS, STEPS, 2, 2),) * 2 + ((ROWS, STEPS, 2, 3),) + ((ROWS, STEPS, 2),) * 2
+    shapes += ((ROWS, 2, 2, 3), (ROWS, 2, 2), (ROWS, 2, 1))
+
+    def run(*tensors: Any) -> Any:
+        outputs, states = mlstm(layer, *(x.transpose(1, 2) for x in tensors[:5]), *tensors[5:])
+        return outputs.transpose(1, 2), *states
+
+    return run, [normal(*shape, seed=place) for place, shape in enumerate(shapes)]
+
+
+CASES = {
+    "mamba2": mamba2,
+    "gated delta rule": lambda: delta(False),
+    "kimi": lambda: delta(True),
+    "mlstm": xlstm,
+}
 each = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
@@ -55,7 +75,7 @@ def test_gradients_are_those_of_finite_differences(case: Any):
     assert torch.autograd.gradcheck(*case())
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=4)
 @each
 def test_gradients_of_gradients_are_those_of_finite_differences(case: Any):
     assert torch.autograd.gradgradcheck(*case())
@@ -76,7 +96,7 @@ def test_steps_behind_the_lengths_give_no_gradients(case: Any):
     run, tensors = case()
     token = LENGTHS.set(np.array([STEPS, 1]))
     try:
-        output, _ = run(*tensors)
+        output, *_ = run(*tensors)
     finally:
         LENGTHS.reset(token)
     gradient, *_ = torch.autograd.grad(output.sum(), tensors[0])

@@ -103,7 +103,7 @@ def accelerate(model: Any) -> Accelerated:
     replaced, left = dict[str, Any](), dict[str, str]()
     for name, module in modules:
         if not isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
-            put_in(name, module, replaced, left)
+            put_in(name, module, model.get_submodule(name.rpartition(".")[0]), replaced, left)
             continue
         why = refusal(module)
         if why is None:
@@ -114,11 +114,14 @@ def accelerate(model: Any) -> Accelerated:
     return Accelerated(replaced, left)
 
 
-def put_in(name: str, module: Any, replaced: dict[str, Any], left: dict[str, str]) -> None:
-    """Puts the seams into a layer of transformers, and adds to what was replaced and what was left."""
+def put_in(name: str, module: Any, holder: Any, replaced: dict[str, Any], left: dict[str, str]) -> None:
+    """Puts the seams into a layer of transformers, and adds to what was replaced and what was left.
+
+    holder: what has the layer as a part; the layer where it is the whole model.
+    """
     kind = cast("Any", type(module))
     known = seams.seams_of(getattr(kind, "stepnets", kind))
-    why = seams.refusal(module) if known.run else None
+    why = seams.refusal(module, holder) if known.run else None
     if why is not None:
         left[name] = why
         return

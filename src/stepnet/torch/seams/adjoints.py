@@ -15,6 +15,7 @@ S. Yang and others, "Gated linear attention transformers with hardware-efficient
 v dv in the place of u du, and with a decay for each feature of the key, k (G u + e a S) in its place.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,17 @@ def is_for(*tensors: Any) -> bool:
     return bool(wanted_of(tensors))
 
 
-def in_one_dtype(x: dict[str, Any], memory: Any, shape: tuple[int, ...]) -> tuple[dict[str, Any], Any]:
-    """Inputs and a memory [rows, *shape], zeros for None, as `scans` takes them."""
+def in_one_dtype(
+    x: dict[str, Any], memories: Sequence[Any], shapes: Sequence[tuple[int, ...]]
+) -> tuple[dict[str, Any], list[Any]]:
+    """Inputs and memories [rows, *shape], zeros for None, as `scans` takes them."""
     first = next(iter(x.values()))
     dtype = dtype_of(first)
-    memory = torch.zeros(len(first), *shape, dtype=dtype) if memory is None else own(memory, dtype)
-    return {name: tensor.to(dtype) for name, tensor in x.items()}, memory
+    begin = [
+        torch.zeros(len(first), *shape, dtype=dtype) if memory is None else own(memory, dtype)
+        for memory, shape in zip(memories, shapes, strict=True)
+    ]
+    return {name: tensor.to(dtype) for name, tensor in x.items()}, begin
 
 
 # ---- the steps ---------------------------------------------------------------------------------------------

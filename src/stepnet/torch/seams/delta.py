@@ -62,7 +62,7 @@ def torch_recurrent_gated_delta_rule(
 
 def with_gradients(step: Delta, x: dict[str, Any], state: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
     """The same with the gradients of `Corrected`: the vectors of the step are made by PyTorch."""
-    x, first = in_one_dtype(x, state, shape)
+    x, (first,) = in_one_dtype(x, [state], [shape])
     q, k = (normed(x[name]) if step.normed else x[name] for name in ("q", "k"))
     shared = shape[0] // k.shape[2]
     q, k = (vector.repeat_interleave(shared, 2) for vector in (q * q.shape[-1] ** -0.5, k))

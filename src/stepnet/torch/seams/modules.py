@@ -49,8 +49,8 @@ def seams_of(kind: Any) -> Seams:
     if readers and not is_rebindable(kind.forward):
         return Seams({}, {kind.__name__: "its forward is wrapped in what stepnet cannot look into"})
     run, left = dict[str, Seam](), dict[str, str]()
-    for name, theirs, seam, is_method in [*functions(kind), *methods(kind)]:
-        if (why := difference(innermost(theirs), seam, is_method)) is None:
+    for name, theirs, seam, owner in [*functions(kind), *methods(kind)]:
+        if (why := difference(innermost(theirs), seam, owner)) is None:
             run[name] = seam
         else:
             left[name] = f"this version of transformers has another one: {why}"
@@ -66,21 +66,22 @@ def reads(function: Any) -> set[str]:
     return {name for name in globals_read(function) if name in FUNCTIONS or name in WHOLE or name in LEFT}
 
 
-def functions(kind: Any) -> list[tuple[str, Any, Seam, bool]]:
+def functions(kind: Any) -> list[tuple[str, Any, Seam, None]]:
     """The functions that are seams of a class, by name: theirs, and the record."""
     own = innermost(kind.forward).__globals__
     return [
-        (name, own[name], FUNCTIONS[name], False) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())
+        (name, own[name], FUNCTIONS[name], None) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())
     ]
 
 
-def methods(kind: Any) -> list[tuple[str, Any, Seam, bool]]:
-    """The methods that are seams of a class, by name: theirs, and the record."""
+def methods(kind: Any) -> list[tuple[str, Any, Seam, Any]]:
+    """The methods that are seams of a class, by name: theirs, the record, and the class that has it."""
     parts = ((*name.split("."), seam) for name, seam in METHODS.items())
     return [
-        (name, getattr(kind, name), seam, True)
+        (name, getattr(kind, name), seam, base)
         for owner, name, seam in parts
-        if any(base.__name__ == owner for base in kind.__mro__)
+        for base in kind.__mro__
+        if base.__name__ == owner
     ]
 
 
@@ -93,11 +94,13 @@ def tokens_left(module: Any) -> str | None:
     return layer_difference(kind.stepnets) or layer.refusal(module)
 
 
-def refusal(module: Any) -> str | None:
-    """Why a layer with seams cannot be run as it is; None if it can."""
+def refusal(module: Any, holder: Any) -> str | None:
+    """Why a layer with seams cannot be run as it is; None if it can. holder: what has it as a part, of which
+    the parameters are if it has none itself.
+    """
     if hasattr(cast("Any", type(module)), "stepnets"):
         return "it is stepnet's already"
-    own = list(module.parameters())
+    own = list(module.parameters()) or list(holder.parameters())
     places = {tensor.device.type for tensor in own if tensor.device.type != "cpu"}
     if places:
         return f"its parameters are on {', '.join(sorted(places))}: the seams are run on the CPU"

@@ -109,7 +109,7 @@ def with_gradients(
     rate: Rate, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
 ) -> tuple[Any, Any]:
     """Outputs and the last state with the gradients of `Decayed`: the step sizes are made by PyTorch."""
-    x, first = in_one_dtype(x, state, shape)
+    x, (first,) = in_one_dtype(x, [state], [shape])
     dt = x["dt"] + params["dt_bias"] if "dt_bias" in params else x["dt"]
     dt = torch.nn.functional.softplus(dt) if rate.positive else dt
     dt = torch.clamp(dt, rate.low, rate.high)

@@ -10,6 +10,7 @@ import numpy as np
 
 from stepnet.cells.delta import gated_delta_rule, kda
 from stepnet.cells.state_space import mamba, mamba2
+from stepnet.cells.xlstm import divided
 from stepnet.trace.functions import silu, softplus
 
 
@@ -64,6 +65,19 @@ class Delta:
             q, k = q[:, owner], k[:, owner]
         cell = kda if len(x["g"].shape) == 3 else gated_delta_rule
         return cell({**x, "q": q, "k": k}, memory)
+
+
+@dataclass(frozen=True)
+class MatrixLSTM:
+    """A step of the mLSTM. eps: added to what outputs are divided by. The memory is C, n and m."""
+
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output and the next memory."""
+        query = x["q"] * x["q"].shape[-1] ** -0.5
+        output, over, after = divided({**x, "q": query}, dict(zip("Cnm", memory, strict=True)))
+        return output / (over + self.eps)[..., None], tuple(after.values())
 
 
 def normed(x: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stepnet.torch.seams import delta, others, selective
+from stepnet.torch.seams import delta, others, selective, xlstm
 
 PACKAGE = "transformers.models."
 """Where the files of models are. Files from elsewhere may mean other things by the same names."""
@@ -31,6 +31,7 @@ class Seam:
         sizes: The tensors of the call that `check` makes, each as name:axes with a letter for each axis.
             Along one with a capital letter all numbers are the same.
         options: Other arguments of that call.
+        config: The configuration of the layer of that call, for a method that reads its layer.
     """
 
     ours: Callable[..., Any]
@@ -38,6 +39,7 @@ class Seam:
     sizes: str = ""
     options: tuple[tuple[str, Any], ...] = ()
     runs: Callable[..., bool] = always
+    config: tuple[tuple[str, Any], ...] = ()
 
 
 FUNCTIONS = {
@@ -104,6 +106,12 @@ METHODS = {
         others.rnn_scan,
         "h = a h + x",
         "hidden_states:btc recurrent_gate:btc reset:bt1 recurrent_states:bc",
+    ),
+    "xLSTMBackend.forward": Seam(
+        xlstm.mlstm,
+        "mlstm",
+        "query:bhtk key:bhtk value:bhtv igate:bht fgate:bht c_initial:bhkv n_initial:bhk m_initial:bh1",
+        config=(("chunk_size", 2), ("eps", 0.5)),
     ),
 }
 """Methods of layers, as class.method."""
