@@ -191,7 +191,7 @@ FAMILIES = {
     ),
     "falcon_h1": Family("FalconH1", 2, CHUNK, {**ATTENTION, **MAMBA_2, "mamba_d_ssm": 32, "head_dim": 8}),
     "qwen3_next": Family(
-        "Qwen3Next", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8, "mlp_only_layers": [0, 1]}
+        "Qwen3Next", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8, "mlp_only_layers": [0, 1]}, whole=True
     ),
     "qwen3_5": Family(
         "Qwen3_5Text", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8}, model="Qwen3_5ForCausalLM"

@@ -37,7 +37,7 @@ def difference(theirs: Callable[..., Any], seam: Seam, owner: Any) -> str | None
     names, ours = (named(function) for function in (theirs, seam.ours))
     if names != ours:
         return f"it takes the arguments {', '.join(names)}, and stepnet knows {', '.join(ours)}"
-    first = () if owner is None else (layer_of(owner, dict(seam.config)) if seam.config else None,)
+    first = () if owner is None else (owner(config_of(owner, seam.config)) if seam.config else None,)
     given, known = (tensors(seam) for _ in range(2))
     with torch.no_grad():
         before = [(ENGINE, ENGINE.set(INTERPRET)), (LENGTHS, LENGTHS.set(None))]
@@ -61,11 +61,10 @@ def layer_difference(kind: Any) -> str | None:
     A small layer of random numbers runs three tokens itself, and then one both ways.
     """
     layer, files = LAYERS[kind.__name__], sys.modules[kind.__module__]
+    config = config_of(kind, layer.config)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        module = layer_of(kind, layer.config, layer_idx=0)
-        config = module.config
-        words = torch.randn(2, 4, config.hidden_size)
+        module, words = kind(config, layer_idx=0), torch.randn(2, 4, config.hidden_size)
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape) / 2)
         cache = files.DynamicCache(config=config)
@@ -87,10 +86,10 @@ def layer_difference(kind: Any) -> str | None:
     return None
 
 
-def layer_of(kind: Any, config: dict[str, Any], **options: Any) -> Any:
-    """A layer of transformers with this configuration, whose class is called as the layer's."""
-    name = re.sub("(Mixer|Backend)$", "Config", kind.__name__)
-    return kind(getattr(sys.modules[kind.__module__], name)(**config), **options)
+def config_of(kind: Any, options: Any) -> Any:
+    """The configuration of a layer of transformers with these options: its class is called as the layer's."""
+    name = re.sub("(Mixer|Backend|GatedDeltaNet)$", "Config", kind.__name__)
+    return getattr(sys.modules[kind.__module__], name)(**dict(options))
 
 
 def named(function: Callable[..., Any]) -> list[str]:

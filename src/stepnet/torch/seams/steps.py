@@ -11,7 +11,7 @@ import numpy as np
 from stepnet.cells.delta import gated_delta_rule, kda
 from stepnet.cells.state_space import mamba, mamba2
 from stepnet.cells.xlstm import divided
-from stepnet.trace.functions import silu, softplus
+from stepnet.trace.functions import sigmoid, silu, softplus
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,7 @@ def mamba_layer(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     window, h = memory
     channels, states = params["A_log"].shape
     both = linear(x["x"], params["in_proj"], params.get("in_bias"))
-    window = np.concatenate([window[..., 1:], both[:, :channels, None]], axis=-1)
-    u = (window * params["conv"][:, 0]).sum(-1)
-    u = silu(u + params["conv_bias"] if "conv_bias" in params else u)
+    u, window = convolved(both[:, :channels], window, params)
     parts, rank = u @ params["x_proj"].T, params["dt_proj"].shape[1]
     inputs = {
         "x": u,
@@ -158,9 +156,7 @@ class Mamba2Layer:
         inner, shared = heads * features, self.groups * states
         parts = linear(x["x"], params["in_proj"], params.get("in_bias"))
         gate, u, dt = parts[:, :inner], parts[:, inner:-heads], parts[:, -heads:]
-        window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
-        u = (window * params["conv"][:, 0]).sum(-1)
-        u = silu(u + params["conv_bias"] if "conv_bias" in params else u)
+        u, window = convolved(u, window, params)
         inputs = {
             "x": u[:, :inner].reshape(-1, heads, features),
             "dt": softplus(dt + params["dt_bias"]),
@@ -172,6 +168,53 @@ class Mamba2Layer:
         y = y / np.sqrt((y * y).mean(-1, keepdims=True) + self.eps)
         y = y.reshape(-1, inner) * params["norm"]
         return linear(y, params["out_proj"], params.get("out_bias")), (window, h)
+
+
+@dataclass(frozen=True)
+class DeltaLayer:
+    """A whole layer of the gated delta rule: projections, convolution, delta rule, norm and gate.
+
+    groups: how many heads of keys there are, each of which has its queries, values and gates next to one
+    another in the projections. eps: what the norm adds to the mean square.
+    """
+
+    groups: int
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output [rows, features] and the next memory: the last inputs of the convolution
+        [rows, channels, kernel], and the state [rows, heads, key, value].
+        """
+        window, state = memory
+        heads, key, value = state.shape[1:]
+        keys, shared = self.groups * key, heads // self.groups
+        parts = linear(x["x"], params["in_proj"], None).reshape(-1, self.groups, 2 * (key + shared * value))
+        begin, gate = 2 * key, parts[..., 2 * key + shared * value :].reshape(-1, heads, value)
+        rates = linear(x["x"], params["rates"], None).reshape(-1, self.groups, 2 * shared)
+        vectors = parts[..., :key], parts[..., key:begin], parts[..., begin : begin + shared * value]
+        sizes = keys, keys, heads * value
+        u = np.concatenate([v.reshape(-1, n) for v, n in zip(vectors, sizes, strict=True)], axis=-1)
+        u, window = convolved(u, window, params)
+        inputs = {
+            "q": u[:, :keys].reshape(-1, self.groups, key),
+            "k": u[:, keys : 2 * keys].reshape(-1, self.groups, key),
+            "v": u[:, 2 * keys :].reshape(-1, heads, value),
+            "g": -np.exp(params["A_log"])
+            * softplus(rates[..., shared:].reshape(-1, heads) + params["dt_bias"]),
+            "beta": sigmoid(rates[..., :shared].reshape(-1, heads)),
+        }
+        o, state = Delta(normed=True)(inputs, state, None)
+        o = o / np.sqrt((o * o).mean(-1, keepdims=True) + self.eps) * params["norm"] * silu(gate)
+        return linear(o.reshape(-1, heads * value), params["out_proj"], None), (window, state)
+
+
+def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
+    """What the convolution and its activation give for new inputs [rows, channels], and its last inputs
+    [rows, channels, kernel].
+    """
+    window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
+    u = (window * params["conv"][:, 0]).sum(-1)
+    return silu(u + params["conv_bias"] if "conv_bias" in params else u), window
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:
