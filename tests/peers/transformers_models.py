@@ -607,6 +607,10 @@ def other_norm(mixer: Any) -> None:
     mixer.norm.variance_epsilon = 0.5
 
 
+def other_gate(mixer: Any) -> None:
+    mixer.norm.activation = "gelu"
+
+
 def parametrized(mixer: Any) -> None:
     torch.nn.utils.parametrize.register_parametrization(mixer, "A_log", Shifted())
 
@@ -625,18 +629,22 @@ CHANGES = new_weight, new_part, new_bias, a_hook, own_forward, other_activation,
 def after_a_change(model: Any, change: Callable[[Any], None]) -> Any:
     """Logits of a token ahead of a change of each layer, and of one after it, with one cache."""
     torch.manual_seed(0)
-    cache = model(words(), use_cache=True).cache_params
-    before = model(words(steps=1), cache_params=cache, use_cache=True).logits
-    for block in model.backbone.layers:
-        change(block.mixer)
-    return torch.cat([before, model(words(steps=1), cache_params=cache, use_cache=True).logits])
+    first = model(words(), use_cache=True)
+    name = next(name for name in ("cache_params", "past_key_values") if name in first)
+    cache = {name: first[name], "use_cache": True}
+    before = model(words(steps=1), **cache).logits
+    for layer in model.modules():
+        if type(layer).__name__ in tokens.LAYERS:
+            change(layer)
+    return torch.cat([before, model(words(steps=1), **cache).logits])
 
 
 @alone
 def layers_that_change_while_a_cache_goes_on() -> None:
-    for family, changes in ((MAMBA, CHANGES), (FAMILIES["mamba2"], [new_weight, other_norm])):
+    cases = {"mamba": CHANGES, "mamba2": [new_weight, other_norm], "qwen3_next": [other_norm, other_gate]}
+    for name, changes in cases.items():
         for change in changes:
-            theirs, ours, _ = both(family, torch.float32)
+            theirs, ours, _ = both(FAMILIES[name], torch.float32)
             right = after_a_change(theirs, change)
             compare(after_a_change(ours, change), right, "float32", f"logits after {change.__name__}")
 
@@ -708,6 +716,15 @@ def gradients_through_a_cache() -> None:
     assert grads[0].keys() == grads[1].keys()
     for name in grads[0]:
         compare(grads[0][name], grads[1][name], "float32", f"the gradient of {name}")
+
+
+@alone
+def gradients_of_one_word_of_rwkv() -> None:
+    names = list[set[str]]()
+    for model in both(FAMILIES["rwkv"], torch.float32)[:2]:
+        total(model(words(steps=1), use_cache=False).logits).backward()
+        names.append({name for name, p in model.named_parameters() if p.grad is not None})
+    assert names[0] == names[1]
 
 
 @alone
