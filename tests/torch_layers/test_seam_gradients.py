@@ -91,6 +91,22 @@ def test_values_are_the_same_with_gradients_and_without(case: Any):
         assert_close(own.detach().numpy(), other.numpy(), length=STEPS, width=4)
 
 
+@torch.no_grad()
+@each
+def test_single_steps_are_those_of_a_sequence(case: Any):
+    run, tensors = case()
+    rows = [place for place, x in enumerate(tensors) if x.shape[:2] == (ROWS, STEPS)]
+    states = slice(len(tensors) - (3 if case is xlstm else 1), len(tensors))
+    right, now = run(*tensors), list(tensors)
+    for time in range(STEPS):
+        for place in rows:
+            now[place] = tensors[place][:, time : time + 1]
+        output, *now[states] = run(*now)
+        assert_close(output.numpy(), right[0][:, time : time + 1].numpy(), length=STEPS, width=4)
+    for own, other in zip(now[states], right[1:], strict=True):
+        assert_close(own.numpy(), other.numpy(), length=STEPS, width=4)
+
+
 @each
 def test_steps_behind_the_lengths_give_no_gradients(case: Any):
     run, tensors = case()

@@ -10,16 +10,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from stepnet.rnn.batch import Batch
+from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.program import NetProgram
 from stepnet.rnn.recurrence import RNN
-from stepnet.torch.function import AUTO, Differentiable, NetRun
+from stepnet.torch.function import AUTO, Differentiable, NetRun, is_transformed
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams.single import Single
 from stepnet.torch.sequences import MOST_KEPT, dense_batch
 from stepnet.trace.step import Spec
 
@@ -59,19 +62,11 @@ class Kind:
         return NetProgram(LayerPrograms(rnn).read(nothing, None, None, None, False).program.net)
 
 
-SCANS = OrderedDict[Kind, NetRun]()
-
-
+@lru_cache(MOST_KEPT)
 def scan_of(kind: Kind) -> NetRun:
-    """What runs a kind, kept."""
-    scan = SCANS.get(kind)
-    if scan is None:
-        program = kind.program()
-        scan = NetRun(program, Differentiable(program.net))
-        SCANS[kind] = scan
-        while len(SCANS) > MOST_KEPT:
-            SCANS.popitem(last=False)
-    return scan
+    """What runs a kind."""
+    program = kind.program()
+    return NetRun(program, Differentiable(program.net))
 
 
 def scan(
@@ -115,6 +110,8 @@ def scans(
         tuple((name, tuple(tensor.shape)) for name, tensor in params.items()),
         str(dtype).removeprefix("torch."),
     )
+    if time == 1 and not params and is_single():
+        return single_results(kind, rows, (*x.values(), *memories))
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]).to(dtype) for tensor in x.values()]
     inputs += [None if memory is None else own(memory, dtype) for memory in memories]
     inputs += [tensor.to(dtype) for tensor in params.values()]
@@ -122,6 +119,28 @@ def scans(
     count = len(results) - len(shapes)
     outputs = [tensor.reshape(rows, time, *tensor.shape[1:]) for tensor in results[:count]]
     return [*outputs, *results[count:]]
+
+
+SINGLES = OrderedDict[tuple[Kind, int], Single]()
+
+
+def is_single() -> bool:
+    """Whether a call of one step is plain: without gradients, lengths, or an engine that was asked for."""
+    if torch.is_grad_enabled() or is_transformed():
+        return False
+    return ENGINE.get() is AUTO and LENGTHS.get() is None
+
+
+def single_results(kind: Kind, rows: int, tensors: Sequence[Any]) -> list[Any]:
+    """The results of one step without parameters, prepared for a number of rows."""
+    single = SINGLES.pop((kind, rows), None)  # taken out for this call, as other threads may make it too
+    if single is None:
+        single = Single(scan_of(kind).program, rows)
+        single.bind(AUTO)
+    single(tensors)
+    results = [tensor.clone() for tensor in single.results]
+    keep(SINGLES, (kind, rows), single)
+    return results
 
 
 def dtype_of(first: Any) -> Any:

@@ -15,17 +15,12 @@ from operator import is_
 from typing import Any, cast
 from weakref import ref
 
-import numpy as np
-
-from stepnet.engines import Bound, Results
-from stepnet.rnn.nets import call_on, parameters
-from stepnet.rnn.program import NetProgram
 from stepnet.torch.checks import DTYPES
-from stepnet.torch.function import call_in, is_transformed, tensor_of, view_of
+from stepnet.torch.function import is_transformed
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.scan import ENGINE, Kind, Step
+from stepnet.torch.seams.scan import ENGINE, Kind, Step, scan_of
+from stepnet.torch.seams.single import Single
 from stepnet.torch.seams.steps import DeltaLayer, Mamba2Layer, mamba_layer
-from stepnet.torch.sequences import dense_batch
 
 torch: Any = pytorch("torch")
 PLAIN = torch.nn.Parameter, torch.Tensor
@@ -81,7 +76,7 @@ class Layer:
         parts, objects = module._modules, [module.__dict__.get("activation")]
         for name in self.parts:
             part = parts.get(name)
-            own = {} if part is None else part.__dict__
+            own: dict[str, Any] = {} if part is None else part.__dict__
             is_hooked = own.get("_forward_hooks") or own.get("_forward_pre_hooks") or "forward" in own
             objects += part, part.__class__, own.get("activation"), bool(is_hooked)
         for part, name in self.names.values():
@@ -175,14 +170,8 @@ LAYERS = {
 }
 
 
-@functools.lru_cache(64)
-def program_of(kind: Kind) -> NetProgram:
-    """The program of one step of a layer of these sizes."""
-    return kind.program()
-
-
 class Token:
-    """A layer's token, prepared for a number of rows: arrays of its own, and what runs the step on them.
+    """A layer's token, prepared for a number of rows.
 
     It follows one cache at a time. marks: by what the parameters are known to be the same.
     """
@@ -196,26 +185,10 @@ class Token:
         self.seen, self.options = LAYERS[layer].seen(module), LAYERS[layer].options(module)
         memories = tuple(tuple(shape[1:]) for shape in self.shapes)
         params = tuple((name, tuple(tensor.shape)) for name, tensor in named.items())
-        self.program = program_of(
+        program = scan_of(
             Kind(LAYERS[layer].step(*self.options), (("x", (features,)),), memories, params, dtype)
-        )
-        shape = rows, features
-        x, output = (np.zeros(shape, dtype) for _ in range(2))
-        before, after = ([np.zeros(shape, dtype) for shape in self.shapes] for _ in range(2))
-        self.arrays = [x, *before]
-        self.call = call_on(self.program, self.all_arrays(), call_in(dense_batch(rows, 1, False)), None)
-        self.results = Results([output], after)
-        self.bound: Bound | None = None
-        self.x, self.output = (tensor_of(array)[:, None] for array in (x, output))
-        self.before, self.after = ([tensor_of(array) for array in kind] for kind in (before, after))
-
-    def all_arrays(self) -> list[Any]:
-        """The arrays of all inputs of the step, the parameters where they lie."""
-        return [*self.arrays, *map(view_of, self.tensors)]
-
-    def parameters(self) -> list[Any]:
-        """The arrays of the parameters as the program takes them."""
-        return parameters(self.program, self.all_arrays(), self.call)
+        ).program
+        self.single = Single(program, rows, self.tensors)
 
     def fits(self, module: Any, layer: str, states: Sequence[Any]) -> bool:
         """Whether it is prepared for states of these shapes, and the layer as it is."""
@@ -236,20 +209,16 @@ class Token:
 
     def follow(self, states: Sequence[Any]) -> None:
         """Follows another cache, with the parameters as they now are."""
-        if self.bound is None or not self.bound.rebind(self.parameters()):
-            self.bound = self.program.kernel(ENGINE.get()).bind(self.parameters())
-            self.run = self.bound.again(self.call, self.results)
+        self.single.bind(ENGINE.get())
         self.marks, self.states = marks_of(self.tensors), [ref(state) for state in states]
 
     def __call__(self, x: Any, states: Sequence[Any]) -> Any:
         """The output of a token [rows, 1, features]; the states become the next ones."""
-        self.x.copy_(x)
-        for own, state in zip(self.before, states, strict=True):
-            own.copy_(state)
-        self.run()
-        for own, state in zip(self.after, states, strict=True):
+        self.single((x, *states))
+        output, *after = self.single.results
+        for own, state in zip(after, states, strict=True):
             state.copy_(own)
-        return self.output.clone()
+        return output.clone()
 
 
 def marks_of(tensors: Sequence[Any]) -> list[tuple[int, int]]:
