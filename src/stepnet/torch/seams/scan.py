@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from stepnet.rnn.batch import Batch
-from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.program import NetProgram
 from stepnet.rnn.recurrence import RNN
@@ -139,7 +138,9 @@ def single_results(kind: Kind, rows: int, tensors: Sequence[Any]) -> list[Any]:
         single.bind(AUTO)
     single(tensors)
     results = [tensor.clone() for tensor in single.results]
-    keep(SINGLES, (kind, rows), single)
+    SINGLES[kind, rows] = single
+    while len(SINGLES) > MOST_KEPT:
+        SINGLES.popitem(last=False)
     return results
 
 

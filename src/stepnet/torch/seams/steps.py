@@ -99,13 +99,15 @@ def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """A step of RWKV-4: a mean of values weighted by exp(key), whose weights decay.
 
     B. Peng and others, "RWKV: reinventing RNNs for the transformer era", 2023 (arXiv 2305.13048), appendix D:
-    the sums are divided by exp(m), where m is the greatest exponent so far, so that nothing overflows.
+    the sums are divided by exp(m), where m is the greatest exponent so far, so that nothing overflows. The
+    vectors decay and first are parameters, or inputs.
     """
     k, v, (a, b, m) = x["k"], x["v"], memory
-    top = np.maximum(m, k + params["first"])
-    before, now = np.exp(m - top), np.exp(k + params["first"] - top)
+    decay, first = (x[name] if name in x else params[name] for name in ("decay", "first"))
+    top = np.maximum(m, k + first)
+    before, now = np.exp(m - top), np.exp(k + first - top)
     y = (before * a + now * v) / (before * b + now)
-    decayed = m + params["decay"]
+    decayed = m + decay
     top = np.maximum(decayed, k)
     before, now = np.exp(decayed - top), np.exp(k - top)
     return y, (before * a + now * v, before * b + now, top)

@@ -53,7 +53,8 @@ class Layer:
     def refusal(self, module: Any) -> str | None:
         """Why the tokens of a layer are not one step; None if they are."""
         for holder in (module, *module._modules.values()):
-            activation = vars(holder).get("activation", "silu")
+            own: dict[str, Any] = holder.__dict__
+            activation = own.get("activation", "silu")
             if activation not in ("silu", "swish"):
                 return f"its activation is {activation}"
         for name, wanted in self.parts.items():
