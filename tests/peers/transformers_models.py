@@ -719,6 +719,20 @@ def gradients_through_a_cache() -> None:
 
 
 @alone
+def words_of_rwkv_one_by_one() -> None:
+    """Of a single row: of several, transformers' layer gives each the states of all as further steps."""
+    results = list[Any]()
+    with torch.no_grad():
+        for model in both(FAMILIES["rwkv"], torch.float32)[:2]:
+            state = model(words(1), use_cache=True).state
+            for word in (3, 5):
+                last = model(torch.tensor([[word]]), state=state, use_cache=True)
+                state = last.state
+            results.append(last.logits)
+    compare(*results, "float32", "the logits of the second word")
+
+
+@alone
 def gradients_of_one_word_of_rwkv() -> None:
     names = list[set[str]]()
     for model in both(FAMILIES["rwkv"], torch.float32)[:2]:
