@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -266,7 +267,7 @@ def ways(case: Case) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
     if case.steps == 1:
         memory = memory * 0  # a stream begins so
     run = ours(case, x, memory, params)
-    right, found, missing = run(), {"stepnet": run}, dict[str, str]()
+    right, runs, missing = run(), {"stepnet": run}, dict[str, str]()
     inputs, parts, parameters = (
         {name: torch.from_numpy(array) for name, array in each.items()}
         for each in (x, by_part(memory), params)
@@ -283,8 +284,8 @@ def ways(case: Case) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
         away = float((np.abs(given - right) / np.maximum(1, np.abs(right))).max())
         most = 2 * tolerance("float32", case.steps, width)
         assert away <= most, f"{case.name}: {name} is {away:.1e} away, where {most:.1e} is rounding"
-        found[name] = theirs
-    return found, missing
+        runs[name] = theirs
+    return runs, missing
 
 
 @dataclass(frozen=True)
@@ -311,20 +312,18 @@ class Times:
         """Of the most multiply-adds, those that the cell does at least."""
         if not self.case.work:
             return None
-        sizes = {"heads": 1, "key": 1, "value": 1, "channels": 1, "states": 1, "features": 1}
-        numbers = self.case.rows * self.case.steps
-        for name in sizes:
-            numbers *= self.case.sizes.get(name, 1)
+        sizes = [size for name, size in self.case.sizes.items() if name != "groups"]
+        numbers = self.case.rows * self.case.steps * prod(sizes)
         return 2 * self.case.work * numbers / self.peak / median(self.seconds["stepnet"])
 
 
 def measured(case: Case, rounds: int, counted: int, warm: float = WARM) -> Times:
     """The times of a case."""
-    (found, missing), peak = ways(case), 0.0
-    seconds: dict[str, list[float]] = {name: [] for name in found}
+    (runs, missing), peak = ways(case), 0.0
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
     with torch.inference_mode():
         for _ in range(rounds):
-            for name, way in found.items():
+            for name, way in runs.items():
                 until = time.perf_counter() + warm
                 way()
                 while time.perf_counter() < until:
@@ -345,6 +344,7 @@ def timed(way: Callable[[], Any]) -> float:
 
 
 def table(times: list[Times], threads: int) -> Table:
+    """A row for each case."""
     shown = Table(title=f"Cells beside functions of other libraries, {threads} threads, milliseconds")
     shown.add_column("cell", no_wrap=True)
     for name in ("stepnet", "share", "peers", "times"):

@@ -1,9 +1,10 @@
 """A model of transformers as it is and with `stepnet.torch.accelerate`: forward, tokens, a training step.
 
-    PYTHONPATH=src .peers/transformers/bin/python bench/transformers_models.py [mamba|mamba2|qwen3_next] [2]
+    PYTHONPATH=src .peers/transformers/bin/python bench/transformers_models.py [mamba] [2]
 
-The same model twice in one process, with the same number of threads, timed in turns; medians, and the ratio
-of theirs to ours. The time of a token is that of `generate` for a prompt of 8, by its number of tokens.
+The arguments are a name of `CONFIGS` and the number of threads. The same model twice in one process, with
+the same number of threads, timed in turns; medians, and the ratio of theirs to ours. The time of a token is
+that of `generate` for a prompt of 8, by its number of tokens.
 """
 
 import copy
@@ -24,7 +25,7 @@ import stepnet.torch
 
 transformers: Any = import_module("transformers")  # which is in an environment of its own
 TOKENS, NEW, LAYERS, WIDTH, WORDS = 256, 64, 4, 256, 1000
-ROUNDS = {"forward": 7, "token": 5, "training": 3}
+ROUNDS = {"forward": 9, "token": 15, "training": 3}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("Mamba", {}),
     "mamba2": ("Mamba2", {"num_heads": 8, "head_dim": 64, "state_size": 64, "n_groups": 1, "chunk_size": 64}),
@@ -43,6 +44,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
             "head_dim": 64,
         },
     ),
+    "xlstm": ("xLSTM", {"num_heads": 4}),
+    "rwkv": ("Rwkv", {"attention_hidden_size": WIDTH}),
 }
 
 

@@ -36,6 +36,7 @@ from stepnet.net.tolerance import tolerance
 from stepnet.torch.seams import modules as seam_modules
 from stepnet.torch.seams import scan as scans
 from stepnet.torch.seams import tokens
+from stepnet.torch.seams.check import flat
 from stepnet.torch.seams.rebound import innermost
 
 transformers.logging.set_verbosity_error()
@@ -190,7 +191,7 @@ FAMILIES = {
     ),
     "falcon_h1": Family("FalconH1", 2, CHUNK, {**ATTENTION, **MAMBA_2, "mamba_d_ssm": 32, "head_dim": 8}),
     "qwen3_next": Family(
-        "Qwen3Next", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8, "mlp_only_layers": [0, 1]}
+        "Qwen3Next", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8, "mlp_only_layers": [0, 1]}, whole=True
     ),
     "qwen3_5": Family(
         "Qwen3_5Text", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8}, model="Qwen3_5ForCausalLM"
@@ -227,7 +228,8 @@ FAMILIES = {
             "block_types": ["recurrent", "recurrent", "attention"],
         },
     ),
-    "xlstm": Family("xLSTM", 0, (), {"num_heads": 2, "chunk_size": 4}, words=0),
+    # Caches of xLSTM have the sizes of its layers only for multiples of 64.
+    "xlstm": Family("xLSTM", 2, ("forward",), {"hidden_size": 128, "num_heads": 2, "chunk_size": 4}),
     "rwkv": Family(
         "Rwkv", 2, ("rwkv_linear_attention",), {"attention_hidden_size": WIDTH, "context_length": 64}
     ),
@@ -469,8 +471,25 @@ def what_is_left() -> None:
     assert reasons(MAMBA.made(torch.bfloat16)) == {
         "its parameters are torch.bfloat16: float32 and float64 are run"
     }
+    # The layer that stepnet runs has no parameters; those of what holds it count.
+    assert reasons(FAMILIES["xlstm"].made(torch.bfloat16)) == {
+        "its parameters are torch.bfloat16: float32 and float64 are run"
+    }
     elsewhere = MAMBA.made(torch.float32).to("meta")
     assert reasons(elsewhere) == {"its parameters are on meta: the seams are run on the CPU"}
+
+
+@alone
+def modes_of_xlstm() -> None:
+    theirs, ours, _ = both(FAMILIES["xlstm"], torch.float32)
+    first, second = (model.backbone.blocks[0].mlstm_layer.mlstm_backend for model in (ours, theirs))
+    x = [torch.randn(ROWS, 2, 8, size) for size in (32, 32, 64)] + [torch.randn(ROWS, 2, 8) for _ in range(2)]
+    for mode, states in (("train", False), ("train", True), ("train", None), ("inference", False)):
+        results = [backend(*x, mode=mode, return_last_states=states) for backend in (first, second)]
+        a, b = map(flat, results)
+        assert len(a) == len(b), f"{mode}, {states}"
+        for one, other in zip(a, b, strict=True):
+            compare(one, other, "float32", f"mode {mode}, {states}")
 
 
 @alone
@@ -588,6 +607,10 @@ def other_norm(mixer: Any) -> None:
     mixer.norm.variance_epsilon = 0.5
 
 
+def other_gate(mixer: Any) -> None:
+    mixer.norm.activation = "gelu"
+
+
 def parametrized(mixer: Any) -> None:
     torch.nn.utils.parametrize.register_parametrization(mixer, "A_log", Shifted())
 
@@ -606,18 +629,22 @@ CHANGES = new_weight, new_part, new_bias, a_hook, own_forward, other_activation,
 def after_a_change(model: Any, change: Callable[[Any], None]) -> Any:
     """Logits of a token ahead of a change of each layer, and of one after it, with one cache."""
     torch.manual_seed(0)
-    cache = model(words(), use_cache=True).cache_params
-    before = model(words(steps=1), cache_params=cache, use_cache=True).logits
-    for block in model.backbone.layers:
-        change(block.mixer)
-    return torch.cat([before, model(words(steps=1), cache_params=cache, use_cache=True).logits])
+    first = model(words(), use_cache=True)
+    name = next(name for name in ("cache_params", "past_key_values") if name in first)
+    cache = {name: first[name], "use_cache": True}
+    before = model(words(steps=1), **cache).logits
+    for layer in model.modules():
+        if type(layer).__name__ in tokens.LAYERS:
+            change(layer)
+    return torch.cat([before, model(words(steps=1), **cache).logits])
 
 
 @alone
 def layers_that_change_while_a_cache_goes_on() -> None:
-    for family, changes in ((MAMBA, CHANGES), (FAMILIES["mamba2"], [new_weight, other_norm])):
+    cases = {"mamba": CHANGES, "mamba2": [new_weight, other_norm], "qwen3_next": [other_norm, other_gate]}
+    for name, changes in cases.items():
         for change in changes:
-            theirs, ours, _ = both(family, torch.float32)
+            theirs, ours, _ = both(FAMILIES[name], torch.float32)
             right = after_a_change(theirs, change)
             compare(after_a_change(ours, change), right, "float32", f"logits after {change.__name__}")
 
@@ -689,6 +716,29 @@ def gradients_through_a_cache() -> None:
     assert grads[0].keys() == grads[1].keys()
     for name in grads[0]:
         compare(grads[0][name], grads[1][name], "float32", f"the gradient of {name}")
+
+
+@alone
+def words_of_rwkv_one_by_one() -> None:
+    """Of a single row: of several, transformers' layer gives each the states of all as further steps."""
+    results = list[Any]()
+    with torch.no_grad():
+        for model in both(FAMILIES["rwkv"], torch.float32)[:2]:
+            state = model(words(1), use_cache=True).state
+            for word in (3, 5):
+                last = model(torch.tensor([[word]]), state=state, use_cache=True)
+                state = last.state
+            results.append(last.logits)
+    compare(*results, "float32", "the logits of the second word")
+
+
+@alone
+def gradients_of_one_word_of_rwkv() -> None:
+    names = list[set[str]]()
+    for model in both(FAMILIES["rwkv"], torch.float32)[:2]:
+        total(model(words(steps=1), use_cache=False).logits).backward()
+        names.append({name for name, p in model.named_parameters() if p.grad is not None})
+    assert names[0] == names[1]
 
 
 @alone

@@ -3,6 +3,7 @@ gradients beside those without.
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 import torch
 from tolerance import assert_close
 
-from stepnet.torch.seams.delta import chunk_kimi_delta_attention, torch_chunk_gated_delta_rule
+from stepnet.torch.seams.delta import torch_chunk_gated_delta_rule
 from stepnet.torch.seams.scan import LENGTHS
 from stepnet.torch.seams.selective import mamba2_chunk_scan
+from stepnet.torch.seams.xlstm import mlstm
 
 ROWS, STEPS = 2, 3
 
@@ -39,15 +41,32 @@ def delta(by_key: bool) -> tuple[Callable[..., Any], list[torch.Tensor]]:
     shared = 2 if by_key else 1
     decay = (ROWS, STEPS, 2, 2) if by_key else (ROWS, STEPS, 2)
     shapes = ((ROWS, STEPS, shared, 2),) * 2 + ((ROWS, STEPS, 2, 3), decay, (ROWS, STEPS, 2), (ROWS, 2, 2, 3))
-    function = chunk_kimi_delta_attention if by_key else torch_chunk_gated_delta_rule
 
     def run(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> Any:
-        return function(q, k, v, g, beta, 64, state, True, not by_key)
+        return torch_chunk_gated_delta_rule(q, k, v, g, beta, 64, state, True, not by_key)
 
     return run, [normal(*shape, seed=place) for place, shape in enumerate(shapes)]
 
 
-CASES = {"mamba2": mamba2, "gated delta rule": lambda: delta(False), "kimi": lambda: delta(True)}
+def xlstm() -> tuple[Callable[..., Any], list[torch.Tensor]]:
+    """Two heads of the mLSTM. eps is so large that the exponents count."""
+    layer = SimpleNamespace(config=SimpleNamespace(eps=0.3, mode="inference"))
+    shapes = ((ROWS, STEPS, 2, 2),) * 2 + ((ROWS, STEPS, 2, 3),) + ((ROWS, STEPS, 2),) * 2
+    shapes += ((ROWS, 2, 2, 3), (ROWS, 2, 2), (ROWS, 2, 1))
+
+    def run(*tensors: Any) -> Any:
+        outputs, states = mlstm(layer, *(x.transpose(1, 2) for x in tensors[:5]), *tensors[5:])
+        return outputs.transpose(1, 2), *states
+
+    return run, [normal(*shape, seed=place) for place, shape in enumerate(shapes)]
+
+
+CASES = {
+    "mamba2": mamba2,
+    "gated delta rule": lambda: delta(False),
+    "kimi": lambda: delta(True),
+    "mlstm": xlstm,
+}
 each = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
 
@@ -56,7 +75,7 @@ def test_gradients_are_those_of_finite_differences(case: Any):
     assert torch.autograd.gradcheck(*case())
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(every=4)
 @each
 def test_gradients_of_gradients_are_those_of_finite_differences(case: Any):
     assert torch.autograd.gradgradcheck(*case())
@@ -72,12 +91,28 @@ def test_values_are_the_same_with_gradients_and_without(case: Any):
         assert_close(own.detach().numpy(), other.numpy(), length=STEPS, width=4)
 
 
+@torch.no_grad()
+@each
+def test_single_steps_are_those_of_a_sequence(case: Any):
+    run, tensors = case()
+    rows = [place for place, x in enumerate(tensors) if x.shape[:2] == (ROWS, STEPS)]
+    states = slice(len(tensors) - (3 if case is xlstm else 1), len(tensors))
+    right, now = run(*tensors), list(tensors)
+    for time in range(STEPS):
+        for place in rows:
+            now[place] = tensors[place][:, time : time + 1]
+        output, *now[states] = run(*now)
+        assert_close(output.numpy(), right[0][:, time : time + 1].numpy(), length=STEPS, width=4)
+    for own, other in zip(now[states], right[1:], strict=True):
+        assert_close(own.numpy(), other.numpy(), length=STEPS, width=4)
+
+
 @each
 def test_steps_behind_the_lengths_give_no_gradients(case: Any):
     run, tensors = case()
     token = LENGTHS.set(np.array([STEPS, 1]))
     try:
-        output, _ = run(*tensors)
+        output, *_ = run(*tensors)
     finally:
         LENGTHS.reset(token)
     gradient, *_ = torch.autograd.grad(output.sum(), tensors[0])

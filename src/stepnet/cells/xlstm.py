@@ -39,12 +39,18 @@ def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     >>> output.tolist(), after["C"].tolist(), after["n"].tolist(), after["m"].tolist()
     ([[[3.5]]], [[[[7.0]]]], [[[2.0]]], [[0.0]])
     """
+    output, over, after = divided(x, memory, params)
+    return output / over[..., None], after
+
+
+def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
+    """Of a step of the mLSTM: q C, what it is divided by for each head, and the next memory."""
     q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory, params)
     forget, new, most = gates(i, before - softplus(-f))
     cell = written(forget[..., None, None] * cell, new[..., None] * k, v)
     norm = forget[..., None] * norm + new[..., None] * k
     over = np.maximum(np.abs((q * norm).sum(-1)), np.exp(-most))
-    return read(cell, q) / over[..., None], {"C": cell, "n": norm, "m": most}
+    return read(cell, q), over, {"C": cell, "n": norm, "m": most}
 
 
 def gates(i: Any, kept: Any) -> tuple[Any, Any, Any]:

@@ -15,8 +15,9 @@ Model = Annotated[
         " a TensorFlow checkpoint, or a buffer with its .json.",
     ),
 ]
+Several = list[str] | None
 Part = Annotated[
-    list[str] | None,
+    Several,
     typer.Option(
         "--module",
         "--prefix",
@@ -25,7 +26,7 @@ Part = Annotated[
     ),
 ]
 From = Annotated[
-    list[str] | None,
+    Several,
     typer.Option(
         "--from",
         metavar="[MODULE=]LAYOUT",
@@ -33,11 +34,11 @@ From = Annotated[
     ),
 ]
 SizeOptions = Annotated[
-    list[str] | None,
+    Several,
     typer.Option("--size", metavar="NAME=N", help="A size that the shapes leave open, such as hidden=3."),
 ]
 SemanticsOptions = Annotated[
-    list[str] | None,
+    Several,
     typer.Option(
         "--semantics",
         metavar="[MODULE:]FIELD=VALUE",
@@ -45,16 +46,14 @@ SemanticsOptions = Annotated[
     ),
 ]
 StackOption = Annotated[
-    bool,
-    typer.Option("--stack", help="Each layer takes the outputs of the layer before it."),
+    bool, typer.Option("--stack", help="Each layer takes the outputs of the layer before it.")
 ]
 DropOption = Annotated[
-    list[str] | None,
+    Several,
     typer.Option("--drop", metavar="NAME", help="An array of a recurrent layer that may be left out."),
 ]
 DtypeOption = Annotated[
-    str | None,
-    typer.Option("--dtype", help="The new dtype: float64, float32, float16 or bfloat16."),
+    str | None, typer.Option("--dtype", help="The new dtype: float64, float32, float16 or bfloat16.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")]
 Engine = Annotated[str, typer.Option(help="The engine, by name; auto takes the fastest one that can run.")]

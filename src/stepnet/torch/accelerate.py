@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from stepnet.errors import InputError
-from stepnet.torch.checks import DTYPES
+from stepnet.torch.checks import dtypes_refused
 from stepnet.torch.layers import GRU, LSTM, RNN
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams import modules as seams
@@ -103,7 +103,7 @@ def accelerate(model: Any) -> Accelerated:
     replaced, left = dict[str, Any](), dict[str, str]()
     for name, module in modules:
         if not isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
-            put_in(name, module, replaced, left)
+            put_in(name, module, model.get_submodule(name.rpartition(".")[0]), replaced, left)
             continue
         why = refusal(module)
         if why is None:
@@ -114,11 +114,14 @@ def accelerate(model: Any) -> Accelerated:
     return Accelerated(replaced, left)
 
 
-def put_in(name: str, module: Any, replaced: dict[str, Any], left: dict[str, str]) -> None:
-    """Puts the seams into a layer of transformers, and adds to what was replaced and what was left."""
+def put_in(name: str, module: Any, holder: Any, replaced: dict[str, Any], left: dict[str, str]) -> None:
+    """Puts the seams into a layer of transformers, and adds to what was replaced and what was left.
+
+    holder: what has the layer as a part; the layer where it is the whole model.
+    """
     kind = cast("Any", type(module))
     known = seams.seams_of(getattr(kind, "stepnets", kind))
-    why = seams.refusal(module) if known.run else None
+    why = seams.refusal(module, holder) if known.run else None
     if why is not None:
         left[name] = why
         return
@@ -138,7 +141,4 @@ def refusal(module: Any) -> str | None:
         return "it is stepnet's already"
     if kind not in OURS:
         return f"{kind.__name__} is a class of its own, whose forward may be another"
-    dtypes = {str(parameter.dtype) for parameter in module.parameters() if parameter.dtype not in DTYPES}
-    if dtypes:
-        return f"its parameters are {', '.join(sorted(dtypes))}: float32 and float64 are run"
-    return None
+    return dtypes_refused(module.parameters())

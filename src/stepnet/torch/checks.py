@@ -1,6 +1,6 @@
 """Checks of the tensors that modules take: a single dtype that stepnet compiles for, on the CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stepnet.errors import InputError
@@ -15,6 +15,14 @@ def as_cast(dtype: Any, *tensors: Any) -> Sequence[Any]:
     if not torch.is_autocast_enabled("cpu"):
         return tensors
     return [tensor.to(dtype) for tensor in tensors]
+
+
+def dtypes_refused(parameters: Iterable[Any]) -> str | None:
+    """Why a module with these parameters cannot be replaced, by their dtypes; None if it can."""
+    dtypes = {str(tensor.dtype) for tensor in parameters if tensor.dtype not in DTYPES}
+    if not dtypes:
+        return None
+    return f"its parameters are {', '.join(sorted(dtypes))}: {' and '.join(DTYPES.values())} are run"
 
 
 def check_tensors(

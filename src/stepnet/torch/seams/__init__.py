@@ -2,6 +2,7 @@
 
     a module's forward  --reads-->  mamba_selective_scan  ->  the function of stepnet that stands in for it
 
-`table` says which function of theirs is which of ours, `selective`, `delta` and `others` have these, `scan`
-runs a step over tensors, and `modules` puts them into the modules of a model and takes them out again.
+`table` says which function of theirs is which of ours; `selective`, `delta`, `xlstm` and `others` have these.
+`scan` runs a step over tensors, and `single` a single one of them. `tokens` runs a whole layer as one step.
+`modules` puts all this into the modules of a model and takes it out again.
 """

@@ -15,6 +15,7 @@ S. Yang and others, "Gated linear attention transformers with hardware-efficient
 v dv in the place of u du, and with a decay for each feature of the key, k (G u + e a S) in its place.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from stepnet.cells.keyed import read, written
 from stepnet.torch.function import is_transformed, wanted_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.scan import LENGTHS, scans
+from stepnet.torch.seams.scan import LENGTHS, dtype_of, own, scans
 
 torch: Any = pytorch("torch")
 
@@ -34,15 +35,17 @@ def is_for(*tensors: Any) -> bool:
     return bool(wanted_of(tensors))
 
 
-def in_one_dtype(x: dict[str, Any], memory: Any, shape: tuple[int, ...]) -> tuple[dict[str, Any], Any]:
-    """Inputs and a copy of a memory [rows, *shape], zeros for None, in the dtype of a scan.
-
-    A memory is that of a cache, which writes the next one over it, and backward needs it as it was.
-    """
+def in_one_dtype(
+    x: dict[str, Any], memories: Sequence[Any], shapes: Sequence[tuple[int, ...]]
+) -> tuple[dict[str, Any], list[Any]]:
+    """Inputs and memories [rows, *shape], zeros for None, as `scans` takes them."""
     first = next(iter(x.values()))
-    dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
-    memory = torch.zeros(first.shape[0], *shape) if memory is None else memory
-    return {name: tensor.to(dtype) for name, tensor in x.items()}, memory.to(dtype, copy=True)
+    dtype = dtype_of(first)
+    begin = [
+        torch.zeros(len(first), *shape, dtype=dtype) if memory is None else own(memory, dtype)
+        for memory, shape in zip(memories, shapes, strict=True)
+    ]
+    return {name: tensor.to(dtype) for name, tensor in x.items()}, begin
 
 
 # ---- the steps ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ accelerated, where else results would be wrong.
 """
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from functools import lru_cache
@@ -27,15 +28,16 @@ INTERPRET = checked_engine("interpret")
 
 
 @lru_cache
-def difference(theirs: Callable[..., Any], seam: Seam, is_method: bool) -> str | None:
+def difference(theirs: Callable[..., Any], seam: Seam, owner: Any) -> str | None:
     """Why a function of transformers is not what a seam says; None if it is.
 
-    theirs: the function without what wraps it, which looks for kernels.
+    theirs: the function without what wraps it, which looks for kernels. owner: the class that has it as a
+    method, or None.
     """
     names, ours = (named(function) for function in (theirs, seam.ours))
     if names != ours:
         return f"it takes the arguments {', '.join(names)}, and stepnet knows {', '.join(ours)}"
-    first: tuple[None, ...] = (None,) if is_method else ()
+    first = () if owner is None else (owner(config_of(owner, seam.config)) if seam.config else None,)
     given, known = (tensors(seam) for _ in range(2))
     with torch.no_grad():
         before = [(ENGINE, ENGINE.set(INTERPRET)), (LENGTHS, LENGTHS.set(None))]
@@ -59,7 +61,7 @@ def layer_difference(kind: Any) -> str | None:
     A small layer of random numbers runs three tokens itself, and then one both ways.
     """
     layer, files = LAYERS[kind.__name__], sys.modules[kind.__module__]
-    config = getattr(files, kind.__name__.replace("Mixer", "Config"))(**layer.config)
+    config = config_of(kind, layer.config)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         module, words = kind(config, layer_idx=0), torch.randn(2, 4, config.hidden_size)
@@ -82,6 +84,12 @@ def layer_difference(kind: Any) -> str | None:
         if x.shape != y.shape or bool(((x - y).abs() > most * x.abs().clamp(min=1)).any()):
             return "this version of transformers has another one: a token of it is not what stepnet computes"
     return None
+
+
+def config_of(kind: Any, options: Any) -> Any:
+    """The configuration of a layer of transformers with these options: its class is called as the layer's."""
+    name = re.sub("(Mixer|Backend|GatedDeltaNet)$", "Config", kind.__name__)
+    return getattr(sys.modules[kind.__module__], name)(**dict(options))
 
 
 def named(function: Callable[..., Any]) -> list[str]:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepnet.torch.checks import DTYPES
+from stepnet.torch.checks import dtypes_refused
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams.check import difference, layer_difference
 from stepnet.torch.seams.lengths import with_lengths
 from stepnet.torch.seams.rebound import globals_read, innermost, is_rebindable, rebound
-from stepnet.torch.seams.table import FUNCTIONS, LEFT, METHODS, PACKAGE, REFUSED, WHOLE, Seam
+from stepnet.torch.seams.table import FUNCTIONS, LEFT, METHODS, PACKAGE, WHOLE, Seam
 from stepnet.torch.seams.tokens import KEPT, LAYERS, with_tokens
 from stepnet.torch.untraced import untraced
 
@@ -42,19 +42,15 @@ def seams_of(kind: Any) -> Seams:
     """The seams of a class of layers."""
     if not any(base.__module__.startswith(PACKAGE) for base in kind.__mro__):
         return Seams()
-    for base in kind.__mro__:
-        if base.__name__ in REFUSED and base.__module__.startswith(PACKAGE):
-            return Seams({}, {kind.__name__: REFUSED[base.__name__]})
-    bases: tuple[Any, ...] = kind.__mro__
-    overridden = [base for base in bases if reads(base.__dict__.get("forward"))]
-    if overridden and overridden[0].__dict__["forward"] is not kind.forward:
-        why = f"it overrides the forward of {overridden[0].__name__}, and may compute something else"
+    readers = [base for base in kind.__mro__ if reads(base.__dict__.get("forward"))]
+    if readers and readers[0].__dict__["forward"] is not kind.forward:
+        why = f"it overrides the forward of {readers[0].__name__}, and may compute something else"
         return Seams({}, {kind.__name__: why})
-    if overridden and not is_rebindable(kind.forward):
+    if readers and not is_rebindable(kind.forward):
         return Seams({}, {kind.__name__: "its forward is wrapped in what stepnet cannot look into"})
     run, left = dict[str, Seam](), dict[str, str]()
-    for name, theirs, seam, is_method in [*functions(kind), *methods(kind)]:
-        if (why := difference(innermost(theirs), seam, is_method)) is None:
+    for name, theirs, seam, owner in [*functions(kind), *methods(kind)]:
+        if (why := difference(innermost(theirs), seam, owner)) is None:
             run[name] = seam
         else:
             left[name] = f"this version of transformers has another one: {why}"
@@ -70,21 +66,22 @@ def reads(function: Any) -> set[str]:
     return {name for name in globals_read(function) if name in FUNCTIONS or name in WHOLE or name in LEFT}
 
 
-def functions(kind: Any) -> list[tuple[str, Any, Seam, bool]]:
+def functions(kind: Any) -> list[tuple[str, Any, Seam, None]]:
     """The functions that are seams of a class, by name: theirs, and the record."""
     own = innermost(kind.forward).__globals__
     return [
-        (name, own[name], FUNCTIONS[name], False) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())
+        (name, own[name], FUNCTIONS[name], None) for name in sorted(reads(kind.forward) & FUNCTIONS.keys())
     ]
 
 
-def methods(kind: Any) -> list[tuple[str, Any, Seam, bool]]:
-    """The methods that are seams of a class, by name: theirs, and the record."""
+def methods(kind: Any) -> list[tuple[str, Any, Seam, Any]]:
+    """The methods that are seams of a class, by name: theirs, the record, and the class that has it."""
     parts = ((*name.split("."), seam) for name, seam in METHODS.items())
     return [
-        (name, getattr(kind, name), seam, True)
+        (name, getattr(kind, name), seam, base)
         for owner, name, seam in parts
-        if any(base.__name__ == owner for base in kind.__mro__)
+        for base in kind.__mro__
+        if base.__name__ == owner
     ]
 
 
@@ -97,18 +94,17 @@ def tokens_left(module: Any) -> str | None:
     return layer_difference(kind.stepnets) or layer.refusal(module)
 
 
-def refusal(module: Any) -> str | None:
-    """Why a layer with seams cannot be run as it is; None if it can."""
+def refusal(module: Any, holder: Any) -> str | None:
+    """Why a layer with seams cannot be run as it is; None if it can. holder: what has it as a part, of which
+    the parameters are if it has none itself.
+    """
     if hasattr(cast("Any", type(module)), "stepnets"):
         return "it is stepnet's already"
-    own = list(module.parameters())
+    own = list(module.parameters()) or list(holder.parameters())
     places = {tensor.device.type for tensor in own if tensor.device.type != "cpu"}
     if places:
         return f"its parameters are on {', '.join(sorted(places))}: the seams are run on the CPU"
-    dtypes = {str(tensor.dtype) for tensor in own if tensor.dtype not in DTYPES}
-    if dtypes:
-        return f"its parameters are {', '.join(sorted(dtypes))}: float32 and float64 are run"
-    return None
+    return dtypes_refused(own)
 
 
 # ---- putting them in and taking them out -------------------------------------------------------------------
@@ -120,14 +116,10 @@ def accelerated(kind: Any) -> Any:
     run = seams_of(kind).run
     own = innermost(kind.forward).__globals__
     named = reads(kind.forward)
-    others = {
-        name: standing_in(seam.ours, own[name], seam.runs) for name, seam in run.items() if name in named
-    }
+    others = {name: standing_in(seam, own[name]) for name, seam in run.items() if name in named}
     others |= {name: without_kernel(own[name]) for name in named & WHOLE}
     members: dict[str, Any] = {
-        name: standing_in(seam.ours, getattr(kind, name), seam.runs)
-        for name, seam in run.items()
-        if name not in named
+        name: standing_in(seam, getattr(kind, name)) for name, seam in run.items() if name not in named
     }
     if others:
         members["forward"] = with_lengths(rebound(kind.forward, others))
@@ -160,9 +152,7 @@ def made_anew(kind: Any) -> Any:
     return derived.__new__(derived)
 
 
-def standing_in(
-    ours: Callable[..., Any], theirs: Callable[..., Any], runs: Callable[..., bool] = lambda *_, **__: True
-) -> Any:
+def standing_in(seam: Seam, theirs: Callable[..., Any]) -> Any:
     """What a layer calls in place of a function of transformers.
 
     Theirs runs on other devices than the CPU, in graphs of torch.compile, torch.export and torch.jit, and for
@@ -170,13 +160,13 @@ def standing_in(
     """
 
     @functools.wraps(theirs)
-    def seam(*args: Any, **kwargs: Any) -> Any:
-        if is_elsewhere(args, kwargs) or not runs(*args, **kwargs):
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if is_elsewhere(args, kwargs) or not seam.runs(*args, **kwargs):
             return theirs(*args, **kwargs)
-        names = known_arguments(ours)
-        return untraced(ours)(*args, **{name: value for name, value in kwargs.items() if name in names})
+        names = known_arguments(seam.ours)
+        return untraced(seam.ours)(*args, **{name: value for name, value in kwargs.items() if name in names})
 
-    return seam
+    return called
 
 
 def without_kernel(theirs: Callable[..., Any]) -> Any:

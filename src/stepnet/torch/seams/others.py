@@ -49,13 +49,14 @@ def rwkv_linear_attention(
         state: Three tensors [batch, features], or none.
         return_state: Whether the last state is given.
     """
-    rows, _, features = key.shape
+    rows, time, features = key.shape
     begin = [None, None, key.new_full((rows, features), LOWEST)] if state is None else list(state)
-    outputs, last = scan(
-        weighted_mean,
-        {"k": key, "v": value},
-        begin,
-        [(features,)] * 3,
-        {"decay": -torch.exp(time_decay), "first": time_first},
-    )
-    return outputs.to(key.dtype), last if return_state or state is not None else None
+    is_state_wanted = return_state or state is not None
+    # The output of a single step does not depend on the decay, whose gradient is then None.
+    decay = time_decay if time > 1 or is_state_wanted else time_decay.detach()
+    x, params = {"k": key, "v": value}, {"decay": -torch.exp(decay), "first": time_first}
+    if time == 1:  # as inputs of the step, for which `scans` has a step without parameters prepared
+        x |= {name: vector.expand(rows, 1, features) for name, vector in params.items()}
+        params = {}
+    outputs, last = scan(weighted_mean, x, begin, [(features,)] * 3, params)
+    return outputs.to(key.dtype), last if is_state_wanted else None

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from stepnet.rnn.batch import Batch
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.program import NetProgram
 from stepnet.rnn.recurrence import RNN
-from stepnet.torch.function import AUTO, Differentiable, NetRun
+from stepnet.torch.function import AUTO, Differentiable, NetRun, is_transformed
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams.single import Single
 from stepnet.torch.sequences import MOST_KEPT, dense_batch
 from stepnet.trace.step import Spec
 
@@ -46,8 +48,8 @@ class Kind:
     params: tuple[tuple[str, Shape], ...]
     dtype: str
 
-    def net(self) -> Any:
-        """The net of the step over sequences. Its inputs are the sequences, the memories, the parameters."""
+    def program(self) -> NetProgram:
+        """What runs the step over sequences. Its inputs are the sequences, the memories, the parameters."""
         memory = [Spec(shape, self.dtype) for shape in self.memories]
         rnn = RNN(
             self.step,
@@ -56,22 +58,14 @@ class Kind:
             inputs={name: Spec(shape, self.dtype) for name, shape in self.inputs},
         )
         nothing = {name: np.zeros((0, 0, *shape), self.dtype) for name, shape in self.inputs}
-        return LayerPrograms(rnn).read(nothing, None, None, None, False).program.net
+        return NetProgram(LayerPrograms(rnn).read(nothing, None, None, None, False).program.net)
 
 
-SCANS = OrderedDict[Kind, NetRun]()
-
-
+@lru_cache(MOST_KEPT)
 def scan_of(kind: Kind) -> NetRun:
-    """What runs a kind, kept."""
-    scan = SCANS.get(kind)
-    if scan is None:
-        net = kind.net()
-        scan = NetRun(NetProgram(net), Differentiable(net))
-        SCANS[kind] = scan
-        while len(SCANS) > MOST_KEPT:
-            SCANS.popitem(last=False)
-    return scan
+    """What runs a kind."""
+    program = kind.program()
+    return NetRun(program, Differentiable(program.net))
 
 
 def scan(
@@ -107,7 +101,7 @@ def scans(
     """
     first = next(iter(x.values()))
     rows, time = first.shape[:2]
-    dtype = torch.float64 if first.dtype == torch.float64 else torch.float32
+    dtype = dtype_of(first)
     kind = Kind(
         step,
         tuple((name, tuple(tensor.shape[2:])) for name, tensor in x.items()),
@@ -115,20 +109,52 @@ def scans(
         tuple((name, tuple(tensor.shape)) for name, tensor in params.items()),
         str(dtype).removeprefix("torch."),
     )
+    if time == 1 and not params and is_single():
+        return single_results(kind, rows, (*x.values(), *memories))
     inputs = [tensor.reshape(rows * time, *tensor.shape[2:]).to(dtype) for tensor in x.values()]
-    own = memories_of(memories) if torch.is_grad_enabled() else memories
-    inputs += [None if tensor is None else tensor.to(dtype) for tensor in (*own, *params.values())]
+    inputs += [None if memory is None else own(memory, dtype) for memory in memories]
+    inputs += [tensor.to(dtype) for tensor in params.values()]
     results = scan_of(kind)(batch_of(rows, time), inputs, ENGINE.get())
     count = len(results) - len(shapes)
     outputs = [tensor.reshape(rows, time, *tensor.shape[1:]) for tensor in results[:count]]
     return [*outputs, *results[count:]]
 
 
-def memories_of(memories: Sequence[Any]) -> list[Any]:
-    """Copies of memories. They are those of a cache, which writes the next ones over them, and backward needs
-    them as they were.
+SINGLES = OrderedDict[tuple[Kind, int], Single]()
+
+
+def is_single() -> bool:
+    """Whether a call of one step is plain: without gradients, lengths, or an engine that was asked for."""
+    if torch.is_grad_enabled() or is_transformed():
+        return False
+    return ENGINE.get() is AUTO and LENGTHS.get() is None
+
+
+def single_results(kind: Kind, rows: int, tensors: Sequence[Any]) -> list[Any]:
+    """The results of one step without parameters, prepared for a number of rows."""
+    single = SINGLES.pop((kind, rows), None)  # taken out for this call, as other threads may make it too
+    if single is None:
+        single = Single(scan_of(kind).program, rows)
+        single.bind(AUTO)
+    single(tensors)
+    results = [tensor.clone() for tensor in single.results]
+    SINGLES[kind, rows] = single
+    while len(SINGLES) > MOST_KEPT:
+        SINGLES.popitem(last=False)
+    return results
+
+
+def dtype_of(first: Any) -> Any:
+    """In what a scan computes, by its first input."""
+    return torch.float64 if first.dtype == torch.float64 else torch.float32
+
+
+def own(memory: Any, dtype: Any) -> Any:
+    """A memory in the dtype of a scan; where gradients are recorded a copy of it.
+
+    It is that of a cache, which writes the next one over it, and backward needs it as it was.
     """
-    return [None if tensor is None else tensor.clone() for tensor in memories]
+    return memory.to(dtype, copy=torch.is_grad_enabled())
 
 
 def batch_of(rows: int, time: int) -> Batch:

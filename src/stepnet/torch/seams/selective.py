@@ -63,35 +63,6 @@ def mamba_selective_scan(
     return (outputs, last) if return_last_state else outputs
 
 
-def mamba_selective_state_update(
-    state: Any,
-    hidden_states: Any,
-    dt: Any,
-    A: Any,
-    B: Any,
-    C: Any,
-    D: Any = None,
-    dt_bias: Any = None,
-    dt_softplus: bool = False,
-    z: Any = None,
-) -> Any:
-    """The output [batch, channels] of one step, which changes the state [batch, channels, states] in place.
-
-    Arguments as of `mamba_selective_scan`, without time.
-    """
-    x = present(x=hidden_states, dt=dt, B=B, C=C, z=z)
-    step = StateSpace(Rate(dt_softplus), heads=False)
-    outputs, (last,) = scan(
-        step,
-        {name: tensor[:, None] for name, tensor in x.items()},
-        [state],
-        [tuple(A.shape)],
-        present(A=A, D=D, dt_bias=dt_bias),
-    )
-    state.copy_(last)
-    return outputs[:, 0].to(hidden_states.dtype)
-
-
 def mamba2_chunk_scan(
     hidden_states: Any,
     dt: Any,
@@ -138,7 +109,7 @@ def with_gradients(
     rate: Rate, x: dict[str, Any], state: Any, shape: tuple[int, ...], params: dict[str, Any]
 ) -> tuple[Any, Any]:
     """Outputs and the last state with the gradients of `Decayed`: the step sizes are made by PyTorch."""
-    x, first = in_one_dtype(x, state, shape)
+    x, (first,) = in_one_dtype(x, [state], [shape])
     dt = x["dt"] + params["dt_bias"] if "dt_bias" in params else x["dt"]
     dt = torch.nn.functional.softplus(dt) if rate.positive else dt
     dt = torch.clamp(dt, rate.low, rate.high)
@@ -148,7 +119,7 @@ def with_gradients(
     return y + params["D"][:, None] * x["x"] if "D" in params else y, last.clone()
 
 
-def mamba2_selective_state_update(
+def selective_state_update(
     state: Any,
     hidden_states: Any,
     dt: Any,
@@ -160,36 +131,54 @@ def mamba2_selective_state_update(
     dt_softplus: bool = False,
     z: Any = None,
 ) -> Any:
-    """The output [batch, heads, features] of one step, which changes the state in place.
+    """The output of one step, as hidden_states, which changes the state in place.
 
     Args:
-        state: [batch, heads, features, states].
-        hidden_states: [batch, heads, features].
-        dt: [batch, heads, features], the same for all features of a head.
-        A: [heads, features, states], the same for all of a head.
-        B: [batch, groups, states].
+        state: [batch, channels, states]; of Mamba-2 [batch, heads, features, states].
+        hidden_states: As state, without states.
+        dt: As hidden_states.
+        A: As state, without batch.
+        B: [batch, states]; of Mamba-2 [batch, groups, states].
         C: As B.
-        D: [heads, features], the same for all features of a head; or none.
+        D: As hidden_states, without batch; or none.
         dt_bias: As D.
         dt_softplus: Whether dt goes through a softplus.
         z: As hidden_states, or none.
+
+    Of Mamba-2, dt, A, D and dt_bias have the same number for all of a head (`is_per_head`).
     """
-    x = present(x=hidden_states, dt=dt[..., 0], B=B, C=C, z=z)
-    per_head = {"D": D, "dt_bias": dt_bias}
+    heads = state.dim() == 4
+    x = present(x=hidden_states, dt=dt[..., 0] if heads else dt, B=B, C=C, z=z)
+    params = present(A=A, D=D, dt_bias=dt_bias)
+    if heads:
+        params = {name: tensor[:, *[0] * (tensor.dim() - 1)] for name, tensor in params.items()}
     outputs, (last,) = scan(
-        StateSpace(Rate(dt_softplus), heads=True),
+        StateSpace(Rate(dt_softplus), heads),
         {name: tensor[:, None] for name, tensor in x.items()},
         [state],
         [tuple(state.shape[1:])],
-        {"A": A[:, 0, 0], **{name: t[:, 0] for name, t in per_head.items() if t is not None}},
+        params,
     )
     state.copy_(last)
     return outputs[:, 0].to(hidden_states.dtype)
 
 
-def is_per_head(dt: Any, A: Any, D: Any, dt_bias: Any) -> bool:
-    """Whether what `mamba2_selective_state_update` is given per feature is one number per head, expanded."""
-    given = ((dt, 2), (A, 1), (A, 2), (D, 1), (dt_bias, 1))
+def is_per_head(
+    state: Any,
+    hidden_states: Any,
+    dt: Any,
+    A: Any,
+    B: Any,
+    C: Any,
+    D: Any = None,
+    dt_bias: Any = None,
+    *_: Any,
+    **__: Any,
+) -> bool:
+    """Whether a step of Mamba-2 has one number per head, expanded, as its cell does: kernels take one per
+    feature.
+    """
+    along = ((dt, 2), (A, 1), (A, 2), (D, 1), (dt_bias, 1))
     return all(
-        tensor is None or tensor.stride(axis) == 0 or tensor.shape[axis] == 1 for tensor, axis in given
+        tensor is None or tensor.stride(axis) == 0 or tensor.shape[axis] == 1 for tensor, axis in along
     )

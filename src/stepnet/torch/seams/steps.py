@@ -10,7 +10,8 @@ import numpy as np
 
 from stepnet.cells.delta import gated_delta_rule, kda
 from stepnet.cells.state_space import mamba, mamba2
-from stepnet.trace.functions import silu, softplus
+from stepnet.cells.xlstm import divided
+from stepnet.trace.functions import sigmoid, silu, softplus
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,13 @@ class StateSpace:
 
 @dataclass(frozen=True)
 class Delta:
-    """A step of the gated delta rule, or with `by_key` of Kimi's, which has a decay for each feature of keys.
+    """A step of the gated delta rule; where g has a decay for each feature of keys, of Kimi's.
 
     Queries and keys are divided by their norms if `normed`, and queries by the root of their size. Where
     there are more heads of values than of keys, neighbours share a key.
     """
 
     normed: bool
-    by_key: bool
 
     def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
         """The output and the next memory."""
@@ -63,7 +63,21 @@ class Delta:
         if heads != shared:
             owner = [head // (heads // shared) for head in range(heads)]
             q, k = q[:, owner], k[:, owner]
-        return (kda if self.by_key else gated_delta_rule)({**x, "q": q, "k": k}, memory)
+        cell = kda if len(x["g"].shape) == 3 else gated_delta_rule
+        return cell({**x, "q": q, "k": k}, memory)
+
+
+@dataclass(frozen=True)
+class MatrixLSTM:
+    """A step of the mLSTM. eps: added to what outputs are divided by. The memory is C, n and m."""
+
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output and the next memory."""
+        query = x["q"] * x["q"].shape[-1] ** -0.5
+        output, over, after = divided({**x, "q": query}, dict(zip("Cnm", memory, strict=True)))
+        return output / (over + self.eps)[..., None], tuple(after.values())
 
 
 def normed(x: Any) -> Any:
@@ -85,13 +99,15 @@ def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """A step of RWKV-4: a mean of values weighted by exp(key), whose weights decay.
 
     B. Peng and others, "RWKV: reinventing RNNs for the transformer era", 2023 (arXiv 2305.13048), appendix D:
-    the sums are divided by exp(m), where m is the greatest exponent so far, so that nothing overflows.
+    the sums are divided by exp(m), where m is the greatest exponent so far, so that nothing overflows. The
+    vectors decay and first are parameters, or inputs.
     """
     k, v, (a, b, m) = x["k"], x["v"], memory
-    top = np.maximum(m, k + params["first"])
-    before, now = np.exp(m - top), np.exp(k + params["first"] - top)
+    decay, first = (x[name] if name in x else params[name] for name in ("decay", "first"))
+    top = np.maximum(m, k + first)
+    before, now = np.exp(m - top), np.exp(k + first - top)
     y = (before * a + now * v) / (before * b + now)
-    decayed = m + params["decay"]
+    decayed = m + decay
     top = np.maximum(decayed, k)
     before, now = np.exp(decayed - top), np.exp(k - top)
     return y, (before * a + now * v, before * b + now, top)
@@ -101,17 +117,15 @@ def mamba_layer(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """A whole layer of Mamba: projections, convolution, state space and gate.
 
     Args:
-        x: [rows, features].
+        x: The input x [rows, features].
         memory: The last inputs of the convolution [rows, channels, kernel], and h [rows, channels, states].
         params: Weights as of `torch.nn.Linear` and `Conv1d`: in_proj, conv, conv_bias, x_proj, dt_proj,
             dt_bias, out_proj; A_log [channels, states] and D [channels]; in_bias and out_bias or none.
     """
     window, h = memory
     channels, states = params["A_log"].shape
-    both = linear(x, params["in_proj"], params.get("in_bias"))
-    window = np.concatenate([window[..., 1:], both[:, :channels, None]], axis=-1)
-    u = (window * params["conv"][:, 0]).sum(-1)
-    u = silu(u + params["conv_bias"] if "conv_bias" in params else u)
+    both = linear(x["x"], params["in_proj"], params.get("in_bias"))
+    u, window = convolved(both[:, :channels], window, params)
     parts, rank = u @ params["x_proj"].T, params["dt_proj"].shape[1]
     inputs = {
         "x": u,
@@ -142,11 +156,9 @@ class Mamba2Layer:
         window, h = memory
         heads, features, states = h.shape[1:]
         inner, shared = heads * features, self.groups * states
-        parts = linear(x, params["in_proj"], params.get("in_bias"))
+        parts = linear(x["x"], params["in_proj"], params.get("in_bias"))
         gate, u, dt = parts[:, :inner], parts[:, inner:-heads], parts[:, -heads:]
-        window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
-        u = (window * params["conv"][:, 0]).sum(-1)
-        u = silu(u + params["conv_bias"] if "conv_bias" in params else u)
+        u, window = convolved(u, window, params)
         inputs = {
             "x": u[:, :inner].reshape(-1, heads, features),
             "dt": softplus(dt + params["dt_bias"]),
@@ -158,6 +170,53 @@ class Mamba2Layer:
         y = y / np.sqrt((y * y).mean(-1, keepdims=True) + self.eps)
         y = y.reshape(-1, inner) * params["norm"]
         return linear(y, params["out_proj"], params.get("out_bias")), (window, h)
+
+
+@dataclass(frozen=True)
+class DeltaLayer:
+    """A whole layer of the gated delta rule: projections, convolution, delta rule, norm and gate.
+
+    groups: how many heads of keys there are, each of which has its queries, values and gates next to one
+    another in the projections. eps: what the norm adds to the mean square.
+    """
+
+    groups: int
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output [rows, features] and the next memory: the last inputs of the convolution
+        [rows, channels, kernel], and the state [rows, heads, key, value].
+        """
+        window, state = memory
+        heads, key, value = state.shape[1:]
+        keys, shared = self.groups * key, heads // self.groups
+        parts = linear(x["x"], params["in_proj"], None).reshape(-1, self.groups, 2 * (key + shared * value))
+        begin, gate = 2 * key, parts[..., 2 * key + shared * value :].reshape(-1, heads, value)
+        rates = linear(x["x"], params["rates"], None).reshape(-1, self.groups, 2 * shared)
+        vectors = parts[..., :key], parts[..., key:begin], parts[..., begin : begin + shared * value]
+        sizes = keys, keys, heads * value
+        u = np.concatenate([v.reshape(-1, n) for v, n in zip(vectors, sizes, strict=True)], axis=-1)
+        u, window = convolved(u, window, params)
+        inputs = {
+            "q": u[:, :keys].reshape(-1, self.groups, key),
+            "k": u[:, keys : 2 * keys].reshape(-1, self.groups, key),
+            "v": u[:, 2 * keys :].reshape(-1, heads, value),
+            "g": -np.exp(params["A_log"])
+            * softplus(rates[..., shared:].reshape(-1, heads) + params["dt_bias"]),
+            "beta": sigmoid(rates[..., :shared].reshape(-1, heads)),
+        }
+        o, state = Delta(normed=True)(inputs, state, None)
+        o = o / np.sqrt((o * o).mean(-1, keepdims=True) + self.eps) * params["norm"] * silu(gate)
+        return linear(o.reshape(-1, heads * value), params["out_proj"], None), (window, state)
+
+
+def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
+    """What the convolution and its activation give for new inputs [rows, channels], and its last inputs
+    [rows, channels, kernel].
+    """
+    window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
+    u = (window * params["conv"][:, 0]).sum(-1)
+    return silu(u + params["conv_bias"] if "conv_bias" in params else u), window
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:

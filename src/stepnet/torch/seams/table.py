@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stepnet.torch.seams import delta, others, selective
+from stepnet.torch.seams import delta, others, selective, xlstm
 
 PACKAGE = "transformers.models."
 """Where the files of models are. Files from elsewhere may mean other things by the same names."""
@@ -31,6 +31,7 @@ class Seam:
         sizes: The tensors of the call that `check` makes, each as name:axes with a letter for each axis.
             Along one with a capital letter all numbers are the same.
         options: Other arguments of that call.
+        config: The configuration of the layer of that call, for a method that reads its layer.
     """
 
     ours: Callable[..., Any]
@@ -38,13 +39,7 @@ class Seam:
     sizes: str = ""
     options: tuple[tuple[str, Any], ...] = ()
     runs: Callable[..., bool] = always
-
-
-def per_head(state: Any, hidden_states: Any, dt: Any, A: Any, *rest: Any, **named: Any) -> bool:
-    """Whether a step of Mamba-2 has one number per head, as its cell does: kernels take one per feature."""
-    D = rest[2] if len(rest) > 2 else named.get("D")
-    bias = rest[3] if len(rest) > 3 else named.get("dt_bias")
-    return selective.is_per_head(dt, A, D, bias)
+    config: tuple[tuple[str, Any], ...] = ()
 
 
 FUNCTIONS = {
@@ -55,7 +50,7 @@ FUNCTIONS = {
         (("delta_softplus", True), ("return_last_state", True)),
     ),
     "mamba_selective_state_update": Seam(
-        selective.mamba_selective_state_update,
+        selective.selective_state_update,
         "mamba",
         "state:bcn hidden_states:bc dt:bc A:cn B:bn C:bn D:c z:bc dt_bias:c",
         (("dt_softplus", True),),
@@ -67,11 +62,11 @@ FUNCTIONS = {
         (("chunk_size", 2), ("dt_softplus", True), ("return_final_states", True)),
     ),
     "mamba2_selective_state_update": Seam(
-        selective.mamba2_selective_state_update,
+        selective.selective_state_update,
         "mamba2",
         "state:bhpn hidden_states:bhp dt:bhP A:hPN B:bgn C:bgn D:hP dt_bias:hP",
         (("dt_softplus", True),),
-        per_head,
+        selective.is_per_head,
     ),
     "torch_chunk_gated_delta_rule": Seam(
         delta.torch_chunk_gated_delta_rule,
@@ -86,13 +81,13 @@ FUNCTIONS = {
         (("output_final_state", True), ("use_qk_l2norm_in_kernel", True)),
     ),
     "chunk_kimi_delta_attention": Seam(
-        delta.chunk_kimi_delta_attention,
+        delta.torch_chunk_gated_delta_rule,
         "kda",
         "query:bthk key:bthk value:bthv g:bthk beta:bth initial_state:bhkv",
         (("chunk_size", 2), ("output_final_state", True), ("use_qk_l2norm_in_kernel", True)),
     ),
     "recurrent_kimi_delta_attention": Seam(
-        delta.recurrent_kimi_delta_attention,
+        delta.torch_recurrent_gated_delta_rule,
         "kda",
         "query:bthk key:bthk value:bthv g:bthk beta:bth initial_state:bhkv",
         (("output_final_state", True), ("use_qk_l2norm_in_kernel", True)),
@@ -112,6 +107,12 @@ METHODS = {
         "h = a h + x",
         "hidden_states:btc recurrent_gate:btc reset:bt1 recurrent_states:bc",
     ),
+    "xLSTMBackend.forward": Seam(
+        xlstm.mlstm,
+        "mlstm",
+        "query:bhtk key:bhtk value:bhtv igate:bht fgate:bht c_initial:bhkv n_initial:bhk m_initial:bh1",
+        config=(("chunk_size", 2), ("eps", 0.5)),
+    ),
 }
 """Methods of layers, as class.method."""
 
@@ -123,6 +124,3 @@ none, and the layer goes on with its parts: so do ours.
 SLOWER = "PyTorch's own convolution takes less time"
 LEFT = {"causal_conv1d_fn": SLOWER, "causal_conv1d_update": SLOWER}
 """Functions that stay PyTorch's, and why."""
-
-REFUSED = {"xLSTMBackend": "mLSTMs of transformers are not run by stepnet yet"}
-"""Classes of recurrent layers that stay PyTorch's, and why."""

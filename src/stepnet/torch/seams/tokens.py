@@ -11,23 +11,16 @@ a cache is new, and anew where there is another one or PyTorch counts a change.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, cast
 from weakref import ref
 
-import numpy as np
-
-from stepnet.engines import Bound, Results
-from stepnet.rnn.layers import LayerPrograms
-from stepnet.rnn.nets import call_on, parameters
-from stepnet.rnn.program import NetProgram
-from stepnet.rnn.recurrence import RNN
 from stepnet.torch.checks import DTYPES
-from stepnet.torch.function import call_in, is_transformed, tensor_of, view_of
+from stepnet.torch.function import is_transformed
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.scan import ENGINE, Step
-from stepnet.torch.seams.steps import Mamba2Layer, mamba_layer
-from stepnet.torch.sequences import dense_batch
-from stepnet.trace.step import Spec
+from stepnet.torch.seams.scan import ENGINE, Kind, Step, scan_of
+from stepnet.torch.seams.single import Single
+from stepnet.torch.seams.steps import DeltaLayer, Mamba2Layer, mamba_layer
 
 torch: Any = pytorch("torch")
 PLAIN = torch.nn.Parameter, torch.Tensor
@@ -41,8 +34,9 @@ class Layer:
     """A layer whose tokens are one step.
 
     Attributes:
-        step: The step of a layer, by what it is made of: from its input [rows, features], with the
-            convolution's last inputs and the state as memory.
+        step: The step of a layer, by its options: from its input [rows, features], with the convolution's
+            last inputs and the state as memory.
+        options: The options of a layer.
         names: The parameters of the step, each with the part of the layer that has it, or "", and its name
             there.
         parts: The classes of the layers that it is made of, by name. They are known by their modules, too:
@@ -50,15 +44,19 @@ class Layer:
         config: The sizes of a small one, for `check`.
     """
 
-    step: Callable[[Any], Step]
+    step: Callable[..., Step]
+    options: Callable[[Any], tuple[Any, ...]]
     names: dict[str, tuple[str, str]]
     parts: dict[str, str]
-    config: dict[str, int]
+    config: dict[str, Any]
 
     def refusal(self, module: Any) -> str | None:
         """Why the tokens of a layer are not one step; None if they are."""
-        if module.activation not in ("silu", "swish"):
-            return f"its activation is {module.activation}"
+        for holder in (module, *module._modules.values()):
+            own: dict[str, Any] = holder.__dict__
+            activation = own.get("activation", "silu")
+            if activation not in ("silu", "swish"):
+                return f"its activation is {activation}"
         for name, wanted in self.parts.items():
             part = module._modules.get(name)
             kind: Any = cast("Any", type(part))
@@ -73,6 +71,19 @@ class Layer:
             if tensor is not None and tensor.is_inference():
                 return "its parameters were made in inference mode, where PyTorch counts no changes"
         return None
+
+    def seen(self, module: Any) -> list[Any]:
+        """What `refusal` looks at: as long as these are the same objects, a layer is as it was."""
+        parts, objects = module._modules, [module.__dict__.get("activation")]
+        for name in self.parts:
+            part = parts.get(name)
+            own: dict[str, Any] = {} if part is None else part.__dict__
+            is_hooked = own.get("_forward_hooks") or own.get("_forward_pre_hooks") or "forward" in own
+            objects += part, part.__class__, own.get("activation"), bool(is_hooked)
+        for part, name in self.names.values():
+            holder = parts.get(part) if part else module
+            objects.append(None if holder is None else holder._parameters.get(name, MISSING))
+        return objects
 
     def parameters(self, module: Any) -> dict[str, Any]:
         """The tensors of the step's parameters, without those that the layer does not have."""
@@ -99,7 +110,8 @@ LINEAR, CONVOLUTION = "torch.nn.modules.linear.Linear", "torch.nn.modules.conv.C
 PARTS = {"in_proj": LINEAR, "conv1d": CONVOLUTION, "out_proj": LINEAR}
 LAYERS = {
     "MambaMixer": Layer(
-        lambda module: mamba_layer,
+        lambda: mamba_layer,
+        lambda module: (),
         {
             **SHARED,
             "x_proj": ("x_proj", "weight"),
@@ -116,7 +128,8 @@ LAYERS = {
         },
     ),
     "Mamba2Mixer": Layer(
-        lambda module: Mamba2Layer(module.n_groups, module.norm.group_size, module.norm.variance_epsilon),
+        Mamba2Layer,
+        lambda module: (module.n_groups, module.norm.group_size, module.norm.variance_epsilon),
         {**SHARED, "dt_bias": ("", "dt_bias"), "norm": ("norm", "weight")},
         {**PARTS, "norm": "transformers.models.mamba2.modeling_mamba2.MambaRMSNormGated"},
         {
@@ -128,69 +141,63 @@ LAYERS = {
             "num_hidden_layers": 1,
         },
     ),
+    "Qwen3NextGatedDeltaNet": Layer(
+        DeltaLayer,
+        lambda module: (module.num_k_heads, module.norm.variance_epsilon),
+        {
+            **{name: place for name, place in SHARED.items() if name not in ("in_bias", "D", "out_bias")},
+            "in_proj": ("in_proj_qkvz", "weight"),
+            "rates": ("in_proj_ba", "weight"),
+            "dt_bias": ("", "dt_bias"),
+            "norm": ("norm", "weight"),
+        },
+        {
+            "in_proj_qkvz": LINEAR,
+            "in_proj_ba": LINEAR,
+            "conv1d": CONVOLUTION,
+            "out_proj": LINEAR,
+            "norm": "transformers.models.qwen3_next.modeling_qwen3_next.Qwen3NextRMSNormGated",
+        },
+        {
+            "hidden_size": 6,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 3,
+            "linear_value_head_dim": 2,
+            "num_hidden_layers": 1,
+            "layer_types": ["linear_attention"],
+        },
+    ),
 }
 
 
-@functools.lru_cache(64)
-def program_of(
-    step: Step, shapes: tuple[tuple[str, tuple[int, ...]], ...], memories: Any, dtype: str
-) -> NetProgram:
-    """The program of one step of a layer of these sizes."""
-    params = {name: np.zeros(shape, dtype) for name, shape in shapes}
-    x = Spec((params["in_proj"].shape[1],), dtype)
-    memory = tuple(Spec(shape, dtype) for shape in memories)
-    rnn = RNN(step, params, memory=memory, inputs=x)
-    return NetProgram(
-        LayerPrograms(rnn).read(np.zeros((0, 0, *x.shape), dtype), None, None, None, False).program.net
-    )
-
-
 class Token:
-    """A layer's token, prepared for a number of rows: arrays of its own, and what runs the step on them.
+    """A layer's token, prepared for a number of rows.
 
     It follows one cache at a time. marks: by what the parameters are known to be the same.
     """
 
     def __init__(self, layer: str, module: Any, states: Sequence[Any]) -> None:
         named = LAYERS[layer].parameters(module)
-        self.shapes = [tuple(state.shape) for state in states]
+        self.shapes = [state.shape for state in states]
         self.tensors, self.states, self.marks = list(named.values()), list[Any](), list[Any]()
         self.dtype, rows = self.tensors[0].dtype, self.shapes[0][0]
-        dtype = DTYPES[self.dtype]
-        self.step = LAYERS[layer].step(module)
-        self.program = program_of(
-            self.step,
-            tuple((name, tuple(tensor.shape)) for name, tensor in named.items()),
-            tuple(shape[1:] for shape in self.shapes),
-            dtype,
-        )
-        shape = rows, self.tensors[0].shape[1]
-        x, output = (np.zeros(shape, dtype) for _ in range(2))
-        before, after = ([np.zeros(shape, dtype) for shape in self.shapes] for _ in range(2))
-        self.arrays = [x, *before]
-        self.call = call_on(self.program, self.all_arrays(), call_in(dense_batch(rows, 1, False)), None)
-        self.results = Results([output], after)
-        self.bound: Bound | None = None
-        self.x, self.output = tensor_of(x), tensor_of(output)
-        self.before, self.after = ([tensor_of(array) for array in kind] for kind in (before, after))
-
-    def all_arrays(self) -> list[Any]:
-        """The arrays of all inputs of the step, the parameters where they lie."""
-        return [*self.arrays, *map(view_of, self.tensors)]
-
-    def parameters(self) -> list[Any]:
-        """The arrays of the parameters as the program takes them."""
-        return parameters(self.program, self.all_arrays(), self.call)
+        dtype, features = DTYPES[self.dtype], self.tensors[0].shape[1]
+        self.seen, self.options = LAYERS[layer].seen(module), LAYERS[layer].options(module)
+        memories = tuple(tuple(shape[1:]) for shape in self.shapes)
+        params = tuple((name, tuple(tensor.shape)) for name, tensor in named.items())
+        program = scan_of(
+            Kind(LAYERS[layer].step(*self.options), (("x", (features,)),), memories, params, dtype)
+        ).program
+        self.single = Single(program, rows, self.tensors)
 
     def fits(self, module: Any, layer: str, states: Sequence[Any]) -> bool:
-        """Whether it is prepared for states of these shapes, the step and the tensors of the layer."""
-        named = LAYERS[layer].parameters(module).values()
+        """Whether it is prepared for states of these shapes, and the layer as it is."""
         return (
-            len(named) == len(self.tensors)
-            and all(own is other for own, other in zip(self.tensors, named, strict=True))
-            and all(tuple(state.shape) == shape for state, shape in zip(states, self.shapes, strict=True))
+            all(map(is_, self.seen, LAYERS[layer].seen(module)))
+            and all(state.shape == shape for state, shape in zip(states, self.shapes, strict=True))
             and self.dtype == self.tensors[0].dtype
-            and self.step == LAYERS[layer].step(module)
+            and self.options == LAYERS[layer].options(module)
         )
 
     def follows(self, states: Sequence[Any]) -> bool:
@@ -203,20 +210,16 @@ class Token:
 
     def follow(self, states: Sequence[Any]) -> None:
         """Follows another cache, with the parameters as they now are."""
-        if self.bound is None or not self.bound.rebind(self.parameters()):
-            self.bound = self.program.kernel(ENGINE.get()).bind(self.parameters())
-            self.run = self.bound.again(self.call, self.results)
+        self.single.bind(ENGINE.get())
         self.marks, self.states = marks_of(self.tensors), [ref(state) for state in states]
 
     def __call__(self, x: Any, states: Sequence[Any]) -> Any:
         """The output of a token [rows, 1, features]; the states become the next ones."""
-        self.x.copy_(x[:, 0])
-        for own, state in zip(self.before, states, strict=True):
-            own.copy_(state)
-        self.run()
-        for own, state in zip(self.after, states, strict=True):
+        self.single((x, *states))
+        output, *after = self.single.results
+        for own, state in zip(after, states, strict=True):
             state.copy_(own)
-        return self.output[:, None].clone()
+        return output.clone()
 
 
 def marks_of(tensors: Sequence[Any]) -> list[tuple[int, int]]:
@@ -234,13 +237,13 @@ def token_of(layer: str, module: Any, x: Any, cache: Any) -> Any:
     states = cache.get_conv_state(index, state_idx=0), cache.get_recurrent_state(index, state_idx=0)
     if any(state is None for state in states) or cache.is_recording_past(index):
         return None
-    if LAYERS[layer].refusal(module) is not None or has_global_hooks():
+    if has_global_hooks():
         return None
     # It is taken out for this call: several threads may generate.
     kept: Token | None = module.__dict__.pop(KEPT, None)
     fits = kept is not None and kept.fits(module, layer, states)
     if kept is None or not fits or not kept.follows(states) or x.dtype != kept.dtype:
-        if not fits_step(LAYERS[layer], module, x, states):
+        if LAYERS[layer].refusal(module) is not None or not fits_step(LAYERS[layer], module, x, states):
             return None
         if kept is None or not fits:
             kept = Token(layer, module, states)
@@ -270,7 +273,8 @@ def with_tokens(layer: str, forward: Callable[..., Any]) -> Callable[..., Any]:
     def stepped(
         self: Any, hidden_states: Any, cache_params: Any = None, attention_mask: Any = None, **kwargs: Any
     ) -> Any:
-        if cache_params is not None and attention_mask is None and hidden_states.shape[1] == 1:
+        is_plain = attention_mask is None and kwargs.get("cu_seq_lens_q") is None
+        if is_plain and cache_params is not None and hidden_states.shape[1] == 1:
             output = token_of(layer, self, hidden_states, cache_params)
             if output is not None:
                 return output

@@ -1,0 +1,63 @@
+"""A single step of a net over tensors, prepared once: calls of one step are mostly preparation.
+
+x [rows, 1, ...], memories  --copied-->  arrays of its own  --run-->  arrays of its own  --read-->  results
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stepnet.engines import Bound, Order, Results
+from stepnet.rnn.nets import call_on, parameters
+from stepnet.rnn.program import NetProgram
+from stepnet.torch.function import call_in, tensor_of, view_of
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.sequences import dense_batch
+
+torch: Any = pytorch("torch")
+
+
+class Single:
+    """A step of a net for a number of rows. One thread at a time may call it.
+
+    inputs: what the step reads, sequences [rows, 1, ...] and then memories [rows, ...]. results: what it
+    gives, likewise. params: the tensors of the parameters, which are read where they lie by `bind`.
+    """
+
+    def __init__(self, program: NetProgram, rows: int, params: Sequence[Any] = ()) -> None:
+        net, ends = program.net, program.ends
+        self.program, self.params = program, params
+        self.bound: Bound | None = None
+
+        def arrays(values: Sequence[int], places: Sequence[int]) -> list[np.ndarray]:
+            types = [net.type_of(values[place]) for place in places]
+            return [np.zeros((rows, *type_.shape), type_.dtype) for type_ in types]
+
+        x, before = arrays(net.inputs, ends.sequences), arrays(net.inputs, ends.memories)
+        outputs, after = arrays(net.results, ends.steps), arrays(net.results, ends.rows)
+        self.arrays = [*x, *before]
+        self.call = call_on(program, self.all_arrays(), call_in(dense_batch(rows, 1, False)), None)
+        self.into = Results(outputs, after)
+        self.inputs = [*(tensor_of(array)[:, None] for array in x), *map(tensor_of, before)]
+        self.results = [*(tensor_of(array)[:, None] for array in outputs), *map(tensor_of, after)]
+
+    def all_arrays(self) -> list[Any]:
+        """The arrays of all inputs of the net, the parameters where they lie."""
+        return [*self.arrays, *map(view_of, self.params)]
+
+    def bind(self, engine: Order) -> None:
+        """Takes the parameters as they now are."""
+        values = parameters(self.program, self.all_arrays(), self.call)
+        if self.bound is None or not self.bound.rebind(values):
+            self.bound = self.program.kernel(engine).bind(values)
+            self.run = self.bound.again(self.call, self.into)
+
+    def __call__(self, tensors: Sequence[Any]) -> None:
+        """Runs the step of these inputs, of which None is zeros; `results` have what it gives."""
+        for own, tensor in zip(self.inputs, tensors, strict=True):
+            if tensor is None:
+                own.zero_()
+            else:
+                own.copy_(tensor)
+        self.run()

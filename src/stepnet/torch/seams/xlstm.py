@@ -1,0 +1,87 @@
+"""What stands in for `xLSTMBackend.forward` of transformers: the recurrence of the mLSTM.
+
+With gradients it is a linear recurrence of a longer value: the sum of keys n is one more row of the state.
+
+    C = f C + i v k                        [C]         [C]       [v]
+    n = f n + i k               ->         [n]  =  f   [n]  + i  [1]  k
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams.adjoints import Decayed, in_one_dtype, is_for
+from stepnet.torch.seams.scan import scans
+from stepnet.torch.seams.steps import MatrixLSTM
+
+torch: Any = pytorch("torch")
+
+
+def mlstm(
+    self: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    igate: Any,
+    fgate: Any,
+    c_initial: Any = None,
+    n_initial: Any = None,
+    m_initial: Any = None,
+    return_last_states: Any = None,
+    mode: Any = None,
+) -> Any:
+    """The outputs [batch, heads, time, value] of the mLSTM, and its last states as they begin; the outputs
+    alone in a mode "train" without `return_last_states`.
+
+    Args:
+        self: The layer, whose configuration is read.
+        query: [batch, heads, time, key].
+        key: As query.
+        value: [batch, heads, time, value].
+        igate: What goes into exp [batch, heads, time].
+        fgate: What goes into the sigmoid, as igate.
+        c_initial: The state to begin with [batch, heads, key, value], or none.
+        n_initial: The sum of the keys [batch, heads, key], or none.
+        m_initial: The exponent that both are divided by [batch, heads, 1], or none.
+        return_last_states: Of a mode "train"; None is the configuration's.
+        mode: "inference" or one of "train"; None is the configuration's.
+    """
+    named = {"q": query, "k": key, "v": value, "i": igate, "f": fgate}
+    x = {name: tensor.transpose(1, 2) for name, tensor in named.items()}
+    states = c_initial, n_initial, None if m_initial is None else m_initial[..., 0]
+    heads, size = key.shape[1], key.shape[3]
+    shapes = (heads, size, value.shape[3]), (heads, size), (heads,)
+    if is_for(*x.values(), *states):
+        outputs, *last = with_gradients(x, states, shapes, self.config.eps)
+    else:
+        outputs, *last = scans(MatrixLSTM(self.config.eps), x, states, shapes, {})
+    outputs = outputs.transpose(1, 2).to(query.dtype)
+    if "train" in (self.config.mode if mode is None else mode):
+        wanted = self.config.return_last_states if return_last_states is None else return_last_states
+        if not wanted:
+            return outputs
+    return outputs, (last[0], last[1], last[2][..., None])
+
+
+def with_gradients(
+    x: dict[str, Any], states: Sequence[Any], shapes: Sequence[tuple[int, ...]], eps: float
+) -> tuple[Any, ...]:
+    """Outputs and the last states with the gradients of `Decayed`: the gates are made by PyTorch.
+
+    The exponents m[t] = max(m[t - 1] + log f[t], i[t]) are, with the sums b of log f, b + max(m[-1], i - b).
+    Errors of b do not matter: what is divided by exp(m) is multiplied by it again.
+    """
+    x, (C, n, m) = in_one_dtype(x, states, shapes)
+    forget = torch.nn.functional.logsigmoid(x["f"])
+    sums = forget.cumsum(1)
+    most = sums + torch.maximum(m[:, None], (x["i"] - sums).cummax(1).values)
+    before = torch.cat([m[:, None], most[:, :-1]], 1)
+    ones = x["v"].new_ones(*x["v"].shape[:-1], 1)
+    new = torch.exp(x["i"] - most)[..., None] * torch.cat([x["v"], ones], -1)
+    first = torch.cat([C.mT, n[..., None, :]], -2)
+    query = x["q"] * x["q"].shape[-1] ** -0.5
+    y, last = Decayed.apply(before + forget - most, new, x["k"], query, first)
+    over = torch.maximum(y[..., -1:].abs(), torch.exp(-most)[..., None])
+    # Caches get copies of what backward needs.
+    states = last[..., :-1, :].mT.clone(), last[..., -1, :].clone(), most[:, -1].clone()
+    return y[..., :-1] / (over + eps), *states
