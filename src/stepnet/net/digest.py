@@ -35,7 +35,8 @@ def pieces(value: Any) -> list[bytes]:
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)
         return [str(len(items)).encode(), *(piece for item in items for piece in pieces(item))]
-    names = field_names(cast("type", type(value)))
+    kind: type[Any] = type(cast("object", value))
+    names = field_names(kind)
     if names:
         return pieces((type(value).__name__, *(getattr(value, name) for name in names)))
     return [repr(value).encode()]
