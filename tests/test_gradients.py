@@ -73,6 +73,11 @@ def of_matrices(x: Any, h: Any, p: Any) -> Any:
     return h.max(axis=1), h
 
 
+def largest(x: Any, h: Any, p: Any) -> Any:
+    h = sn.sigmoid(x + p["b"]) * h + x + np.tanh(x)  # the adjoint adds these in another order
+    return h.max(axis=-1), h
+
+
 def attending(x: Any, h: Any, p: Any, statics: Any) -> Any:
     keys, query = statics @ p["K"], h @ p["R"]
     weights = sn.softmax_over_steps(np.sum(keys * sn.expand(query, statics), axis=-1))
@@ -93,6 +98,7 @@ STEPS: dict[str, tuple[Callable[[str], sn.RNN], dict[str, Any]]] = {
     "embeddings": (custom(embedded, PARAMS), {"sequences": sequences().with_values(np.arange(9) % 3)}),
     "a counter": (custom(counting, PARAMS, (3, sn.Spec((), "int64"))), {"sequences": sequences(3)}),
     "matrices": (custom(of_matrices, PARAMS, (2, 3)), {"sequences": sequences(3)}),
+    "the largest of sums": (custom(largest, PARAMS), {"sequences": sequences(3)}),
     "attention": (
         custom(attending, PARAMS),
         {"sequences": sequences(3), "statics": sequences(2, lengths=(2, 3, 0, 1))},

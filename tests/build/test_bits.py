@@ -54,6 +54,13 @@ def test_libraries_give_the_bits_of_python(name: str, tmp_path: Path):
         assert_as_in_python(library, model(x, engine="llvm"), x)
 
 
+def test_a_model_without_weights(tmp_path: Path):
+    model = sn.RNN(lambda x, total, _: (total + x, total + x), memory=8)
+    library = library_of(model, tmp_path, inputs=8)
+    x = sequences(LENGTHS[0], 8)
+    assert_as_in_python(library, model(x, engine="llvm"), x)
+
+
 def test_initial_memories_of_layers(tmp_path: Path):
     model = sn.Stack([both(), cell("lstm", 16, 12)])
     library = library_of(model, tmp_path, inputs=8)

@@ -35,7 +35,8 @@ class Strings:
 def object_file(machine: int, texts: Mapping[str, bytes], constants: Mapping[str, bytes]) -> bytes:
     """An object of functions that are machine code, and of arrays of bytes, aligned to 64, by their names.
 
-    Other objects of the same library see the names, and none else.
+    Other objects of the same library see the names, and none else. An array of no bytes takes one, so that
+    its name has a place: sections without bytes are in no library.
     """
     names, strings = Strings(), Strings()
     symbols = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
@@ -51,7 +52,7 @@ def object_file(machine: int, texts: Mapping[str, bytes], constants: Mapping[str
             symbols.append(
                 SYMBOL.pack(strings.add(name), GLOBAL | kind, HIDDEN, number, len(body) - start, len(data))
             )
-            body += data
+            body += data or b"\0"
         rows.append(SECTION.pack(names.add(title), PROGBITS, flags, 0, start, len(body) - start, 0, 0, 64, 0))
     for title, kind, data, link, info, row in (
         (".symtab", SYMBOLS, b"".join(symbols), 4, 1, SYMBOL.size),

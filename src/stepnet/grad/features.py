@@ -99,9 +99,14 @@ def sum_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """To the largest (or smallest); those that are equal share it."""
+    """To the largest (or smallest); those that are equal share it.
+
+    The largest is found again: x may be computed again, by sums in another order, and of those numbers none
+    need be equal to the y of the forward pass.
+    """
     axes: tuple[int, ...] = node.attributes["axes"]
-    those = x.apply("equal", spread(y, axes, x)).cast(x.type.dtype)
+    again = x.apply(node.operation, axes=axes)
+    those = x.apply("equal", spread(again, axes, x)).cast(x.type.dtype)
     count = those.sum(*axes)
     return (spread(d / count, axes, x) * those,)
 

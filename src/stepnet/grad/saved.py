@@ -3,7 +3,8 @@
     z = sigmoid(x @ W + h @ R); n = tanh(...); h' = (1 - z) * n + z * h     ->     h, z, n and the products
 
 All that costs more to compute than to read. What lies between, sums and products of numbers, is computed
-again from these, with the same bits; and of what is saved a pass takes away what nobody reads.
+again from these. Sums may be added in another order then, so no adjoint compares such a number with one that
+was saved. Of what is saved a pass takes away what nobody reads.
 """
 
 from stepnet.net.cut import is_dear

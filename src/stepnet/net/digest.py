@@ -1,6 +1,8 @@
 """A short text that identifies nets and plans by what they compute, down to the bits of their constants."""
 
 import hashlib
+from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, cast
 
 from stepnet.net.ir import Net, Node
@@ -33,4 +35,18 @@ def pieces(value: Any) -> list[bytes]:
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)
         return [str(len(items)).encode(), *(piece for item in items for piece in pieces(item))]
+    kind: type[Any] = type(cast("object", value))
+    names = field_names(kind)
+    if names:
+        return pieces((type(value).__name__, *(getattr(value, name) for name in names)))
     return [repr(value).encode()]
+
+
+@cache
+def field_names(kind: type) -> tuple[str, ...]:
+    """The names of the fields of a dataclass; of other types none.
+
+    The `repr` of a dataclass would not do: it marks the object while it is at work, and an interrupt that
+    comes just then leaves the mark. The `repr` is "..." from then on.
+    """
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()

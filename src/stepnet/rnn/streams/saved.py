@@ -133,7 +133,7 @@ def names_of(kinds: Sequence[tuple[Names, StepKind]]) -> list[LayerNames]:
 def step_digest(kind: StepKind) -> str:
     """A digest of what a step computes, apart from its parameters' values."""
     structures = [skeleton(part) for part in (kind.inputs, kind.traced.memory, kind.statics)]
-    return digest(kind.traced.body, *structures, str(kind.traced.precision))
+    return digest(kind.traced.body, *structures, kind.traced.precision)
 
 
 def parameters_digest(rnn: Declared) -> str:

@@ -1,9 +1,10 @@
 """A stream: the interface, and how its rows come, go, move and take steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import wraps
 from os import PathLike
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -25,17 +26,47 @@ from stepnet.rnn.streams.steps import LayerSteps, first_moment, named_layer, put
 from stepnet.values.arguments import file_path, flag, whole
 
 Array = np.ndarray
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 MOST_ROWS = 2**24
 ROWS_ARE = f"rows is how many sequences are stepped side by side, from 0 to {MOST_ROWS}"
 NO_ROWS = np.zeros(0, np.int64)
 NOTHING = Moment.of(NO_ROWS, NO_ROWS, NO_ROWS)
+IN_USE = (
+    "another call of this stream has not returned yet: one thread uses a stream at a time; give each thread "
+    "a stream, or hold a lock around the calls of this one"
+)
+
+
+def alone(
+    method: "Callable[Concatenate[Stream, Arguments], Result]",
+) -> "Callable[Concatenate[Stream, Arguments], Result]":
+    """A method of a stream that raises `InputError` while another one is at work.
+
+    The machine code of two calls would write to the same arrays. Between the look at `_in_use` and its change
+    Python calls nothing, so neither another thread nor an interrupt comes there: a lock would be given back
+    by no one if an interrupt came just after it was taken.
+    """
+
+    @wraps(method)
+    def call(self: "Stream", /, *args: Arguments.args, **keywords: Arguments.kwargs) -> Result:
+        if self._in_use:  # pyright: ignore[reportPrivateUsage]
+            raise InputError(IN_USE)
+        self._in_use = True  # pyright: ignore[reportPrivateUsage]
+        try:
+            return method(self, *args, **keywords)
+        finally:
+            self._in_use = False  # pyright: ignore[reportPrivateUsage]
+
+    return call
 
 
 class Stream:
     """A recurrence, or a `Stack` of them, that runs one step at a time; `stream` of these makes it.
 
     Stepping through a sequence gives the same bits as running it whole, whatever other rows come and go. What
-    raises an error, or is interrupted, leaves the stream as it was. One thread uses a stream at a time.
+    raises an error, or is interrupted, leaves the stream as it was. One thread uses a stream at a time: a
+    call while another one is at work raises `InputError`.
 
     >>> from stepnet import cells
     >>> stream = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=2, hidden=3)).stream(rows=1)
@@ -50,6 +81,7 @@ class Stream:
         self, layers: Leaf | Layers, rows: int, initial: Any, statics: Any, engine: Asked, begun: Any = None
     ) -> None:
         self.layers, self.engine = layers, checked_engine(engine)
+        self._in_use = False
         self._moment = NOTHING
         self._steps: LayerSteps | None = None
         self._pieces: tuple[Piece, ...] = ()
@@ -80,7 +112,8 @@ class Stream:
 
         Raises:
             InputError: For another number of rows, for rows that do not exist, and for features or dtypes
-                that differ from those of earlier steps. With the layer's place in the message.
+                that differ from those of earlier steps, with the layer's place in the message. While
+                another call of the stream is at work.
 
         >>> import stepnet as sn
         >>> stream = sn.RNN(lambda x, total, p: (total + x, total + x), memory=()).stream(rows=2)
@@ -89,18 +122,24 @@ class Stream:
         >>> stream.step(np.array([100.0]), rows=[1]).tolist(), stream.state.tolist()
         ([122.0], [11.0, 122.0])
         """
-        steps, moment = self._steps, self._moment
-        if rows is not None or steps is None or moment.sides is not None:
-            return self._careful_step(x, rows)
-        slots, side = moment.slots, moment.side
-        for names, step in steps:
-            try:
-                x = step.look(x, slots, side)
-            except StepnetError:
-                with named_layer(names):
-                    raise
-        moment.number += 1
-        return x
+        if self._in_use:  # as in `alone`, which would take a tenth of a short step
+            raise InputError(IN_USE)
+        self._in_use = True
+        try:
+            steps, moment = self._steps, self._moment
+            if rows is not None or steps is None or moment.sides is not None:
+                return self._careful_step(x, rows)
+            slots, side = moment.slots, moment.side
+            for names, step in steps:
+                try:
+                    x = step.look(x, slots, side)
+                except StepnetError:
+                    with named_layer(names):
+                        raise
+            moment.number += 1
+            return x
+        finally:
+            self._in_use = False
 
     def _careful_step(self, x: Any, rows: Any) -> Any:
         """A first step, one of some rows, or one of rows that are on both sides."""
@@ -137,6 +176,7 @@ class Stream:
 
     # ---- rows that come and go
 
+    @alone
     def add(self, rows: int = 1, initial: Any = None, statics: Any = None, *, begun: Any = None) -> Array:
         """The indices of new rows, which come behind the others.
 
@@ -178,6 +218,7 @@ class Stream:
             self._set(*self._with_new(self._steps, self._moment, new, piece.begun))
         return np.arange(before, before + count)
 
+    @alone
     def drop(self, rows: Any) -> None:
         """Takes rows out. The others stay in their order, and their indices close up.
 
@@ -203,6 +244,7 @@ class Stream:
         else:
             self._moment = self._moment.without(places)
 
+    @alone
     def reset(self, rows: Any = None, initial: Any = None, statics: Any = None) -> None:
         """Starts all rows, or some, again. Their steps count from 0.
 
@@ -253,6 +295,7 @@ class Stream:
             step.memories.put_beside(slots, sides, own.memory, zeros)
         self._moment = moment.after(places, zeros)
 
+    @alone
     def reorder(self, rows: Any) -> None:
         """Moves the memory of rows: row i goes on from the memory and the step count of row rows[i].
 
@@ -310,6 +353,7 @@ class Stream:
 
     # ---- what it holds
 
+    @alone
     def save(self, path: str | PathLike[str], rows: Any = None, *, force: bool = False) -> None:
         """Writes rows to a .safetensors file: memories, statics, counts of steps, and what they are of.
 
@@ -332,6 +376,7 @@ class Stream:
             file_path(path), recurrences, self._steps, self._moment.only(places), flag(force, "force")
         )
 
+    @alone
     def load(self, path: str | PathLike[str]) -> Array:
         """The indices of rows that are added as `save` wrote them. They go on with the same bits.
 
@@ -376,6 +421,7 @@ class Stream:
         return np.arange(before, before + count)
 
     @property
+    @alone
     def state(self) -> Any:
         """The memory now: copies, [rows, features...], in the structure of the memory. That of a `Stack` is a
         tuple with one entry per layer.
