@@ -35,6 +35,8 @@ SUMS = ("sum", "max", "min")
 """Reductions over fibers."""
 FEWEST_UNITS = 8
 """With fewer units than this, vectors run along the numbers that are added up."""
+LONG = 16
+"""Of fibers as long as this, vectors may run along them instead."""
 LARGER, LARGE = 2, 1024
 """How many times as large as what it is computed of, and how large, a matrix without a memory is at least."""
 
@@ -117,6 +119,12 @@ def lie_along(places: Array) -> bool:
     return bool(np.all(np.diff(places, axis=1) == 1))
 
 
+def lie_near(places: Array) -> bool:
+    """Whether most units that are neighbours read the same number or numbers that are neighbours."""
+    steps = np.diff(places[0])
+    return 2 * np.count_nonzero((steps == 0) | (steps == 1)) >= len(steps)
+
+
 def is_permutation(places: Array, size: int) -> bool:
     """Whether places are all those of a value of some size, each once."""
     if places.size != size:
@@ -186,7 +194,8 @@ class Search:
                 continue
             group[number] = places
             waiting += self.neighbours(number, places)
-        if not group.keys() & self.following.keys() and not self.pays_alone(group):
+        carries = not group.keys().isdisjoint(self.following)
+        if self.is_scattered(group) or not (carries or self.pays_alone(group)):
             return None
         units = self.net.nodes[reduction].type.size
         sums = {
@@ -196,6 +205,22 @@ class Search:
             and np.array_equal(summed(self.net, number), group[read])
         }
         return Fibers(self.net, group, sums)
+
+    def is_scattered(self, group: Mapping[int, Array]) -> bool:
+        """Whether units that are neighbours would read numbers far apart, of a value as large as the group.
+
+        Each number would be read by itself. If fibers are long, vectors run along them instead.
+        """
+        net, size = self.net, max(places.size for places in group.values())
+        return any(
+            net.type_of(root).size == size
+            and not lie_near(places_read(net, operand, net.nodes[number])[places])
+            for number, places in group.items()
+            if len(places) >= LONG
+            for operand in net.nodes[number].inputs
+            if (root := view_chain(net, operand)[0]) not in group
+            if net.type_of(root).extent == ROWS and root not in self.statics
+        )
 
     def pays_alone(self, group: Mapping[int, Array]) -> bool:
         """Whether nodes that no memory is among have fibers: they are larger than what they are computed of,
