@@ -227,3 +227,23 @@ def test_a_matrix_waits_for_what_a_part_of_it_needs() -> None:
     right, last = loop(case, values, initial)
     assert_close(outputs.values, right, max(LENGTHS), 32)
     assert_close(final["S"], last["S"], max(LENGTHS), 32)
+
+
+def normalised(x: Any, memory: Any, params: Any) -> Any:
+    """A sum over features of each head, which is read head by head, beside a matrix."""
+    C = 0.5 * memory["C"] + x["k"][..., None] * x["v"][:, :, None, :]
+    n = 0.5 * memory["n"] + x["k"]
+    size = np.maximum(np.abs((n * x["k"]).sum(-1)), 1)
+    return (C * x["k"][..., None]).sum(-2) / size[..., None], {"C": C, "n": n}
+
+
+def test_long_fibers_whose_neighbours_lie_apart_are_summed_along_vectors() -> None:
+    case = Case(normalised, {"k": (8, 16), "v": (8, 4)}, {"C": (8, 16, 4), "n": (8, 16)})
+    assert {*case.plan().fibers.sums.values()} == {32}
+    short = Case(normalised, {"k": (8, 15), "v": (8, 4)}, {"C": (8, 15, 4), "n": (8, 15)})
+    assert {*short.plan().fibers.sums.values()} == {8, 32}
+    values, initial = case.values(LENGTHS), case.begin(len(LENGTHS))
+    outputs, final = case.rnn()(values, initial=initial)
+    right, last = loop(case, values, initial)
+    assert_close(outputs.values, right, max(LENGTHS), 16)
+    assert_close(final["C"], last["C"], max(LENGTHS), 16)

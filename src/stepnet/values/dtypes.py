@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -96,7 +96,7 @@ def dtype_text(dtype: Any) -> str:
     ('float32', "'half a float'")
     """
     if isinstance(dtype, np.dtype):
-        return name_of(dtype)
+        return name_of(cast("np.dtype[Any]", dtype))
     try:
         return np.dtype(dtype).name
     except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's ways to say that it is none
