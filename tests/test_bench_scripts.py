@@ -40,6 +40,7 @@ from bench import (
     keras_layers,
     kernel,
     length,
+    matrices,
     modern,
     nested,
     onednn_calls,
@@ -75,7 +76,9 @@ def refused(module: ModuleType, *arguments: str) -> str:
     return result.output
 
 
-@pytest.mark.parametrize("module", [modern, nested, stream, stream_rows, convert, beams, elementary])
+@pytest.mark.parametrize(
+    "module", [matrices, modern, nested, stream, stream_rows, convert, beams, elementary]
+)
 def test_no_rounds_are_refused(module: ModuleType):
     assert "--rounds" in refused(module, "--rounds", "0")
 
@@ -133,6 +136,17 @@ def test_a_revision_that_git_does_not_know_is_refused():
 
 
 # ---- rows of a stream that come and go
+
+
+def test_steps_with_matrices_are_timed_beside_a_matrix_alone():
+    small = "static, elementwise", "until", "--rows", "2", "--size", "8", "--rounds", "1"
+    found = json.loads(ran(matrices, *small, "--json"))
+    assert [one["case"] for one in found] == ["alone", "static, elementwise", "until, delta rule"]
+    (alone, *others) = found
+    assert alone["ratio"] == 1
+    for one in others:
+        assert one["ratio"] == pytest.approx(one["ms"] / alone["ms"])
+    assert "no case begins with" in refused(matrices, "unknown")
 
 
 @pytest.fixture

@@ -10,17 +10,23 @@ first. Of a unit, however, it needs no more than the unit's own fiber. So all of
 fiber stays in the nearest cache, and no number is written but the next memory.
 
 A node's numbers are in any order; fibers say for each depth and unit which number that is. So a matrix that
-is summed over its last axis needs no transposition: its memory is kept fiber by fiber.
+is summed over its last axis needs no transposition: its memory is kept fiber by fiber, and so is a static.
+
+Matrices that no memory is among have fibers where that saves writing and reading them: those computed of a
+static of their size, and those that are much larger than what they are computed of.
+
+    a [I, J], b [J, K]                   the terms [J, I, K] of a product of two matrices of a row are
+    sum(a.T[:, :, None] * b[:, None], 0)    added up as they are computed
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import ROWS
-from stepnet.plan.passes.rewrite import view_chain
+from stepnet.plan.passes.rewrite import readers_of, view_chain
 from stepnet.plan.views import reads_along, view_places
 
 Array = np.ndarray
@@ -29,6 +35,10 @@ SUMS = ("sum", "max", "min")
 """Reductions over fibers."""
 FEWEST_UNITS = 8
 """With fewer units than this, vectors run along the numbers that are added up."""
+LONG = 16
+"""Of fibers as long as this, vectors may run along them instead."""
+LARGER, LARGE = 2, 1024
+"""How many times as large as what it is computed of, and how large, a matrix without a memory is at least."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +114,17 @@ def places_read(net: Net, operand: int, node: Node) -> Array:
     return np.broadcast_to(view_places(net, operand), node.type.shape).ravel()
 
 
+def lie_along(places: Array) -> bool:
+    """Whether numbers of units that are neighbours are neighbours at every depth, [depth, units]."""
+    return bool(np.all(np.diff(places, axis=1) == 1))
+
+
+def lie_near(places: Array) -> bool:
+    """Whether most units that are neighbours read the same number or numbers that are neighbours."""
+    steps = np.diff(places[0])
+    return 2 * np.count_nonzero((steps == 0) | (steps == 1)) >= len(steps)
+
+
 def is_permutation(places: Array, size: int) -> bool:
     """Whether places are all those of a value of some size, each once."""
     if places.size != size:
@@ -113,18 +134,23 @@ def is_permutation(places: Array, size: int) -> bool:
     return bool(is_there.all())
 
 
-def fibers(net: Net, following: Mapping[int, int]) -> Fibers:
-    """The fibers of a step: of the matrices that it carries as memories, and of what is computed of them.
+def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()) -> Fibers:
+    """The fibers of a step: of the matrices that it carries as memories, of statics, and of what is computed
+    of them.
 
-    following: for each memory the node of its next value.
+    following: for each memory the node of its next value. statics: the inputs that rows have once.
     """
-    every, search = Fibers(net), Search(net, following)
+    every, search = Fibers(net), Search(net, following, statics)
     groups = [group for number in search.reductions() if (group := search.group(number)) is not None]
     # Where two reductions want fibers along different axes of a matrix, most of them decide.
     for group in sorted(groups, key=lambda group: -len(group.sums)):
         if not group.places.keys() & every.places.keys():
             every.places.update(group.places)
             every.sums.update(group.sums)
+    for static in statics:
+        places = search.places_of_static(static, every.places)
+        if places is not None:
+            every.places[static] = places
     return every
 
 
@@ -134,6 +160,7 @@ class Search:
 
     net: Net
     following: Mapping[int, int]
+    statics: Collection[int] = ()
 
     def __post_init__(self) -> None:
         self.users = self.net.users()
@@ -151,7 +178,7 @@ class Search:
         ]
 
     def group(self, reduction: int) -> Fibers | None:
-        """All that has fibers with what a reduction reads, if a memory is among it and they fit together."""
+        """All that has fibers with what a reduction reads, if that pays and they fit together."""
         root, places = (
             view_chain(self.net, self.net.nodes[reduction].inputs[0])[0],
             summed(self.net, reduction),
@@ -167,7 +194,8 @@ class Search:
                 continue
             group[number] = places
             waiting += self.neighbours(number, places)
-        if not group.keys() & self.following.keys():
+        carries = not group.keys().isdisjoint(self.following)
+        if self.is_scattered(group) or not (carries or self.pays_alone(group)):
             return None
         units = self.net.nodes[reduction].type.size
         sums = {
@@ -177,6 +205,61 @@ class Search:
             and np.array_equal(summed(self.net, number), group[read])
         }
         return Fibers(self.net, group, sums)
+
+    def is_scattered(self, group: Mapping[int, Array]) -> bool:
+        """Whether units that are neighbours would read numbers far apart, of a value as large as the group.
+
+        Each number would be read by itself. If fibers are long, vectors run along them instead.
+        """
+        net, size = self.net, max(places.size for places in group.values())
+        return any(
+            net.type_of(root).size == size
+            and not lie_near(places_read(net, operand, net.nodes[number])[places])
+            for number, places in group.items()
+            if len(places) >= LONG
+            for operand in net.nodes[number].inputs
+            if (root := view_chain(net, operand)[0]) not in group
+            if net.type_of(root).extent == ROWS and root not in self.statics
+        )
+
+    def pays_alone(self, group: Mapping[int, Array]) -> bool:
+        """Whether nodes that no memory is among have fibers: they are larger than what they are computed of,
+        but for statics of their size that lie as they are read.
+        """
+        net, size = self.net, max(places.size for places in group.values())
+        read = {(view_chain(net, each)[0], each, n) for n in group for each in net.nodes[n].inputs}
+        others = {root for root, _, _ in read if root not in group and net.type_of(root).extent == ROWS}
+        if size < LARGE or size <= LARGER * sum(net.type_of(n).size for n in others - {*self.statics}):
+            return False
+        return all(
+            net.type_of(root).size < size
+            or lie_along(places_read(net, operand, net.nodes[reader])[group[reader]])
+            or self.places_of_static(root, group) is not None
+            for root, operand, reader in read
+            if root in self.statics
+        )
+
+    def places_of_static(self, static: int, places: Mapping[int, Array]) -> Array | None:
+        """The fibers of a static that is read number by number, by matrices whose fibers agree, and by
+        nothing else. places: those of these matrices.
+        """
+        size, own = self.net.type_of(static).size, list[Array]()
+        for reader, operand in self.readers(static):
+            node = self.net.nodes[reader]
+            if reader not in places or node.type.size != size:
+                return None
+            read = places_read(self.net, operand, node)
+            if not is_permutation(read, size):
+                return None
+            own.append(read[places[reader]])
+        agree = own and all(np.array_equal(own[0], each) for each in own[1:])
+        return own[0] if agree and not self.is_read_otherwise(static) else None
+
+    def is_read_otherwise(self, number: int) -> bool:
+        """Whether a value is a result, or anything but elementwise work reads it, through views."""
+        users = (self.net.nodes[user] for user in readers_of(self.net, self.users, number))
+        results = {view_chain(self.net, result)[0] for result in self.net.results}
+        return number in results or any(user.kind != "pointwise" for user in users)
 
     def can_have(self, number: int) -> bool:
         """Whether a node may be cut into fibers: elementwise work, or a memory that such work gives."""

@@ -25,15 +25,40 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
 
     fibers: of a step, those of the matrices that it carries.
     """
-    later, fibers = set[int](), fibers or Fibers(net)
-    while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later)):
+    phase = together(fibers or Fibers(net), numbers)
+    levels = sorted(set(phase.values()))
+    return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in levels)
+
+
+def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
+    """The phase of each node, with work on matrices in as few phases as there can be.
+
+        1  S' = S + k * v                       1  ended = any(h > 1)
+           ended = any(h > 1)              ->   2  S' = S + k * v;  S'' = where(ended, S, S')
+        2  S'' = where(ended, S, S')
+
+    What can be done with a matrix at once waits for what only a part of it needs.
+    """
+    phase = whole(fibers, numbers, {})
+    matrices = [number for number in phase if number in fibers.places]
+    for first in sorted({phase[number] for number in matrices})[1:]:
+        waiting = whole(fibers, numbers, dict.fromkeys(matrices, first))
+        if len({waiting[n] for n in matrices}) < len({phase[n] for n in matrices}):
+            phase = waiting
+    return phase
+
+
+def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[int, int]:
+    """The phase of each node, so that none is torn. first: the phase that nodes are in at the earliest."""
+    later = set[int]()
+    while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, first)):
         later |= torn
-    phase = postponed(fibers, numbers, phase)
-    count = max(phase.values(), default=-1) + 1
-    return tuple(tuple(n for n in numbers if phase.get(n) == level) for level in range(count))
+    return postponed(fibers, numbers, phase)
 
 
-def phase_of_each(fibers: Fibers, numbers: list[int], later: set[int]) -> dict[int, int]:
+def phase_of_each(
+    fibers: Fibers, numbers: list[int], later: set[int], first: Mapping[int, int]
+) -> dict[int, int]:
     """The phase of each node. later: nodes that begin a phase behind all that they read."""
     net, phase = fibers.net, dict[int, int]()
     inside = set(numbers)
@@ -44,7 +69,7 @@ def phase_of_each(fibers: Fibers, numbers: list[int], later: set[int]) -> dict[i
         if node.operation == "result":
             phase[number] = phase[node.inputs[0]]
             continue
-        own_phase = 0
+        own_phase = first.get(number, 0)
         for operand in node.inputs:
             root = value_read(net, operand)
             if root in phase and root in inside:

@@ -165,8 +165,10 @@ def plan(traced: Net) -> Plan:
 
 
 def step_fibers(recurrence: Node) -> Fibers:
-    """The fibers of the matrices that a recurrence carries."""
-    return fibers(recurrence.recur.body, carried(recurrence))
+    """The fibers of the matrices that a recurrence carries, and of large ones in its step."""
+    recur = recurrence.recur
+    statics = [number for number in recur.others if recur.body.type_of(number).extent == ROWS]
+    return fibers(recur.body, carried(recurrence), statics)
 
 
 def carried(recurrence: Node) -> dict[int, int]:

@@ -120,7 +120,8 @@ def ending(step: Step, until: Until) -> Step:
             described = done.type if isinstance(done, Traced) else f"a {type(done).__name__}"
             raise refuse(f"until gives one bool per row, not {described}", defined_at(until))
         done = ended | done
-        after = chosen(~ended, after, memory["memory"])
+        # The condition is a memory itself, so that the choice waits for nothing that the step computes.
+        after = chosen(ended, memory["memory"], arranged(after, memory["memory"]))
         return output, {"memory": after, "done": done}
 
     return run

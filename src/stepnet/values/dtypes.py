@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -78,6 +79,16 @@ def computed(array: np.ndarray) -> np.ndarray:
     return array.astype(row.compute) if row and row.is_stored else array
 
 
+@lru_cache(256)
+def name_of(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype, which NumPy puts together anew each time.
+
+    >>> name_of(np.dtype("f4"))
+    'float32'
+    """
+    return dtype.name
+
+
 def dtype_text(dtype: Any) -> str:
     """The name of a dtype; the text of the argument where NumPy knows no such dtype.
 
@@ -85,7 +96,7 @@ def dtype_text(dtype: Any) -> str:
     ('float32', "'half a float'")
     """
     if isinstance(dtype, np.dtype):
-        return dtype.name
+        return name_of(cast("np.dtype[Any]", dtype))
     try:
         return np.dtype(dtype).name
     except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's ways to say that it is none

@@ -146,7 +146,7 @@ def _children(structure: Structure, depth: int = 0) -> list[tuple[Any, Any]] | N
             f"a {type(structure).__name__} is given that nests more than {DEEPEST} deep, or contains itself; "
             "give arrays in dicts, lists and tuples that end"
         )
-    if isinstance(structure, Mapping):
+    if isinstance(structure, (dict, Mapping)):
         return list(cast("Mapping[Any, Any]", structure).items())
     if isinstance(structure, tuple | list):
         items = cast("Sequence[Any]", structure)

@@ -10,6 +10,9 @@ What the loop reads of all this is a stream: written to memory, and read at ever
 the loop all dear functions and products leave it, and cheap functions only where that makes the streams no
 wider. `1 - z * z` and `z` are one stream, not two; an outer product k[:, None] * v is made of k and v in the
 loop; a view costs nothing where it is.
+
+A sum over a matrix that each sequence has stays, with what reads it: ahead of the loop the matrix would be
+copied to every step.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +20,7 @@ from dataclasses import dataclass, replace
 from stepnet.net.cut import is_dear, smallest_cut
 from stepnet.net.ir import Builder, Net, Node, Recur, ancestors
 from stepnet.net.type_rules import recur_extent
-from stepnet.net.types import CONST
+from stepnet.net.types import CONST, ROWS
 from stepnet.plan.passes.outward import Outward
 from stepnet.plan.passes.rewrite import rewritten, view_chain
 from stepnet.plan.passes.when import When, when_inside
@@ -96,12 +99,13 @@ class Hoist:
 
 def staying(recur: Recur, known: list[When]) -> list[bool]:
     """For each node of a body whether it is computed in the loop."""
-    body, inner = recur.body, of_inner_sequences(recur.body)
+    body, held = recur.body, of_inner_sequences(recur.body)
     early = {
         n for n, time in enumerate(known) if time == When.BEFORE and body.nodes[n].types[0].extent != CONST
     }
-    early -= inner
-    inside = [n for n, time in enumerate(known) if time == When.IN or n in inner]
+    held |= with_readers(body, sums_of_statics(body, known) & early)
+    early -= held
+    inside = [n for n, time in enumerate(known) if time == When.IN or n in held]
     read = {operand for number in inside for operand in body.nodes[number].inputs}
     sinks = early & (read | set(recur.following))
     operands = {n: [operand for operand in body.nodes[n].inputs if operand in early] for n in early}
@@ -111,7 +115,7 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
     first = {n for n in early if weights[n] and (n in leaves or n in recur.outputs)}
     first |= early & {*recur.sequences}
     cut = smallest_cut(operands, {n: size for n, size in weights.items() if size}, first, sinks)
-    stays = [time == When.IN or number in inner for number, time in enumerate(known)]
+    stays = [time == When.IN or number in held for number, time in enumerate(known)]
     waiting = list(sinks - cut)
     while waiting:
         number = waiting.pop()
@@ -119,6 +123,30 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
             stays[number] = True
             waiting += [operand for operand in operands[number] if operand not in cut]
     return stays
+
+
+def sums_of_statics(body: Net, known: list[When]) -> set[int]:
+    """The reductions of large matrices that are computed of a static number by number."""
+    matrices, sums = set[int](), set[int]()
+    for number, node in enumerate(body.nodes):
+        is_matrix = node.types and node.types[0].extent == ROWS and node.types[0].size >= LARGE
+        if known[number] == When.PER_SEQUENCE and is_matrix:
+            matrices.add(number)
+        elif not matrices.isdisjoint(node.inputs):
+            if node.kind == "reduce" and node.type.size * LARGER < body.type_of(node.inputs[0]).size:
+                sums.add(number)
+            elif is_matrix and (node.kind == "pointwise" or node.is_view):
+                matrices.add(number)
+    return sums
+
+
+def with_readers(body: Net, numbers: set[int]) -> set[int]:
+    """Nodes, and all that depend on them."""
+    every = set(numbers)
+    for number, node in enumerate(body.nodes):
+        if not every.isdisjoint(node.inputs):
+            every.add(number)
+    return every
 
 
 def is_spread(body: Net, number: int, early: set[int]) -> bool:

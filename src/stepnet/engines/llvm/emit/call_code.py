@@ -31,7 +31,7 @@ class CallCode:
         self.table = {name: code.inttoptr(self.word[name], POINTER) for name in TABLES}
         self.arrays: dict[int, ir.Value] = {}
         program_words = [word for word, _ in (*program.inputs, *program.outputs, *program.kept)]
-        program_words += [source.word for source, _ in (*program.statics, *program.expanded)]
+        program_words += [source.word for source, *_ in (*program.statics, *program.expanded)]
         program_words += [array.word for array in (*program.outside, *program.words, *program.axes)]
         program_words += [word for begin, final, _ in program.memories for word in (begin.word, final)]
         for word in program_words:

@@ -94,7 +94,7 @@ def move(call: CallCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> Non
 
     code.copy_bytes(*places(now, "now"), strides["now"])
     own, other = places(call.pointer["lane"], "lane")
-    carried = [field for _, field in call.program.statics]
+    carried = [field for _, field, _ in call.program.statics]
     carried += [field for _, _, field in call.program.memories if field.record == "lane"]
     for field in carried:
         code.copy_bytes(code.at(own, field.offset), code.at(other, field.offset), field.bytes)

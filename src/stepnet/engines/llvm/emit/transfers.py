@@ -73,9 +73,8 @@ def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> 
         records = records_of(call, lane, now)
         for (source, _, field), relaid in zip(call.program.memories, call.program.relaid, strict=True):
             begin_memory(call, source, sequence, records[field.record], field, relaid[0] if relaid else None)
-        for source, field in call.program.statics:
-            own = code.at(records[field.record], field.offset)
-            code.copy_bytes(own, call.of_sequence(source, sequence), source.bytes)
+        for source, field, into in call.program.statics:
+            put(call, call.of_sequence(source, sequence), source.bytes, records[field.record], field, into)
 
 
 def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, ir.Value]:
@@ -95,11 +94,7 @@ def begin_memory(
     target = code.at(record, field.offset)
 
     def copy() -> None:
-        value = call.of_sequence(source, sequence)
-        if into is None:
-            code.copy_bytes(target, value, source.bytes)
-        else:
-            rearrange(call, into, {field.record: record, "given": value})
+        put(call, call.of_sequence(source, sequence), source.bytes, record, field, into)
 
     if source.is_zeros:
         code.zero_bytes(target, field.bytes)
@@ -121,6 +116,16 @@ def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
     base, rows = call.read("step_base", step), call.read("step_rows", step)
     with call.by_first_thread(), code.loop(code.number(0), rows) as lane:
         end(call, lane, call.read("done", code.add(base, lane)), following)
+
+
+def put(
+    call: CallCode, value: ir.Value, count: int, record: ir.Value, field: Field, into: CopyLoop | None
+) -> None:
+    """A value of so many bytes copied to a field of a record. into: what copies it to fibers."""
+    if into is None:
+        call.code.copy_bytes(call.code.at(record, field.offset), value, count)
+    else:
+        rearrange(call, into, {field.record: record, "given": value})
 
 
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:

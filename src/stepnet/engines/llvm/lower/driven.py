@@ -17,7 +17,7 @@ class Program:
     copied. axes, words: the inner sequences of rows, and the arrays with their values. memories: for each the
     source of its first value, the word of the array of its last values (-1 for none), and its field.
     relaid: for each that lies fiber by fiber what copies a first value into its field, and a last one out of
-    it.
+    it. statics: for each its source, its field, and what copies it there if that lies fiber by fiber.
     units_are_alone: whether threads that share the units need not wait for each other between steps.
     """
 
@@ -31,7 +31,7 @@ class Program:
     unroll: int
     inputs: tuple[tuple[int, Field], ...]
     expanded: tuple[tuple[Source, Field], ...]
-    statics: tuple[tuple[Source, Field], ...]
+    statics: tuple[tuple[Source, Field, CopyLoop | None], ...]
     memories: tuple[tuple[Source, int, Field], ...]
     relaid: tuple[tuple[CopyLoop, CopyLoop] | None, ...]
     outputs: tuple[tuple[int, Field], ...]

@@ -1,9 +1,10 @@
-"""Where the memories of a step lie.
+"""Where the memories and the statics of a step lie.
 
     S [K, V]  ->  [group of units][depth][unit], in the record "lane" where the next one takes its place
     n [V]     ->  as it is, in the record "now"; the next one is in the record "next"
 
-A memory in fibers is copied into this order when a sequence begins, and out of it when one ends.
+A memory in fibers is copied into this order when a sequence begins, and out of it when one ends. A static in
+fibers is copied into it as well.
 """
 
 from dataclasses import dataclass
@@ -46,13 +47,37 @@ def place_memories(plan: Plan, records: Records, constants: Constants, width: in
             fields[number] = records.field("now", type_)
             relaid.append(None)
             continue
-        storage = Storage(places, group_width(plan.fibers, places.shape[1], width))
         last = reshaped(body, after)
         stays = number not in copied and work[last].leaves_in_place(number, last)
+        storage = Storage(places, group_width(plan.fibers, places.shape[1], width))
         now = records.fibered("lane" if stays else "now", type_, storage.order.size)
-        given = Field("given", 0, type_.size, type_.dtype)
-        begin = field_operand(constants, given, storage.order, type_.dtype, width)
         end = field_operand(constants, now, storage.index, type_.dtype, width)
         fields[number] = now
-        relaid.append((CopyLoop(now.size, begin, now, 0), CopyLoop(type_.size, end, given, 0)))
+        given = given_field(type_.size, type_.dtype)
+        relaid.append((into_fibers(constants, storage, now, width), CopyLoop(type_.size, end, given, 0)))
     return MemoryPlaces(fields, tuple(relaid), work)
+
+
+def place_static(
+    plan: Plan, number: int, records: Records, constants: Constants, width: int
+) -> tuple[Field, CopyLoop | None]:
+    """The field of a static of the step, and what copies it there if it lies fiber by fiber."""
+    type_, places = plan.body.type_of(number), plan.fibers.places.get(number)
+    if places is None:
+        return records.field("lane", type_), None
+    storage = Storage(places, group_width(plan.fibers, places.shape[1], width))
+    field = records.fibered("lane", type_, storage.order.size)
+    return field, into_fibers(constants, storage, field, width)
+
+
+def into_fibers(constants: Constants, storage: Storage, target: Field, width: int) -> CopyLoop:
+    """What copies a value of the caller into fibers."""
+    given = given_field(storage.places.size, target.dtype)
+    return CopyLoop(
+        target.size, field_operand(constants, given, storage.order, target.dtype, width), target, 0
+    )
+
+
+def given_field(size: int, dtype: str) -> Field:
+    """The field of a value in the order that the caller has."""
+    return Field("given", 0, size, dtype)

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 
 from stepnet.engines.llvm.lower.driven import Program
 from stepnet.engines.llvm.lower.load import load
-from stepnet.engines.llvm.lower.loops import FiberLoop, Loop, Phase, UnitLoop
+from stepnet.engines.llvm.lower.loops import CopyLoop, FiberLoop, Loop, Phase, UnitLoop
 from stepnet.engines.llvm.lower.lowered import Lowered, Result, RowWork
 from stepnet.engines.llvm.lower.lowering import loops, phased
-from stepnet.engines.llvm.lower.memories import MemoryPlaces, place_memories
+from stepnet.engines.llvm.lower.memories import MemoryPlaces, place_memories, place_static
 from stepnet.engines.llvm.lower.needs import Needs
 from stepnet.engines.llvm.lower.stage import Stage
 from stepnet.engines.llvm.machine.records import LINE, Axis, Field, Outside, Records, Source, Words
@@ -65,7 +65,7 @@ class Lowering:
         self.loop_sources: list[Field] = []
         self.memory_fields: list[tuple[Source, int, Field]] = []
         self.places = MemoryPlaces({}, (), {})
-        self.static_fields: list[tuple[Source, Field]] = []
+        self.static_fields: list[tuple[Source, Field, CopyLoop | None]] = []
         self.late = {number for numbers in self.plan.after for number in numbers}
         self.outside: list[Outside] = []
         self.axes: dict[str, Axis] = {}
@@ -91,7 +91,7 @@ class Lowering:
         after, outputs, kept = self.lower_after()
         ended = self.lower_ended()
         rows = [word for work in (sequence, ended) if work is not None for word, _ in work.inputs]
-        rows += [source.word for source, _ in (*self.static_fields, *expanded)]
+        rows += [source.word for source, *_ in (*self.static_fields, *expanded)]
         of_words = [name for name in self.records.used if name.startswith(("words ", "kept ", "inner "))]
         names = ("now", "lane", "block", "sequence", *of_words)
         strides = {name: self.records.stride(name) for name in names}
@@ -321,8 +321,9 @@ class Lowering:
             if operand in self.sources and number not in sources:
                 sources[number] = self.sources[operand]
             if number not in sources and body.type_of(number).extent != CONST:
-                sources[number] = self.records.field("lane", body.type_of(number))
-                self.static_fields.append((self.of_sequence(operand), sources[number]))
+                own = place_static(self.plan, number, self.records, self.constants, self.width)
+                sources[number] = own[0]
+                self.static_fields.append((self.of_sequence(operand), *own))
         index = None
         for number, node in enumerate(body.nodes):
             if node.operation == "index":
