@@ -8,7 +8,7 @@ import numpy as np
 from stepnet.engines.llvm.lower.loops import UnitLoop
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.arithmetic import arithmetic
-from stepnet.engines.llvm.products.tiles import LARGE_BYTES, Tile, computing, cover, tiles
+from stepnet.engines.llvm.products.tiles import FAR_BYTES, LARGE_BYTES, Tile, computing, cover, tiles
 from stepnet.engines.llvm.writing.elementary import ELEMENTARY
 from stepnet.net.ir import Net
 
@@ -47,7 +47,8 @@ class Tiling:
                 unit_bytes += len(product.ports) * kind.words(side.inner) * kind.word_bytes
         keeps_sums = length(net, loop) > 2 * gates
         is_large = keeps_sums and unit_bytes * loop.size >= LARGE_BYTES
-        divisor = gates_of_each(loop) if is_large else 1
+        takes_turns = is_large and unit_bytes * loop.size < FAR_BYTES
+        divisor = gates_of_each(loop) if takes_turns else 1
         shapes = tiles(target, gates, blocks, max(1, vector_bytes // target.vector_bytes), parts, divisor)
         grain = grain_of(blocks, shapes[-1].units)
         return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large)

@@ -38,6 +38,9 @@ LARGE_BYTES = 384 * 1024
 """Where the parameters of products are as large as this, they leave nothing else of a step in a near cache.
 Then the other operands are asked for ahead, tiles take turns so as to read each parameter once, and steps go
 through the unit blocks forwards and backwards in alternation."""
+FAR_BYTES = 8 * 2**20
+"""Where they are as large as this, they are in the last cache at best. Tiles take no turns there: in each of
+two they would go through all lines to read half of them."""
 
 
 @dataclass(frozen=True)
