@@ -17,8 +17,8 @@ from math import ceil
 from typing import NamedTuple
 
 ROOM, LOST, KEPT = 0.5, 0.75, 0.5
-"""The part of a cache that parameters may fill without loss; by how much more of it all are lost but those that
-the next step reads first; and how much of it these take."""
+"""The part of a cache that parameters may fill without loss; by how much more of it all are lost but those
+that the next step reads first; and how much of it these take."""
 OVERLAP = 4
 """The exponent of the norm by which times of computing and reading that overlap are one."""
 
