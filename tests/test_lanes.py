@@ -4,7 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepnet.engines.base import Call
 from stepnet.engines.lanes import Lanes, lanes_for
+from stepnet.engines.llvm.running.laid import EVEN_SECONDS, Laid
 
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=60).map(np.array)
 
@@ -46,3 +48,21 @@ def test_parts_share_the_lanes_out(lengths: np.ndarray, most: int, parts: int) -
     )
     counts = [share.count for share in shares]
     assert max(counts) - min(counts) <= 1
+
+
+def test_long_calls_have_no_more_lanes_than_it_takes_to_end_with_the_longest_sequence() -> None:
+    lengths = np.array([500, 340, 320, *range(8, 130, 2)])
+    total = int(lengths.sum())
+    laid = Laid(Call([], np.cumsum(lengths) - lengths, lengths, total, []))
+    assert [lanes for lanes, _ in laid.sets(2, EVEN_SECONDS / 2)] == [32, 32]
+    for count in (1, 2):
+        sets = laid.sets(count, EVEN_SECONDS)
+        # 500 steps of 10.6 lanes are needed, so there are 16 in one set, and 8 in each of two.
+        assert [lanes for lanes, _ in sets] == [16 // count] * count
+        most_steps = max(words[1] for _, words in sets)
+        assert 500 <= most_steps < 1.3 * 500
+
+
+def test_sequences_of_one_length_have_a_lane_each() -> None:
+    laid = Laid(Call([], np.arange(40) * 9, np.full(40, 9), 360, []))
+    assert [lanes for lanes, _ in laid.sets(2, 1.0)] == [20, 20]

@@ -104,13 +104,24 @@ def test_a_ragged_call_costs_its_steps():
 
 
 def test_sizes_are_rounded_so_that_few_are_weighed():
-    assert rounded(3, 100, 250) == Size(3, 128, 384)
-    assert rounded(17, 100, 1700) == Size(32, 128, 4096)
+    assert rounded(3, 100, 250) == Size(3, 112, 288)  # 84 steps each, as 96
+    assert rounded(17, 100, 1700) == Size(20, 112, 20 * 112)
+    assert rounded(64, 500, 5130) == Size(64, 512, 64 * 96)
     assert rounded(5, 1, 5) == Size(5, 1, 5)
     assert rounded(0, 0, 0) == Size(0, 0, 0)
     for filled, longest, steps in ((3, 7, 9), (40, 1000, 1039), (64, 33, 64 * 33)):
         size = rounded(filled, longest, steps)
         assert size.longest <= size.steps <= size.filled * size.longest
+
+
+def test_parameters_that_are_larger_than_a_cache_are_in_part_read_from_it():
+    """Half of the cache has what the step before read last, with which the next one begins."""
+    cache, third = MACHINE.caches[1], MACHINE.reads[2]
+    for size in (2 * cache, 4 * cache):
+        held = cache / 2
+        expected = held / MACHINE.reads[1] + (size - held) / third
+        assert MACHINE.reading(size) == pytest.approx(expected, rel=0.01)
+    assert MACHINE.reading(0) == 0.0
 
 
 def test_a_partition_says_what_was_weighed():
@@ -134,8 +145,8 @@ def test_calls_are_shared_as_their_partition_says(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(native, "partition", noted)
     rnn = cells.rnn("gru", cells.CELLS["gru"].parameters(8, 16))
     for _ in range(3):
-        rnn(np.zeros((3, 5, 8), "f4"))
-    rnn(np.zeros((3, 6, 8), "f4"))  # rounded, of the same size
+        rnn(np.zeros((3, 100, 8), "f4"))
+    rnn(np.zeros((3, 110, 8), "f4"))  # rounded, of the same size
     assert [way.weighed[0].seconds for way in seen] == [seen[0].weighed[0].seconds]
 
 

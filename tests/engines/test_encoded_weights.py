@@ -199,7 +199,7 @@ def threads() -> Iterator[None]:
 @DTYPES
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("kind", "units"), [("gru", 17), ("lstm", 96), ("gru", 300)])
+@pytest.mark.parametrize(("kind", "units"), [("gru", 17), ("lstm", 96), ("gru", 300), ("lstm", 330)])
 def test_a_sequence_has_its_bits_in_every_batch(dtype: str, kind: str, units: int, reverse: bool) -> None:
     rnn = cell(kind, 5, units, dtype, reverse)
     sequences = [normal(length, 5) for length in (7, 0, 1, 12, 3, 3, 9, 5, 8, 2, 4)]

@@ -16,10 +16,13 @@ from tolerance import assert_close
 from turns import in_turns
 
 import stepnet as sn
+from stepnet import cells
 from stepnet.engines.base import Call, Results
 from stepnet.engines.interpreter import BoundNet
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.machine.target import Target, available_targets, host_target
+from stepnet.engines.llvm.products.tiles import LARGE_BYTES
+from stepnet.engines.llvm.running import laid
 from stepnet.engines.threads import set_threads
 from stepnet.errors import InputError
 from stepnet.net.interpret import widened
@@ -305,6 +308,32 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_company(name: str, target
             for row in chosen:
                 steps = slice(call.starts[row], call.starts[row] + call.lengths[row])
                 assert output[steps].tobytes() == expected[steps].tobytes()
+
+
+@TARGETS
+def test_tiles_that_take_turns_give_the_bits_of_a_row_alone(target: Target) -> None:
+    """With four gates and large parameters, of which steps read the last ones first by turns."""
+    params = cells.CELLS["lstm"].parameters(5, 160, seed=1)
+    rnn = sn.RNN(cells.lstm, params, memory={"h": 160, "c": 160}, inputs=sn.Spec(5))
+    assert sum(array.nbytes for array in leaves(rnn.params)) >= LARGE_BYTES
+    call = call_of(rnn, LENGTHS * 2)
+    whole = compiled(rnn, target)(call)
+    assert_right(rnn, call, whole, 165, "float32")
+    for row in (0, 7, 20):
+        found = compiled(rnn, target)(part(call, [row]))
+        assert_same_bits(found.final, [final[[row]] for final in whole.final])
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_number_of_lanes_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long calls have as few as it takes to end with the longest sequence: here 8 for 99 sequences."""
+    rnn = recurrence(name)
+    call = call_of(rnn, [200, *LENGTHS * 9])
+    monkeypatch.setattr(laid, "EVEN_SECONDS", 0.0)
+    few = compiled(rnn)(call)
+    monkeypatch.setattr(laid, "EVEN_SECONDS", np.inf)
+    many = compiled(rnn)(replace(call))
+    assert_same_bits(few.outputs + few.final, many.outputs + many.final)
 
 
 @pytest.mark.parametrize("name", STEPS)

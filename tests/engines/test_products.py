@@ -10,7 +10,7 @@ from stepnet.engines.base import Call
 from stepnet.engines.interpreter import BoundNet
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.machine.target import Target, available_targets
-from stepnet.engines.llvm.products.tiles import FETCHED_BYTES
+from stepnet.engines.llvm.products.tiles import LARGE_BYTES
 from stepnet.net.interpret import widened
 from stepnet.net.ir import Builder, Net, Recur
 from stepnet.net.types import CONST, ROWS, STEPS, Type
@@ -101,7 +101,7 @@ def test_products_of_large_parameters_are_right(target: Target, rows: int) -> No
     """Those for which the operands of the elementwise work are asked for ahead, with inputs read in place."""
     net = net_of((320,), 320, False, "float32")
     param = RANDOM.uniform(-0.05, 0.05, (320, 320)).astype("float32")
-    assert param.nbytes >= FETCHED_BYTES
+    assert param.nbytes >= LARGE_BYTES
     x, h = (RANDOM.uniform(-1, 1, (size, 320)).astype("float32") for size in (3 * rows, rows))
     starts, lengths = np.arange(rows) * 3, np.full(rows, 3)
     call = Call([x], starts, lengths, 3 * rows, [h])

@@ -22,14 +22,31 @@ def test_the_registers_are_those_of_the_processor(target: Target) -> None:
 @pytest.mark.parametrize("blocks", [1, 2, 5, 16])
 @pytest.mark.parametrize("gates", range(1, 20))
 def test_accumulators_and_operands_fit_the_registers(target: Target, gates: int, blocks: int) -> None:
-    shapes = tiles(target, gates, blocks)
+    shapes = tiles(target, gates, blocks, divisor=gates)
     assert shapes[-1].rows == 1
     assert [shape.rows for shape in shapes] == sorted({shape.rows for shape in shapes}, reverse=True)
     for shape in shapes:
         assert 1 <= shape.units <= blocks
         # More gates than registers can be had: then one row of one unit is all there is, and it spills.
         smallest = shape.rows == shape.units == 1
-        assert shape.rows * shape.units * gates + 2 <= target.registers or smallest
+        assert gates % shape.turns == 0
+        assert shape.rows * shape.units * gates // shape.turns + 2 <= target.registers or smallest
+
+
+@pytest.mark.parametrize(
+    ("registers", "gates", "divisor", "large"),
+    [
+        (32, 4, 4, Tile(8, 1, 2)),  # 16 sums in a turn; one gate in each would read more than it multiplies
+        (32, 6, 6, Tile(8, 1, 2)),
+        (32, 4, 1, Tile(6, 1)),
+        (32, 3, 3, Tile(8, 1)),  # 24 sums at once
+        (32, 5, 5, Tile(5, 1)),  # 5 turns of a gate each would take longer
+        (16, 4, 2, Tile(6, 1, 2)),
+    ],
+)
+def test_tiles_take_turns_to_have_more_rows(registers: int, gates: int, divisor: int, large: Tile) -> None:
+    target = Target("", "", "", 64, registers)
+    assert tiles(target, gates, 16, divisor=divisor)[0] == large
 
 
 @TARGETS

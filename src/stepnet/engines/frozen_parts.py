@@ -8,6 +8,7 @@ frozen: nested recurrences have other sequences at every call.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,19 +62,29 @@ class FrozenParts:
         statics: Sequence[Array] = (),
     ) -> Results:
         """The results."""
-        values = self.constants | call_values(self.net, self.ends, (sequences, initial, statics))
+        values = dict(self.constants)
+        for numbers, arrays in zip(self.numbers, (sequences, initial, statics), strict=True):
+            values.update(zip(numbers, arrays, strict=True))
         for step in self.steps:
             step(values)
         results, ends = own_results(self.net, values, self.lent), self.ends
-        return Results(*([results[place] for place in kind] for kind in (ends.steps, ends.rows, ends.totals)))
+        return Results(*[[results[place] for place in kind] for kind in (ends.steps, ends.rows, ends.totals)])
+
+    @cached_property
+    def numbers(self) -> list[list[int]]:
+        """The numbers of the sequences, the initial memories and the statics."""
+        return numbers_of_call(self.net, self.ends)
+
+
+def numbers_of_call(net: Net, ends: Ends) -> list[list[int]]:
+    """The numbers in a net of the sequences, the initial memories and the statics of a call."""
+    return [[net.inputs[place] for place in kind] for kind in (ends.sequences, ends.memories, ends.statics)]
 
 
 def call_values(net: Net, ends: Ends, arrays: tuple[Sequence[Array | None], ...]) -> Values:
     """The sequences, initial memories and statics of a call by their numbers in a net."""
-    kinds = zip((ends.sequences, ends.memories, ends.statics), arrays, strict=True)
-    return {
-        net.inputs[place]: array for places, kind in kinds for place, array in zip(places, kind, strict=True)
-    }
+    kinds = zip(numbers_of_call(net, ends), arrays, strict=True)
+    return {number: array for numbers, kind in kinds for number, array in zip(numbers, kind, strict=True)}
 
 
 def frozen_parts(
@@ -177,14 +188,14 @@ class Reads:
         first, last = (len(part.reads),) * 2 if part.kind == "plain" else memories_of(part)
         self.sequences, self.memories = part.reads[:first], part.reads[first:last]
         self.statics, self.part = part.reads[last:], part
+        self.is_sequenced = part.kind in SEQUENCED
 
     def of(self, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
         """The sequences, the initial memories and the statics."""
-        initial = [None if number < 0 else values[number] for number in self.memories]
-        sequences, statics = (
-            [values[number] for number in numbers] for numbers in (self.sequences, self.statics)
-        )
-        return sequences, initial if self.part.kind in SEQUENCED else [None], statics
+        sequences, statics = [values[n] for n in self.sequences], [values[n] for n in self.statics]
+        if not self.is_sequenced:
+            return sequences, [None], statics
+        return sequences, [None if n < 0 else values[n] for n in self.memories], statics
 
     def named(self, results: Results) -> Values:
         """The results by their numbers."""

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-ROOM, LOST = 0.5, 0.75
-"""The part of a cache that parameters may fill without loss, and by how much more of it all are lost."""
+ROOM, LOST, KEPT = 0.5, 0.75, 0.5
+"""The part of a cache that parameters may fill without loss; by how much more of it all are lost but those
+that the next step reads first; and how much of it these take."""
 OVERLAP = 4
 """The exponent of the norm by which times of computing and reading that overlap are one."""
 
@@ -56,10 +57,11 @@ class Machine:
     def reading(self, size: float) -> float:
         """Seconds to read parameters of so many bytes, as each step does."""
         seconds, left = 0.0, 1.0
-        for room, rate in zip(self.caches, self.reads, strict=False):
-            # Steps go through the parameters in the same order, so a cache that is too small by a little has
-            # lost much of them by the next step. Other values need a part of it.
-            held = left * min(1.0, max(0.0, (ROOM + LOST) - size / room) / LOST)
+        for level, (room, rate) in enumerate(zip(self.caches, self.reads, strict=False)):
+            # A cache that is too small by a little has lost much of the parameters by the next step: other
+            # values need a part of it. Steps go through large ones there and back, and so find some.
+            held = min(1.0, max(0.0, (ROOM + LOST) - size / room) / LOST)
+            held = left * (max(held, min(1.0, KEPT * room / size)) if level and size else held)
             seconds, left = seconds + held * size / rate, left - held
         return seconds + left * size / self.reads[-1]
 

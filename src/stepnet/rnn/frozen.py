@@ -125,5 +125,7 @@ class FrozenCalls(Idle[Frozen[Kind]]):
 
 def is_order(engine: Any) -> bool:
     """Whether this may name engines: a name or a tuple of them, which a key can have in it."""
+    if type(engine) is str:  # as most are
+        return True
     names = cast("tuple[Any, ...]", engine) if type(engine) is tuple else (engine,)
     return all(type(name) is str for name in names)

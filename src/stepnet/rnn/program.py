@@ -5,8 +5,9 @@
 Every way to run one, a call, a stream, generation or a search, runs what `Program.bound` gives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +24,7 @@ from stepnet.rnn.runs import Runs
 from stepnet.trace.step import Spec, TracedStep
 from stepnet.values.collector import paused_collector
 from stepnet.values.once import computed_once
-from stepnet.values.structure import leaves, rebuild
+from stepnet.values.structure import leaves, rebuilder
 
 Array = np.ndarray
 Asked = str | Sequence[str]
@@ -123,7 +124,12 @@ class Program(NetProgram):
         if self.rounded is not None:
             pairs = zip(memories, self.rounded, strict=False)
             memories = [array.astype(dtype, copy=False) for array, dtype in pairs]
-        return memories[0] if isinstance(self.memory, Spec) else rebuild(self.memory, memories)
+        return memories[0] if isinstance(self.memory, Spec) else self._made_memory(memories)
+
+    @cached_property
+    def _made_memory(self) -> Callable[[Iterable[Any]], Any]:
+        """What makes the structure of the memory."""
+        return rebuilder(self.memory)
 
     def is_bound(self, asked: Order) -> bool:
         """Whether there is what runs a call on the engine asked for."""

@@ -14,15 +14,12 @@ from stepnet.engines.llvm.products.arithmetic import arithmetic
 from stepnet.engines.llvm.products.tile import Left, Sums, accumulate
 from stepnet.engines.llvm.products.tiles import Tile
 from stepnet.engines.llvm.writing.code import Code, places, register_type, store_vector, width_of
-from stepnet.engines.llvm.writing.elementary import ELEMENTARY
 from stepnet.engines.llvm.writing.pointwise import pointwise
 
 # Cells of a tile whose pointwise work is done at the same time, as one long vector that LLVM takes apart
 # again. A cell's own chain of operations is long, and the processor looks ahead too little to find the next
 # cell's by itself.
 ABREAST = 4
-ELEMENTARY_LENGTH = 16
-"""The instructions of a short elementary function."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +60,6 @@ class CellCode:
         self.code = self.stage.code
         self.blocks = -(-self.loop.size // self.stage.width)
 
-    @property
-    def length(self) -> int:
-        """About how many instructions the elementwise work of a cell has."""
-        operations = (self.stage.net.nodes[number].operation for number, _ in self.loop.nodes)
-        return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
-
     def plain(self) -> None:
         """Pointwise work without products: row by row, or shared by unit."""
         if self.stage.shares_units:
@@ -82,8 +73,8 @@ class CellCode:
         ):
             self.epilogue([Cell(code.add(row, code.number(place)), block, {}) for place in range(abreast)])
 
-    def tile(self, tile: Tile, row: ir.Value, block: ir.Value) -> list[Cell]:
-        """The products of one tile, on registers."""
+    def tile(self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None) -> list[Cell]:
+        """The products of one tile, on registers; those of one turn as the first ports of each product."""
         code = self.code
         cells = [
             Cell(code.add(row, code.number(i)), code.add(block, code.number(u)), {})
@@ -91,22 +82,31 @@ class CellCode:
             for i in range(tile.rows)
         ]
         for product in self.loop.products:
-            sums = self.products(product, tile, row, block)
+            sums = self.products(product, tile, row, block, turn)
             for place, cell in enumerate(cells):
                 gates = sums[place % tile.rows][place // tile.rows]
-                cell.sums.update(zip(product.ports, gates, strict=True))
+                cell.sums.update(zip(product.ports[: len(gates)], gates, strict=True))
         return cells
 
-    def products(self, product: Product, tile: Tile, row: ir.Value, block: ir.Value) -> Sums:
+    def products(
+        self, product: Product, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
+    ) -> Sums:
         """The accumulators of sums of products: each side goes on with those of the sides before it."""
         sums: Sums | None = None
         for side in product.sides:
-            sums = self.side(side, len(product.ports), sums, tile, row, block)
+            sums = self.side(side, len(product.ports), sums, tile, row, block, turn)
         assert sums is not None
         return sums
 
     def side(
-        self, side: Side, gates: int, begun: Sums | None, tile: Tile, row: ir.Value, block: ir.Value
+        self,
+        side: Side,
+        gates: int,
+        begun: Sums | None,
+        tile: Tile,
+        row: ir.Value,
+        block: ir.Value,
+        turn: ir.Value | None,
     ) -> Sums:
         """The products of one left side, added to the sums so far; whole numbers are summed by themselves,
         and scaled when they are complete.
@@ -118,8 +118,17 @@ class CellCode:
         unit_bytes = (kind.heads + kind.words(side.inner)) * line_bytes
         first = code.at(self.stage.constants, side.packed)
         packed = code.at(first, code.mul(block, code.number(unit_bytes)))
+        own_gates = gates // tile.turns
+        if turn is not None:
+            packed = code.at(packed, code.mul(turn, code.number(own_gates * width * kind.word_bytes)))
         words = code.at(packed, kind.heads * line_bytes)
-        shape = {"inner": kind.words(side.inner), "gates": gates, "width": width, "unit_bytes": unit_bytes}
+        shape = {
+            "inner": kind.words(side.inner),
+            "gates": own_gates,
+            "width": width,
+            "line_bytes": line_bytes,
+            "unit_bytes": unit_bytes,
+        }
         if side.scales is None:
             return accumulate(code, tile, left, words, kind, **shape, begun=begun)
 
@@ -127,7 +136,7 @@ class CellCode:
             """A line ahead of the words, [unit][gate]: what sums begin with, or the scales of columns."""
             type_ = register_type(dtype, width)
             places = [
-                [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(gates)]
+                [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(own_gates)]
                 for unit in range(tile.units)
             ]
             return [[code.read(type_, code.at(packed, place), 4 * width) for place in u] for u in places]

@@ -6,11 +6,16 @@
                 products                  code of the kind's own: sums on registers
                 elementwise work          code for all kinds, which reads the sums from memory
 
+    groups of step 0, 1, 2     a b c d | d c b a | a b c d      d and a are read from a near cache again
+
 Which tiles compute how many rows is a table that the code reads. The elementwise work is written once: it is
 most of the code, and another kind of tile adds little. Where it is short, it is done on the registers.
+Parameters that are larger than a cache leave what was read last in it, so the next step begins with that.
 """
 
-from itertools import chain, product
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
 from math import lcm
 
 from llvmlite import ir
@@ -20,8 +25,8 @@ from stepnet.engines.llvm.emit.stage import StageCode
 from stepnet.engines.llvm.lower.loops import UnitLoop
 from stepnet.engines.llvm.lower.tiling import Tiling
 from stepnet.engines.llvm.machine.records import LINE
-from stepnet.engines.llvm.products.tiles import FETCHED_BYTES, Tile, power_of_two
-from stepnet.engines.llvm.writing.code import I8, I64, POINTER, register_type
+from stepnet.engines.llvm.products.tiles import Tile, power_of_two
+from stepnet.engines.llvm.writing.code import I1, I8, I64, POINTER, Code, register_type
 
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
@@ -31,13 +36,30 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
     if not loop.products:
         cells.plain()
         return
-    tiling = Tiling.of(loop, width, code.target)
+    tiling = Tiling.of(stage.net, loop, width, code.target)
     first, last = stage.own_blocks(blocks, tiling.grain)
     tiled = Tiled(cells, tiling)
     counts, whole = tiled.row_counts()
-    with code.loop(first, last, tiled.group) as begin:
-        end = code.smaller(code.add(begin, code.number(tiled.group)), last)
+    size = code.number(tiled.group)
+    groups = code.sdiv(code.add(code.sub(last, first), code.number(tiled.group - 1)), size)
+    from_last = there_and_back(code) if tiling.is_large else None
+    with code.loop(code.number(0), groups) as place:
+        if from_last is not None:
+            back = code.sub(code.sub(groups, code.number(1)), place)
+            place = code.select(from_last, back, place)
+        begin = code.add(first, code.mul(place, size))
+        end = code.smaller(code.add(begin, size), last)
         tiled.emit(counts, whole, begin, end)
+
+
+def there_and_back(code: Code) -> ir.Value:
+    """False, true, false and so on, each time that the code runs in a call."""
+    with code.goto_entry_block():
+        turned = code.alloca(I1)
+        code.store(ir.Constant(I1, 0), turned)
+    now = code.load(turned)
+    code.store(code.not_(now), turned)
+    return now
 
 
 WORDS = ("rows", "units", "mask", "shift", "narrow")
@@ -49,7 +71,7 @@ Words = dict[str, ir.Value]
 
 def narrow(tile: Tile) -> Tile:
     """The tile with as many rows for one unit block."""
-    return Tile(tile.rows, 1)
+    return replace(tile, units=1)
 
 
 class Tiled:
@@ -72,8 +94,7 @@ class Tiled:
             for port in product.ports
             if port >= 0
         }
-        self.shared = unit.length > 2 * tiling.gates
-        self.fetches = self.shared and tiling.unit_bytes * unit.loop.size >= FETCHED_BYTES
+        self.shared, self.fetches = tiling.keeps_sums, tiling.is_large
         self.words = self.table("tiles", [word for kind in self.kinds for word in self.words_of(kind)])
         self.counts = self.table("counts", counts_of(tiling))
         with self.code.goto_entry_block():
@@ -138,11 +159,10 @@ class Tiled:
                     self.unit.fetch(*self.place(number, row, block, words))
             for number, tile in enumerate(self.kinds):
                 with code.when(code.icmp_signed("==", kind, code.number(number))):
-                    cells = self.unit.tile(tile, row, block)
                     if self.shared:
-                        self.keep(cells)
+                        self.keep(tile, row, block)
                     else:
-                        self.unit.epilogues(cells)
+                        self.unit.epilogues(self.unit.tile(tile, row, block))
             if self.shared:
                 self.epilogues(row, block, words)
 
@@ -159,12 +179,26 @@ class Tiled:
         line = code.at(self.words, code.mul(kind, code.number(8 * len(WORDS))))
         return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
 
-    def keep(self, cells: list[Cell]) -> None:
+    def keep(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
         """Puts the sums of a tile into memory, cell after cell."""
-        places = product(cells, self.ports)
-        for place, (cell, port) in enumerate(places):
-            value = cell.sums[port]
-            self.code.write(value, self.code.at(self.sums, place * self.bytes), LINE)
+        if tile.turns == 1:
+            self.put(self.unit.tile(tile, row, block), self.ports, self.sums)
+            return
+        code = self.code
+        with code.loop(code.number(0), code.number(tile.turns)) as turn:
+            cells = self.unit.tile(tile, row, block, turn)
+            for product in self.unit.loop.products:
+                own = product.ports[: len(product.ports) // tile.turns]
+                bytes_ = code.mul(turn, code.number(len(own) * self.bytes))
+                self.put(cells, own, code.at(self.sums, bytes_))
+
+    def put(self, cells: list[Cell], ports: Iterable[int], sums: ir.Value) -> None:
+        """Puts the sums of some ports into memory that begins at a place."""
+        order = list(self.ports)
+        for number, cell in enumerate(cells):
+            for port in ports:
+                place = (number * len(order) + order.index(port)) * self.bytes
+                self.code.write(cell.sums[port], self.code.at(sums, place), LINE)
 
     def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
         """The elementwise work on a tile's cells in memory: as many abreast as there are."""

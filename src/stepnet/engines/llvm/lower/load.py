@@ -32,8 +32,8 @@ def load(program: Program, target: Target) -> Load:
         blocks = tuple(
             blocks_of(loop, program.width) for _, loop in work if alone or isinstance(loop, FiberLoop)
         )
-        units = [loop for _, loop in work if isinstance(loop, UnitLoop) and loop.products]
-        products = tuple(products_of(loop, program.width, target) for loop in units)
+        units = [(net, loop) for net, loop in work if isinstance(loop, UnitLoop) and loop.products]
+        products = tuple(products_of(net, loop, program.width, target) for net, loop in units)
         return Stage(products, sum(flops(net, loop) for net, loop in work), waits, blocks)
 
     def word_work(axis: str) -> WordWork:
@@ -104,8 +104,8 @@ def blocks_of(loop: Loop, width: int) -> int:
     return -(-loop.size // width)
 
 
-def products_of(loop: UnitLoop, width: int, target: Target) -> Products:
+def products_of(net: Net, loop: UnitLoop, width: int, target: Target) -> Products:
     """The products of a loop."""
-    blocks, tiling = -(-loop.size // width), Tiling.of(loop, width, target)
+    blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, target)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
     return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)

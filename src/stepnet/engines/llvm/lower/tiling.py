@@ -1,13 +1,19 @@
 """The tiles of a loop with products, and how many of each compute a number of rows."""
 
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 
 from stepnet.engines.llvm.lower.loops import UnitLoop
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.arithmetic import arithmetic
-from stepnet.engines.llvm.products.tiles import Tile, computing, cover, tiles
+from stepnet.engines.llvm.products.tiles import FAR_BYTES, LARGE_BYTES, Tile, computing, cover, tiles
+from stepnet.engines.llvm.writing.elementary import ELEMENTARY
+from stepnet.net.ir import Net
+
+ELEMENTARY_LENGTH = 16
+"""The instructions of a short elementary function."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +22,8 @@ class Tiling:
 
     shapes: the tiles, those of more rows first. gates: the products of a unit. unit_bytes: of the parameters
     of a unit, in all products. vector_bytes: of a vector of sums. grain: threads share the unit blocks in
-    groups of so many.
+    groups of so many. keeps_sums: whether sums go to memory, since the elementwise work on them is long and
+    is written once for all tiles. is_large: whether the parameters leave nothing else in a near cache.
     """
 
     shapes: tuple[Tile, ...]
@@ -24,9 +31,11 @@ class Tiling:
     unit_bytes: int
     vector_bytes: int
     grain: int
+    keeps_sums: bool
+    is_large: bool
 
     @classmethod
-    def of(cls, loop: UnitLoop, width: int, target: Target) -> "Tiling":
+    def of(cls, net: Net, loop: UnitLoop, width: int, target: Target) -> "Tiling":
         """That of a loop with products."""
         gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
@@ -36,8 +45,13 @@ class Tiling:
                 kind = arithmetic(side.weights, side.left.dtype, width, target)
                 parts = max(parts, kind.parts)
                 unit_bytes += len(product.ports) * kind.words(side.inner) * kind.word_bytes
-        shapes = tiles(target, gates, blocks, max(1, vector_bytes // target.vector_bytes), parts)
-        return cls(shapes, gates, unit_bytes, vector_bytes, grain_of(blocks, shapes[-1].units))
+        keeps_sums = length(net, loop) > 2 * gates
+        is_large = keeps_sums and unit_bytes * loop.size >= LARGE_BYTES
+        takes_turns = is_large and unit_bytes * loop.size < FAR_BYTES
+        divisor = gates_of_each(loop) if takes_turns else 1
+        shapes = tiles(target, gates, blocks, max(1, vector_bytes // target.vector_bytes), parts, divisor)
+        grain = grain_of(blocks, shapes[-1].units)
+        return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large)
 
     def cover(self, rows: int) -> tuple[int, ...]:
         """How many tiles of each shape compute so many rows."""
@@ -48,6 +62,18 @@ class Tiling:
         each = [computing(shape, self.gates) for shape in self.shapes]
         counts = self.cover(rows)
         return sum(n * cycles for n, cycles in zip(counts, each, strict=True)) / each[0] * self.shapes[0].rows
+
+
+def length(net: Net, loop: UnitLoop) -> int:
+    """About how many instructions the elementwise work on a vector has."""
+    operations = (net.nodes[number].operation for number, _ in loop.nodes)
+    return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
+
+
+def gates_of_each(loop: UnitLoop) -> int:
+    """The most turns in which each product has as many gates in each; 1 where a result is not read."""
+    is_read = all(port >= 0 for product in loop.products for port in product.ports)
+    return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
 
 
 def grain_of(blocks: int, units: int) -> int:

@@ -169,12 +169,15 @@ def size_class(size: int) -> int:
 POOL = Pool(POOLED)
 
 
+FROM_BUFFER: Any = ctypes.c_char.from_buffer
+
+
 def pointer(array: Array | None) -> int:
     """Where an array's numbers lie; 0 for none."""
     if array is None:
         return 0
     try:  # which takes an eighth of the time of what is below
-        return ctypes.addressof(ctypes.c_char.from_buffer(cast("Any", array)))
+        return ctypes.addressof(FROM_BUFFER(array))
     except (TypeError, ValueError):  # it may not be written to, or has no numbers
         return array.__array_interface__["data"][0]
 

@@ -56,25 +56,27 @@ def accumulate(
     inner: int | ir.Value,
     gates: int,
     width: int,
+    line_bytes: int | None = None,
     unit_bytes: int | None = None,
     begun: Sums | None = None,
 ) -> Sums:
     """The accumulators [row][unit][gate] of a tile; `packed` points to its first unit block.
 
     kind: how numbers are multiplied. inner: how many words of k there are; a number that the code finds out
-    is a multiple of `UNROLLED`, and not 0. unit_bytes: from one unit block to the next; None where they
-    follow one another. begun: accumulators to go on with; None for zeros.
+    is a multiple of `UNROLLED`, and not 0. line_bytes, unit_bytes: from one word of k, and from one unit
+    block, to the next; None where they follow one another. begun: accumulators to go on with; None for zeros.
     """
+    line_bytes = line_bytes or gates * width * kind.word_bytes
     if unit_bytes is None:
         assert isinstance(inner, int)
-        unit_bytes = inner * gates * width * kind.word_bytes
+        unit_bytes = inner * line_bytes
     zero = code.splat(vector_of(kind.sums, width), 0)
     begun = begun or [[[zero] * gates for _ in range(tile.units)] for _ in range(tile.rows)]
     step = UNROLLED
     if isinstance(inner, int):
         most = UNROLLED if tile.rows * tile.units * gates < FEW else UNROLLED // 2
         step = next(size for size in (most, 2, 1) if inner % size == 0)
-    turn = Turn(code, tile, left, packed, kind, gates, width, unit_bytes)
+    turn = Turn(code, tile, left, packed, kind, gates, width, line_bytes, unit_bytes)
     flat = code.carry(0, inner, turn.flat(begun), partial(turn.summed, step), step=step, runs=True)
     return turn.by_place(flat)
 
@@ -90,6 +92,7 @@ class Turn:
     kind: Arithmetic
     gates: int
     width: int
+    line_bytes: int
     unit_bytes: int
 
     def flat(self, sums: Sums) -> list[ir.Value]:
@@ -106,9 +109,8 @@ class Turn:
         """The sums with the products of `count` words of k added, from the word at a place on."""
         code, kind, tile = self.code, self.kind, self.tile
         sums = self.by_place(flat)
-        line_bytes = self.gates * self.width * kind.word_bytes
         k_bytes = kind.left_bytes if self.left.step is None else self.left.step
-        weights = code.at(self.packed, code.mul(place, code.number(line_bytes)))
+        weights = code.at(self.packed, code.mul(place, code.number(self.line_bytes)))
         pointers = self.left.rows(code, tile.rows, code.mul(place, code.number(k_bytes)))
 
         def add(row: int, unit: int, gate: int, numbers: list[ir.Value], column: list[ir.Value]) -> None:
@@ -140,7 +142,7 @@ class Turn:
     def column(self, weights: ir.Value, k: int, unit: int, gate: int) -> list[ir.Value]:
         """The parameters of a gate of a unit block for the k-th word of the turn, unpacked."""
         vector_bytes = self.width * self.kind.word_bytes
-        place = self.code.at(weights, unit * self.unit_bytes + (k * self.gates + gate) * vector_bytes)
+        place = self.code.at(weights, unit * self.unit_bytes + k * self.line_bytes + gate * vector_bytes)
         return self.kind.unpacked(
             self.code, self.code.read(vector_of(self.kind.word, self.width), place, vector_bytes)
         )

@@ -5,9 +5,12 @@
     10 rows                                   ->  6, 4     or 8, 2, which takes longer
 
 A tile of many rows reads few parameters for each multiply-add; one of few rows does not compute rows that
-nobody needs. All tiles of a row count give the same bits.
+nobody needs. Of 4 gates, 8 rows have more sums than there are registers. So where sums go to memory anyway,
+a tile of 8 rows computes two gates in each of two turns: it reads each parameter once, where two tiles of 4
+rows read all of them twice. All tiles of a row count give the same bits.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,25 +34,36 @@ share one set of the nearest cache, which has 8 to 12 places."""
 SIZES = (6, 4, 2)
 """The numbers of rows between the most that fit the registers and one, where they are fewer than the most."""
 
-FETCHED_BYTES = 384 * 1024
-"""Where the parameters of products are as large as this, they leave the other operands of a step no place in
-the cache, which then are asked for ahead."""
+LARGE_BYTES = 384 * 1024
+"""Where the parameters of products are as large as this, they leave nothing else of a step in a near cache.
+Then the other operands are asked for ahead, tiles take turns so as to read each parameter once, and steps go
+through the unit blocks forwards and backwards in alternation."""
+FAR_BYTES = 8 * 2**20
+"""Where they are as large as this, they are in the last cache at best. Tiles take no turns there: in each of
+two they would go through all lines to read half of them."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The numbers of rows and of unit blocks that are computed side by side."""
+    """The numbers of rows and of unit blocks that are computed side by side.
+
+    turns: the gates are computed in so many turns, equally many in each.
+    """
 
     rows: int
     units: int
+    turns: int = 1
 
 
-def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int = 1) -> tuple[Tile, ...]:
+def tiles(
+    target: Target, gates: int, blocks: int, vectors: int = 1, parts: int = 1, divisor: int = 1
+) -> tuple[Tile, ...]:
     """The tiles for work of `gates` products, those of more rows first; the last is of one row.
 
     vectors: how many registers one vector of the work takes. parts: into how many vectors packed parameters
-    are unpacked. The registers have room for all sums, for one parameter per column or one number per row,
-    whichever are fewer, and for one of the others.
+    are unpacked. divisor: tiles may take a number of turns that divides this one. The registers have room for
+    all sums of a turn, for one parameter per column or one number per row, whichever are fewer, and for one
+    of the others.
     """
     registers = target.registers // vectors
     most_sums = registers * 3 // (3 + parts)
@@ -83,7 +97,22 @@ def tiles(target: Target, gates: int, blocks: int, vectors: int = 1, parts: int 
     small = [tile for tile in small if tile.units == 1 or power_of_two(tile.rows) == tile.rows]
     single = Tile(1, units_for(1, registers // 2 if parts == 1 else most_sums // 2))
     large = Tile(large_rows, large_units) if large_rows > 1 else single
-    return tuple(dict.fromkeys((large, *small, single)))
+    return tuple(dict.fromkeys((*in_turns(large, gates, divisor, rows_that_fit), large, *small, single)))
+
+
+def in_turns(large: Tile, gates: int, divisor: int, rows_that_fit: Callable[[int], int]) -> Iterator[Tile]:
+    """The tile that takes turns to have more rows than the largest one without, if it takes no longer for
+    each row.
+    """
+
+    def each(tile: Tile) -> float:
+        return cycles(tile, gates, 0) / tile.rows
+
+    numbers = (turns for turns in range(2, divisor + 1) if divisor % turns == 0)
+    shapes = (Tile(rows_that_fit(gates // turns), 1, turns) for turns in numbers)
+    larger = [tile for tile in shapes if tile.rows > large.rows and each(tile) <= each(large)]
+    if large.units == 1 and larger:
+        yield max(larger, key=lambda tile: (tile.rows, -tile.turns))
 
 
 def power_of_two(most: int) -> int:
@@ -100,9 +129,9 @@ def cycles(tile: Tile, gates: int, vector_bytes: int) -> float:
     sums = tile.rows * gates
     return max(
         sums / MULTIPLY_ADDS,
-        (tile.rows / tile.units + gates) / READS,
+        (tile.turns * tile.rows / tile.units + gates) / READS,
         gates * vector_bytes / CACHE_BYTES,
-        LATENCY / tile.units,
+        tile.turns * LATENCY / tile.units,
     )
 
 

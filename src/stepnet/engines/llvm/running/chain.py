@@ -59,8 +59,8 @@ class Shape:
 class HasSets(Protocol):
     """What makes the sets of lanes of a call."""
 
-    def sets(self, count: int) -> Sets:
-        """So many sets of lanes at most."""
+    def sets(self, count: int, seconds: float) -> Sets:
+        """So many sets of lanes at most. seconds: how long the whole call is estimated to take."""
         ...
 
 
@@ -146,7 +146,10 @@ class Chain:
         laid = list(map(Laid.of, calls))
         arranged = self.arranger.arranged(calls, laid)
         makers: Sequence[HasSets] = laid if ending is None else (ending,)
-        sets = [own.sets(way.sets) for own, way in zip(makers, arranged.ways, strict=True)]
+        seconds = sum(
+            way.seconds for way in arranged.ways
+        )  # of all: layers of a wavefront have the same lanes
+        sets = [own.sets(way.sets, seconds) for own, way in zip(makers, arranged.ways, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
         together = tuple(way.together for way in arranged.ways)

@@ -84,8 +84,8 @@ class Ending:
         self.rooms: list[Room] = []
         self.spaces: Sequence[Workspace] = ()
 
-    def sets(self, count: int) -> Sets:
-        """At most so many sets of lanes, which take sequences from one table."""
+    def sets(self, count: int, seconds: float) -> Sets:
+        """At most so many sets of lanes, which take sequences from one table, however long the call takes."""
         lanes = min(LANES * count, len(self.order))
         count = min(count, lanes)
         self.rooms = [self.room(number) for number in range(count)]

@@ -44,7 +44,8 @@ class Kind:
     outputs, rows, totals: the types of the results. filled: for the places of initial memories that must be
     arrays the type of each. record: bytes for each sequence of what is computed once per sequence; 0 for
     none. axes: of inner sequences. padded: for the kinds and places of their arrays whose rows are not whole
-    vectors the type, and the numbers of a row that is.
+    vectors the type, and the numbers of a row that is. is_plain: whether the machine code works on the arrays
+    of the call and of its results alone.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Kind:
         self.filled = {place: Rows(type_.shape, type_.dtype) for place, type_ in filled.items()}
         self.finish, self.record = finish, record
         self.axes, self.padded = axes, padded or {}
+        self.is_plain = finish is None and not record and not self.padded
 
 
 class Form:
@@ -118,10 +120,14 @@ class Form:
     ) -> Arrays:
         """All arrays of a call, including those of results that nobody asked for."""
         begun = list(initial)
-        sequences, statics = self.padded("inputs", sequences), self.padded("statics", statics)
         for place, zeros in self.filled.items():
             if begun[place] is None:
                 begun[place] = zeros
+        if self.kind.is_plain:
+            final, outputs = results.final, results.outputs
+            in_order = [*sequences, *begun, *final, *statics, *outputs, *self.offsets]
+            return Arrays(in_order, final, results, None, self.batch, {}, None)
+        sequences, statics = self.padded("inputs", sequences), self.padded("statics", statics)
         kinds: Kinds = {}
         final, others, kept = results.final, list[Array](), None
         if self.finish is not None:

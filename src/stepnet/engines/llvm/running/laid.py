@@ -3,6 +3,14 @@
     lengths 5 3 2   two sets of lanes   ->   words of each set: 5 steps, order, first, lane_steps, ...
 
 It depends on lengths and places alone. So all parts of a schedule that run over the same sequences share it.
+
+A lane for each sequence gives steps of many rows first, and of one row in the end, which takes as long as
+some rows do. So long calls have no more lanes than it takes to end with the longest sequence:
+
+    lengths 5 2 2 1    a a a a a    rows 4 3 1 1 1        a a a a a    rows 2 2 2 2 2
+                       b b          in four lanes         b b c c d    in two
+                       c c
+                       d
 """
 
 from collections.abc import Sequence
@@ -14,11 +22,17 @@ from stepnet.engines.base import Array, Call
 from stepnet.engines.lanes import Lanes, lanes_for
 from stepnet.engines.llvm.machine.memory import pointer
 from stepnet.engines.llvm.machine.words import ENDLESS
+from stepnet.engines.llvm.products.tiles import MOST_ROWS
 from stepnet.plan.load import LANES, Size
 
 EXACT = 16
 FEW = 32
 """So many lengths are looked at by Python sooner than by NumPy."""
+EVEN_SECONDS = 1e-3
+"""Calls that take as long as this have no more lanes than they need. To find who follows whom in a lane takes
+some 20 microseconds more than to give each sequence a lane of its own."""
+FEWEST_LANES = MOST_ROWS
+"""A set has as many lanes as this, as long as there are sequences: it computes so many rows at a time."""
 NUMBERS = np.arange(4096)
 """The places of the steps of a sequence whose steps lie one after the other."""
 KNOWN = "llvm"
@@ -27,13 +41,26 @@ Sets = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def rounded(filled: int, longest: int, steps: int) -> Size:
-    """The size of a call, with few digits, so that many calls are of the same: from 16 sequences on, and of
-    steps, numbers are rounded up to powers of two.
+    """The size of a call, with few digits, so that many calls are of the same.
+
+    >>> rounded(64, 500, 5130)
+    Size(filled=64, longest=512, steps=6144, words=())
     """
-    longest = 1 << max(0, longest - 1).bit_length()
-    mean = min(longest, 1 << max(0, -(-steps // max(1, filled)) - 1).bit_length())
-    filled = filled if filled <= EXACT else 1 << (filled - 1).bit_length()
-    return Size(filled, longest if filled else 0, max(longest, mean * filled) if filled else 0)
+    if not filled:
+        return Size(0, 0, 0)
+    mean = few_digits(-(-steps // filled))
+    filled, longest = filled if filled <= EXACT else few_digits(filled), few_digits(longest)
+    return Size(filled, longest, max(longest, min(longest, mean) * filled))
+
+
+def few_digits(number: int) -> int:
+    """A number rounded up to three binary digits.
+
+    >>> few_digits(7), few_digits(65), few_digits(81)
+    (7, 80, 96)
+    """
+    left_out = max(0, number.bit_length() - 3)
+    return -(-number >> left_out) << left_out
 
 
 class Laid:
@@ -58,7 +85,7 @@ class Laid:
             numbers = NUMBERS if self.longest <= len(NUMBERS) else np.arange(self.longest)
         self._held: list[Any] = [call.starts, lengths, numbers]
         self._places = tuple(map(pointer, self._held))
-        self._sets: dict[int, Sets] = {}
+        self._sets: dict[tuple[int, int], Sets] = {}
         self._begun = call.begun
 
     @classmethod
@@ -75,18 +102,25 @@ class Laid:
             self._begun = np.zeros(self.rows, np.int64)
         return pointer(self._begun)
 
-    def sets(self, count: int) -> Sets:
-        """So many sets of lanes at most."""
-        known = self._sets.get(count)
+    def sets(self, count: int, seconds: float) -> Sets:
+        """So many sets of lanes at most. seconds: how long the whole call is estimated to take."""
+        most = self._most_lanes(count) if seconds >= EVEN_SECONDS else LANES
+        known = self._sets.get((count, most))
         if known is None:
-            known = self._sets[count] = tuple(map(self._words, self._lanes(count)))
+            lanes = self._lanes(count, most)
+            known = self._sets[count, most] = tuple(map(self._words, lanes))
         return known
 
-    def _lanes(self, count: int) -> list[Lanes]:
-        """The lanes of each set; none where there are no steps."""
+    def _most_lanes(self, count: int) -> int:
+        """A power of two of lanes for a set, in which all take about as long as the longest sequence."""
+        needed = -(-self.steps // (max(1, self.longest) * count))
+        return min(LANES, max(FEWEST_LANES, 1 << (needed - 1).bit_length()))
+
+    def _lanes(self, count: int, most: int) -> list[Lanes]:
+        """The lanes of each set, at most so many; none where there are no steps."""
         if not self.filled:
             return []
-        lanes = lanes_for(self.lengths, LANES * count)
+        lanes = lanes_for(self.lengths, most * count)
         count = min(count, lanes.count)
         return [lanes] if count == 1 else [lanes.part(place, count) for place in range(count)]
 

@@ -12,13 +12,11 @@ from stepnet.engines.llvm.machine.memory import POOL, pointer, view
 from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.machine.system import clock, rest_address
 from stepnet.engines.llvm.machine.words import ENDING, LANE_TABLES, PROGRESS, ROW_TABLES, STEP_TABLES, WORDS
+from stepnet.engines.llvm.products.tiles import FAR_BYTES
 
 SLACK = 16
 BLOCK_BYTES = 384 * 1024
 BLOCK_ROWS = 256
-# A block has the most rows where so many bytes of parameters are read for each block: they would leave those
-# that are read at every step no room in the last cache.
-FAR_BYTES = 8 * 2**20
 # Where sequences may end early, lanes take others between blocks. These have so many steps at most, and
 # several steps only where they have no more rows than this.
 ENDING_STEPS, ENDING_ROWS = 8, 16
@@ -33,6 +31,7 @@ START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
 
 def block_rows(layout: Layout) -> int:
     """The rows of a block of steps, one for each lane and step, if it has several steps."""
+    # If so many were read for each few rows, they would leave those of the steps no room in the last cache.
     if layout.load.others.weights >= FAR_BYTES:
         return BLOCK_ROWS
     return max(min(BLOCK_ROWS, BLOCK_BYTES // layout.strides["block"]), 32)
