@@ -21,9 +21,9 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 import stepnet as sn
+from stepnet.arrow.parquet import pyarrow_module
 from stepnet.cli.report.progress import progress
 from stepnet.engines.threads import threads
-from stepnet.files.parquet import pyarrow_module
 from stepnet.files.safetensors import read
 from stepnet.layout import from_torch
 

@@ -1,21 +1,19 @@
 """Runs a model over a list column of a Parquet file into a new file, a chunk of rows at a time."""
 
-import math
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
+from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from stepnet.arrow.blocks import Batch
+from stepnet.arrow.predictor import Chosen, Predictor
 from stepnet.errors import FileError, InputError, named
 from stepnet.files.paths import free
 from stepnet.layout.options import option
-from stepnet.ragged import Ragged
-from stepnet.rnn.compose import Layer, recurrences
+from stepnet.ragged.arrow import list_axes
 from stepnet.rnn.program import Asked
 
 OUTPUTS = "outputs"
@@ -45,96 +43,56 @@ class Sequences:
         with reading(self.path):
             yield from self.file.iter_batches(batch_size=rows)
 
-    def of(self, chunk: Any, width: int, dtype: Any) -> Ragged:
-        """The sequences of one chunk of rows, each step `width` numbers of that dtype."""
-        ragged = Ragged.from_arrow(chunk.column(self.column))
-        if ragged.levels == 2 and ragged.features == ():  # many writers know no lists of a fixed size
-            lengths = ragged.inner().lengths
-            if (lengths != width).any():
-                count = lengths[lengths != width][0]
-                raise InputError(f"a step has {count} numbers, and the model takes {width}")
-            ragged = Ragged(ragged.values.reshape(-1, width), ragged.offsets[:1])
-        if ragged.features == () and width == 1:
-            ragged = ragged.with_values(ragged.values.reshape(-1, 1))
-        if ragged.levels != 1 or ragged.features != (width,):
-            numbers = " x ".join(map(str, ragged.features)) or "1"
-            raise InputError(f"a step has {numbers} numbers, and the model takes {width}")
-        if ragged.dtype.kind != "f":
-            raise InputError(
-                f"the numbers are {ragged.dtype}, and the model takes {np.dtype(dtype)}; cast them"
-            )
-        return ragged.with_values(ragged.values.astype(dtype, copy=False))
-
-
-@dataclass(frozen=True)
-class Runnable:
-    """What runs sequences: the numbers of a step, their dtype, and what gives the outputs of all steps."""
-
-    width: int
-    dtype: np.dtype[Any]
-    outputs: Callable[[Ragged], Ragged]
-
-    @classmethod
-    def of(cls, layer: Layer, engine: Asked = "auto") -> "Runnable":
-        """A layer on an engine."""
-        return cls(*input_of(layer), lambda sequences: layer(sequences, engine=engine)[0])
+    def batches(self, rows: int) -> Iterator[Batch]:
+        """The same by the name of the file and the number of their first row."""
+        first = 0
+        for chunk in self.chunks(rows):
+            yield Batch(str(self.path), first, chunk)
+            first += chunk.num_rows
 
 
 def run(
-    model: Runnable,
+    model: Any,
     source: Sequences,
     target: str | Path,
     *,
+    engine: Asked = "auto",
     force: bool = False,
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, int]:
     """Writes the outputs of every sequence to the file `target` as a column `outputs`, beside all other
     columns of the source; gives the numbers of `sequences`, `steps` and `features` that were written.
 
-    Inputs are cast to the dtype of the model's. The file appears under its name only when it is
-    complete. advance: called with the number of sequences just done. Raises `FileError` if the file exists,
-    unless `force`.
+    model: as for `Predictor`. Inputs are cast to the dtype of the model's. The file appears under its name
+    only when it is complete. advance: called with the number of sequences just done. Raises `FileError` if
+    the file exists, unless `force`.
     """
     target = free(target, force)
-    others = [name for name in source.schema.names if name != source.column]
-    if OUTPUTS in others:
-        raise InputError(
-            f"{source.path}: there is a column `{OUTPUTS}` already, which the outputs would be called"
-        )
-    width, dtype = model.width, model.dtype
-    first = model.outputs(Ragged(np.empty((0, width), dtype), (np.zeros(1, np.int64),)))
-    features = math.prod(first.features)
-    done = {"sequences": 0, "steps": 0, "features": features}
-    pyarrow = pyarrow_module("pyarrow")
-    fields = [*(source.schema.field(name) for name in others), pyarrow.field(OUTPUTS, first.to_arrow().type)]
-    with written(target, pyarrow.schema(fields)) as writer:
-        for chunk in source.chunks(chunk_rows(source, width, features * first.dtype.itemsize)):
-            with named(f"{source.path}, column `{source.column}`, row {done['sequences']} and on"):
-                sequences = source.of(chunk, width, dtype)
-                outputs = model.outputs(sequences)
-            columns = [*(chunk.column(name) for name in others), outputs.to_arrow()]
-            writer.write_batch(pyarrow.record_batch(columns, schema=writer.schema))
-            done["sequences"] += len(sequences)
-            done["steps"] += sequences.total
-            advance(len(sequences))
+    with named(str(source.path)):
+        predictor = Predictor(model, source.column, OUTPUTS, memory=CHUNK_BYTES, engine=engine)
+        chosen = predictor.choose(source.schema)
+    compute = pyarrow_module("pyarrow.compute")
+    features = list_axes(chosen.schema.field(OUTPUTS).type)[1]
+    done = {"sequences": 0, "steps": 0, "features": prod(features)}
+    rows = chunk_rows(source, chosen)
+    with written(target, chosen.schema) as writer:
+        for batch in predictor.results(source.batches(rows), chosen):
+            writer.write_batch(batch)
+            done["sequences"] += batch.num_rows
+            done["steps"] += compute.sum(compute.list_value_length(batch.column(OUTPUTS))).as_py() or 0
+            advance(batch.num_rows)
     return done
 
 
-def input_of(layer: Layer) -> tuple[int, np.dtype[Any]]:
-    """The number of input features of a layer, and their dtype."""
-    traced = recurrences(layer, "the model")[0].plan.traced
-    type_ = traced.type_of(traced.inputs[0])
-    return type_.size, np.dtype(type_.dtype)
-
-
-def chunk_rows(source: Sequences, width: int, step_bytes: int) -> int:
-    """The number of rows to run at a time, so that their outputs take about `CHUNK_BYTES`."""
+def chunk_rows(source: Sequences, chosen: Chosen) -> int:
+    """The number of rows to read at a time, so that a call for them takes about `CHUNK_BYTES`."""
     metadata = source.file.metadata
     numbers = 0
     for group in range(metadata.num_row_groups):
         columns = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
         numbers += sum(c.num_values for c in columns if c.path_in_schema.split(".")[0] == source.column)
-    row_bytes = numbers / max(1, width * source.rows) * step_bytes
+    steps = numbers / max(1, prod(chosen.column.spec.shape) * source.rows)
+    row_bytes = steps * sum(chosen.level_bytes)
     return int(min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, row_bytes))))
 
 
