@@ -185,7 +185,8 @@ def test_run_with_columns_that_do_not_fit(tmp_path: Path):
         "a null": (
             {"x": pa.array([[[1.0] * 12], [None]])},
             [],
-            "the Arrow array has a null in row 1, entry 0; drop such rows or fill them (pyarrow.compute.fill_null)",
+            "the Arrow array has a null in row 1, entry 0; drop such rows or fill them "
+            "(pyarrow.compute.fill_null)",
         ),
         "no lists": (
             {"x": [1.0], "y": ["a"]},
@@ -206,8 +207,8 @@ def test_run_with_columns_that_do_not_fit(tmp_path: Path):
         "outputs": (
             {"x": frames, "outputs": [1]},
             [],
-            "there is a column `outputs` already, which the result would be called: rename it, or do not pass "
-            "it on",
+            "there is a column `outputs` already, which the result would be called: rename it, or do not "
+            "pass it on",
         ),
     }
     for columns, options, expected in cases.values():

@@ -76,7 +76,7 @@ def pieces(
 def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
     """The bytes that all rows before each take, [rows + 1]; level_bytes: of a row, a step, and so on."""
     places = np.arange(len(array) + 1, dtype=np.int64)
-    sizes: Array = places * level_bytes[0]
+    sizes = places * level_bytes[0]
     if len(array):
         for each in level_bytes[1:]:
             offsets: NDArray[np.int64] = array.offsets.to_numpy()

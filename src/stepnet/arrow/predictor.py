@@ -137,16 +137,19 @@ class Predictor:
 
     def results(self, batches: Iterator[Batch], chosen: Chosen) -> Iterator[Any]:
         """The results of batches. What came before a batch with an error is given first."""
-        least, held = min(self.memory, JOINED), list[Piece]()
+        least, held, size = min(self.memory, JOINED), list[Piece](), 0
         for batch in batches:
             try:
                 for piece in self._pieces(batch, chosen):
-                    if held and sum(each.size for each in held) + piece.size > least:
+                    if size + piece.size > least:
                         yield from run_together(held, chosen)
+                        size = 0
                     held.append(piece)
+                    size += piece.size
                     del piece  # or it would be held beside the next
-                    if sum(each.size for each in held) >= least:
+                    if size >= least:
                         yield from run_together(held, chosen)
+                        size = 0
             except StepnetError:
                 yield from run_together(held, chosen)
                 raise
