@@ -2,13 +2,14 @@
 
     python -m bench.arrow_batches                    sequences of 25 steps, 256 units, batches of 64 MB
     python -m bench.arrow_batches --batch 0.1        batches of 100 kB, which are joined
+    python -m bench.arrow_batches --total 640        more of them
     python -m bench.arrow_batches --memory           the most memory over 1 and 4 GB of batches
     python -m bench.arrow_batches --json
 
 A GRU, float32, inputs as wide as the memory, lists of fixed-size lists. `engine` is a call of the recurrence
-for each batch, on a `Ragged` that is there already, in one call where batches are smaller than 64 MB; with
-`last_only` where the last outputs are asked for. The rest of what `predict` does is its overhead. Both have
-to give the same bits, and take turns; a time is the median of all rounds, a ratio that of each round's.
+for every 64 MB, on a `Ragged` that is there already, with `last_only` where the last outputs are asked for.
+What `predict` takes beyond that is its overhead. Both have to give the same bits, and take turns; a time is
+the median of all rounds, a ratio that of each round's.
 
 Memory is the most that a new process held, beyond what it held after the first batch. A batch is made when
 it is asked for, of the same numbers.
@@ -36,7 +37,8 @@ from stepnet.engines.threads import threads
 
 STEPS = 25
 MEGABYTE = 1_000_000
-WHOLE = 64 * MEGABYTE
+CALL = 64 * MEGABYTE
+"""What a call of the engine alone takes."""
 
 
 @dataclass(frozen=True)
@@ -68,29 +70,33 @@ def rows_of(hidden: int, size: float) -> int:
     return max(1, int(size / (STEPS * hidden * 4)))
 
 
-def timed(output: str, hidden: int, size: float, rounds: int) -> Row:
+def timed(output: str, hidden: int, size: float, total: float, rounds: int) -> Row:
     """One kind of results. Raises `SystemExit` where the two differ."""
-    rnn, total = recurrence(hidden), max(size, WHOLE)
-    count = max(1, round(total / size))
-    batches = [record_batch(hidden, rows_of(hidden, size), seed) for seed in range(count)]
-    whole = pa.Table.from_batches(batches).combine_chunks()["frames"]
-    sequences, last = sn.Ragged.from_arrow(whole), output == "last"
+    rnn, last = recurrence(hidden), output == "last"
+    batches = [
+        record_batch(hidden, rows_of(hidden, size), seed) for seed in range(max(1, round(total / size)))
+    ]
+    together = max(1, round(CALL / size))
+    calls = [
+        sn.Ragged.from_arrow(pa.chunked_array([each.column("frames") for each in batches[k : k + together]]))
+        for k in range(0, len(batches), together)
+    ]
 
     def ours() -> Any:
-        return list(arrow.predict(iter(batches), rnn, output=output))
+        return [part.column(output) for part in arrow.predict(iter(batches), rnn, output=output)]
 
     def bare() -> Any:
-        return rnn(sequences, last_only=last)[0]
+        return [rnn(sequences, last_only=last)[0] for sequences in calls]
 
-    made, expected = pa.Table.from_batches(ours()).combine_chunks()[output].chunk(0), bare()
-    flat = made.flatten() if last else made.flatten().flatten()
-    if not np.array_equal(flat.to_numpy(), (expected if last else expected.values).reshape(-1)):
+    made = [column.flatten() if last else column.flatten().flatten() for column in ours()]
+    expected = [each if last else each.values for each in bare()]
+    if not np.array_equal(np.concatenate(made), np.concatenate(expected).reshape(-1)):
         raise SystemExit(f"predict gives other {output} than the engine")
-    del made, expected, flat
+    del made, expected
     seconds = [(seconds_of(ours), seconds_of(bare)) for _ in range(rounds)]
     our_time, engine_time = (1e3 * median(times) for times in zip(*seconds, strict=True))
     ratio = median(mine / engine for mine, engine in seconds)
-    return Row(output, count, len(sequences), our_time, engine_time, ratio)
+    return Row(output, len(batches), sum(map(len, calls)), our_time, engine_time, ratio)
 
 
 def seconds_of(run: Callable[[], Any]) -> float:
@@ -105,21 +111,22 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE
 
 
-def held(hidden: int, size: float, total: float, output: str, column_bytes: int) -> dict[str, float]:
-    """The most memory after the first result, and after all, of batches of so many bytes in all."""
+def held(hidden: int, size: float, total: float, output: str, memory: int) -> dict[str, float]:
+    """The most megabytes after the first results and after all, of so many bytes in batches of a size."""
     source = record_batch(hidden, rows_of(hidden, size))
 
     def batches() -> Iterator[Any]:
         for _ in range(max(1, round(total / size))):
-            columns = [pa.concat_arrays([column, column[:0]]) for column in source.columns]
+            columns = [pa.concat_arrays([column, column[:0]]) for column in source.columns]  # which copies
             yield pa.record_batch(columns, source.schema.names)
 
-    results = arrow.predict(batches(), recurrence(hidden), output=output, memory=column_bytes)
     rows, first = 0, 0.0
-    for number, batch in enumerate(results):
+    for number, batch in enumerate(
+        arrow.predict(batches(), recurrence(hidden), output=output, memory=memory)
+    ):
         rows += batch.num_rows
         del batch
-        if number == 1:
+        if number == 2:  # what is held when a batch is made beside another is there by now
             first = peak()
     return {"rows": rows, "first": first, "peak": peak()}
 
@@ -134,25 +141,26 @@ def held_apart(*arguments: Any) -> dict[str, float]:
 def main(
     hidden: Annotated[int, typer.Option(help="Units, and features of a step.")] = 256,
     batch: Annotated[float, typer.Option(help="The megabytes of a batch.")] = 64,
-    rounds: Annotated[int, typer.Option(help="How many times each is run.")] = 7,
+    total: Annotated[
+        list[float] | None, typer.Option(help="The megabytes of all batches: 128; 1000 and 4000 for memory.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="How many times each is run.", min=1)] = 7,
     memory: Annotated[bool, typer.Option("--memory", help="Measure memory, not time.")] = False,
-    total: Annotated[list[float], typer.Option(help="With --memory: the gigabytes of all batches.")] = [1, 4],  # noqa: B006
     limit: Annotated[int, typer.Option(help="With --memory: the megabytes of memory=.")] = 256,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Time `predict` beside the engine, or measure its memory."""
-    size = batch * MEGABYTE
-    if memory:
-        sizes = [
-            {"gigabytes": gigabytes, "output": output}
-            | held_apart(hidden, size, gigabytes * 1000 * MEGABYTE, output, limit * MEGABYTE)
-            for output in ("last", "outputs")
-            for gigabytes in total
-        ]
-        write(sizes, as_json, f"Megabytes at most, memory={limit} MB, batches of {batch:g} MB")
-        return
-    rows = [asdict(timed(output, hidden, size, rounds)) for output in ("last", "outputs")]
-    write(rows, as_json, f"{hidden} units, batches of {batch:g} MB, {threads()} threads: milliseconds")
+    rows = list[dict[str, Any]]()
+    for megabytes in total or ([1000, 4000] if memory else [128]):
+        for output in ("last", "outputs"):
+            sizes = hidden, batch * MEGABYTE, megabytes * MEGABYTE
+            if memory:
+                rows.append({"total": megabytes, "output": output})
+                rows[-1] |= held_apart(*sizes, output, limit * MEGABYTE)
+            else:
+                rows.append({"total": megabytes} | asdict(timed(output, *sizes, rounds)))
+    title = f"memory={limit} MB: megabytes at most" if memory else f"{threads()} threads: milliseconds"
+    write(rows, as_json, f"{hidden} units, batches of {batch:g} MB, {title}")
 
 
 def write(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:

@@ -1,7 +1,6 @@
 """`stepnet.arrow`: models over record batches from everywhere, in any cut, and what is refused."""
 
 import pickle
-import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from arrow_cases import IN, MODELS, RNN, ROWS, TOKENS, TYPES, H, batch_of, cut_into, gru
+from arrow_cases import FIXED, IN, LOOSE, MODELS, RNN, ROWS, TOKENS, TYPES, H, batch_of, cut_into, gru
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet import arrow
+from stepnet import arrow, cells
 from stepnet.arrow import predictor as module
 from stepnet.arrow.blocks import cuts
 from stepnet.arrow.runnable import Compiled, Runnable
@@ -69,6 +68,8 @@ def test_each_row_is_what_its_sequence_gives_alone(name: str, kind: Any, output:
 def test_the_lists_of_results_are_large_where_those_of_the_column_are():
     results = arrow.predict([batch_of(kind=pa.large_list(pa.list_(pa.float32(), IN)))], RNN, output="outputs")
     assert results.schema.field("outputs").type == pa.large_list(pa.list_(pa.float32(), H))
+    results = arrow.predict([batch_of()], RNN, output="outputs")
+    assert results.schema.field("outputs").type == pa.list_(pa.list_(pa.float32(), H))
 
 
 PREDICTORS = {
@@ -265,21 +266,31 @@ def test_a_table_gives_a_table():
 # ---- memory
 
 
-def test_a_large_batch_takes_no_more_than_is_said():
-    rnn, megabyte = gru(16), 1 << 20
-    values = np.zeros((20 * megabyte // 64, 16), "float32")
-    offsets = np.arange(0, len(values) + 1, 40, dtype=np.int64)
-    batch = pa.record_batch({"frames": sn.Ragged(values, (offsets,)).to_arrow()})
-    predictor = arrow.Predictor(rnn, output="outputs", memory=2 * megabyte)
-    predictor(batch.slice(0, 100))
-    tracemalloc.start()
-    try:
-        count = sum(part.num_rows for part in predictor.over([batch]))
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert count == len(offsets) - 1
-    assert most < 2 * megabyte
+@pytest.mark.parametrize("kind", [FIXED, LOOSE, pa.list_(pa.list_(pa.float64(), IN))])
+def test_no_call_takes_more_than_is_said(kind: Any):
+    calls: list[int] = []
+    cast = kind.value_type.value_type != pa.float32()
+
+    def run(x: sn.Ragged) -> sn.Ragged:
+        outputs: sn.Ragged = RNN(x)[0]
+        calls.append(x.values.nbytes * (3 if cast else 1) + outputs.values.nbytes)
+        return outputs
+
+    lengths = np.random.default_rng(2).integers(0, 40, 300)
+    batch = batch_of(kind=kind, rows=[[[1.0, 2.0]] * length for length in lengths])
+    predictor = arrow.Predictor(Runnable(sn.Spec(IN, "float32"), run), output="outputs", memory=10_000)
+    assert sum(part.num_rows for part in predictor.over([batch, batch])) == 600
+    assert max(calls) <= 10_000
+    assert sum(calls) / 10_000 > len(calls) / 3
+
+
+def test_what_lies_between_layers_is_counted():
+    wide = sn.Stack([cells.rnn("gru", cells.CELLS["gru"].parameters(IN, 50)), gru(50)])
+    sizes = [
+        Compiled.of(Runnable.of(model, "outputs"), sn.Spec(IN, "float32")).level_bytes[1]
+        for model in (RNN, wide)
+    ]
+    assert sizes == [4 * H, 4 * (50 + H)]
 
 
 def test_cuts_are_the_fewest():

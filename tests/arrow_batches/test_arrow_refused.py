@@ -16,6 +16,7 @@ NULLS = pa.record_batch({"frames": pa.array([[[1, 2]], [[1, None]]], LOOSE)})
 OTHER = sn.RNN(lambda x, h, p: (h + x["a"], h), memory=(), inputs={"a": (), "b": ()})
 STILL = sn.RNN(lambda x, h, p, statics: (h + statics, h), memory=(), inputs=(), statics=())
 OPEN = sn.RNN(lambda x, h, p: (h, h + x.sum(-1)), memory=())
+NUMBER: Any = 3
 WORDS = pa.list_(pa.dictionary(pa.int8(), pa.string()))
 
 
@@ -169,7 +170,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "the model takes statics beside its sequences, and here there is a single column",
     ),
     "no column": (
-        lambda: arrow.predict([batch_of()], RNN, column=3),
+        lambda: arrow.predict([batch_of()], RNN, column=NUMBER),
         "column is the name of the list column, not 3",
     ),
     "no batches at all": (

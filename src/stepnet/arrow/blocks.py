@@ -94,7 +94,7 @@ def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
     """
     start, rows = 0, len(sizes) - 1
     while start < rows or start == 0:
-        stop = int(np.searchsorted(sizes, sizes[start] + most, side="right")) - 1
+        stop = int(np.searchsorted(sizes, int(sizes[start]) + most, side="right")) - 1
         stop = min(rows, max(stop, start + 1))
         yield start, stop
         start = max(stop, 1)

@@ -72,7 +72,7 @@ class Column:
         """The bytes of an entry of the last level: its numbers, twice where they are cast, and offsets."""
         target = np.dtype(self.spec.dtype)
         each = self.numbers.itemsize + (0 if self.numbers == target else target.itemsize)
-        lists = sum(prod(self.widths[:place]) for place in range(1 + len(self.widths)))
+        lists = sum(prod(self.widths[:place]) for place in range(len(self.widths)))
         return prod(self.spec.shape) * each + 8 * lists
 
     def read(self, array: Any, first: int = 0) -> Ragged:

@@ -23,6 +23,10 @@ JOINED = 1 << 22
 """From how many bytes on a call is as fast for each step as larger ones; smaller pieces are joined."""
 
 
+OFFSETS = 32
+"""The bytes of the offsets of a list: as they are read, as a `Ragged` has them, and those of the result."""
+
+
 @dataclass(frozen=True)
 class Chosen:
     """What batches of a schema are run with.
@@ -129,7 +133,7 @@ class Predictor:
             names,
             compiled,
             column,
-            (*outer, inner + column.entry_bytes),
+            (*(size + OFFSETS for size in outer), inner + column.entry_bytes),
             {name: schema.field(name).type for name in (self.column, *names)},
             self.keep is None,
             pyarrow.schema([*(schema.field(name) for name in names), result]),

@@ -143,7 +143,7 @@ class Compiled:
         held = [0] * (2 + spec.levels)
         for each in leaves(blank):
             values, levels = (each.values, each.levels) if isinstance(each, Ragged) else (each, 0)
-            held[levels] += prod(values.shape[1:]) * values.itemsize + 8
+            held[levels] += prod(values.shape[1:]) * values.itemsize
         for schedule in runnable.schedules(nothing):
             for level, size in between_parts(schedule):
                 held[level] += size
