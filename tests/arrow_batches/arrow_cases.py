@@ -43,16 +43,19 @@ GRAPH_PARAMS = {
 MODELS: dict[str, Any] = {
     "recurrence": RNN,
     "layers": sn.Stack([sn.Bidirectional(RNN, gru(reverse=True)), gru(2 * H)]),
+    "ends": sn.RNN(
+        RNN.step, RNN.params, memory=H, inputs=IN, until=lambda output, memory: memory[..., 0] > 0.3
+    ),
     "nested": sn.RNN(of_words, NESTED_PARAMS, memory=H, inputs=sn.Spec((), "float32", levels=1)),
     "graph": sn.Graph(classes, GRAPH_PARAMS, inputs=sn.Spec((), "int64")),
 }
-"""Models of steps with features, of inner sequences and of tokens."""
+"""Models of steps with features, of inner sequences and of tokens; one whose sequences end early."""
 ROWS: dict[str, list[Any]] = {
     "recurrence": [[[1, 2], [3, 4], [-1, 1]], None, [], [[0, 1]], [[2, 2]] * 9, [[5, 6], [7, 8]]],
     "nested": [[[1, 2, 3], []], [], None, [[4]], [[1], [2, 2], [3]], [[], [], [1]]],
     "graph": [[3, 1, 4], [1], None, [5, 6, 2], [], [6, 5, 3, 5]],
 }
-ROWS["layers"] = ROWS["recurrence"]
+ROWS["layers"] = ROWS["ends"] = ROWS["recurrence"]
 TYPES = {
     "recurrence": [
         FIXED,
@@ -61,6 +64,7 @@ TYPES = {
         pa.list_(pa.large_list(pa.float16())),
     ],
     "layers": [FIXED],
+    "ends": [FIXED],
     "nested": [LOOSE, pa.large_list(pa.large_list(pa.float32()))],
     "graph": [
         pa.list_(pa.int64()),

@@ -230,6 +230,11 @@ def test_a_null_may_have_steps_behind_it():
 # ---- models, and workers
 
 
+def test_a_model_of_unknown_inputs_takes_those_of_the_column():
+    model = sn.RNN(RNN.step, RNN.params, memory=H)
+    assert arrow.predict(TABLE, model).read_all().equals(arrow.predict(TABLE, RNN).read_all())
+
+
 def test_a_model_is_read_from_a_file(tmp_path: Path):
     torch, path = pytest.importorskip("torch"), tmp_path / "gru.safetensors"
     layer = torch.nn.GRU(IN, H)

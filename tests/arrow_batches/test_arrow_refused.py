@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from arrow_cases import FIXED, LOOSE, MODELS, RNN, TOKENS, batch_of, gru
+from arrow_cases import FIXED, IN, LOOSE, MODELS, RNN, TOKENS, batch_of, gru
 
 import stepnet as sn
 from stepnet import arrow
@@ -17,6 +17,7 @@ OTHER = sn.RNN(lambda x, h, p: (h + x["a"], h), memory=(), inputs={"a": (), "b":
 STILL = sn.RNN(lambda x, h, p, statics: (h + statics, h), memory=(), inputs=(), statics=())
 OPEN = sn.RNN(lambda x, h, p: (h, h + x.sum(-1)), memory=())
 NUMBER: Any = 3
+HALF = sn.Spec(IN, "bfloat16")
 WORDS = pa.list_(pa.dictionary(pa.int8(), pa.string()))
 
 
@@ -168,6 +169,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a model of statics": (
         lambda: arrow.predict([batch_of()], STILL),
         "the model takes statics beside its sequences, and here there is a single column",
+    ),
+    "results that Arrow has no type for": (
+        lambda: arrow.predict([small()], sn.RNN(lambda x, h, p: (x, h + x), memory=IN, inputs=HALF)),
+        "the result `last`: Arrow has no bfloat16",
     ),
     "no column": (
         lambda: arrow.predict([batch_of()], RNN, column=NUMBER),

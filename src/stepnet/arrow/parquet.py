@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from stepnet.arrow.predictor import Chosen, Predictor
 from stepnet.errors import FileError, InputError, named
 from stepnet.files.paths import free
 from stepnet.layout.options import option
-from stepnet.ragged.arrow import list_axes
+from stepnet.ragged.arrow import list_axes, pyarrow_module
 from stepnet.rnn.program import Asked
 
-OUTPUTS = "outputs"
+OUTPUTS, FILES = "outputs", "Parquet files"
 CHUNK_BYTES = 1 << 26  # of outputs that are held at a time, about
 CHUNK_ROWS = 4096
 
@@ -30,7 +29,7 @@ class Sequences:
 
     def __init__(self, path: str | Path, column: str | None = None) -> None:
         self.path = Path(path)
-        parquet = pyarrow_module("pyarrow.parquet")
+        parquet = pyarrow_module("pyarrow.parquet", FILES)
         with reading(self.path):
             self.file = parquet.ParquetFile(self.path, memory_map=False)
             self.schema = self.file.schema_arrow
@@ -71,7 +70,7 @@ def run(
     with named(str(source.path)):
         predictor = Predictor(model, source.column, OUTPUTS, memory=CHUNK_BYTES, engine=engine)
         chosen = predictor.choose(source.schema)
-    compute = pyarrow_module("pyarrow.compute")
+    compute = pyarrow_module("pyarrow.compute", FILES)
     features = list_axes(chosen.schema.field(OUTPUTS).type)[1]
     done = {"sequences": 0, "steps": 0, "features": prod(features)}
     rows = chunk_rows(source, chosen)
@@ -98,7 +97,7 @@ def chunk_rows(source: Sequences, chosen: Chosen) -> int:
 
 def list_column(schema: Any, asked: str | None) -> str:
     """The column that holds the sequences; raises `InputError` if it is missing or ambiguous."""
-    types = pyarrow_module("pyarrow.types")
+    types = pyarrow_module("pyarrow.types", FILES)
     names = [field.name for field in schema]
     lists = [field.name for field in schema if types.is_list(field.type) or types.is_large_list(field.type)]
     if asked is not None and names.count(asked) != 1:
@@ -117,7 +116,7 @@ def list_column(schema: Any, asked: str | None) -> str:
 @contextmanager
 def reading(path: Path) -> Generator[None]:
     """Turns errors of the block into a `FileError` that says that the file cannot be read."""
-    pyarrow = pyarrow_module("pyarrow")
+    pyarrow = pyarrow_module("pyarrow", FILES)
     if not os.path.exists(path):
         raise FileError(f"{path}: there is no such file")
     try:
@@ -130,7 +129,7 @@ def reading(path: Path) -> Generator[None]:
 @contextmanager
 def written(target: Path, schema: Any) -> Generator[Any]:
     """A writer of a Parquet file, which gets its name when the block ends without an error."""
-    parquet = pyarrow_module("pyarrow.parquet")
+    parquet = pyarrow_module("pyarrow.parquet", FILES)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:
@@ -140,11 +139,3 @@ def written(target: Path, schema: Any) -> Generator[Any]:
         raise FileError(f"{target}: the file cannot be written ({error.strerror or error})") from error
     finally:
         partial.unlink(missing_ok=True)
-
-
-def pyarrow_module(name: str) -> Any:
-    """A module of pyarrow; raises `InputError` if it is not installed."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise InputError("Parquet files need pyarrow: pip install stepnet[arrow]") from error

@@ -10,10 +10,10 @@ from stepnet.arrow.blocks import Batch, Piece, joined, null_of, pieces, rows_of
 from stepnet.arrow.columns import Column
 from stepnet.arrow.results import result_column
 from stepnet.arrow.runnable import Compiled, Runnable
-from stepnet.arrow.sources import batches_of, opened, pyarrow_module
+from stepnet.arrow.sources import batches_of, opened
 from stepnet.errors import InputError, StepnetError, named
 from stepnet.model_file import model_of
-from stepnet.ragged.arrow import check_whole
+from stepnet.ragged.arrow import check_whole, pyarrow_module
 from stepnet.rnn.program import Asked
 from stepnet.values.arguments import instance, kind, shown, whole
 
@@ -89,12 +89,11 @@ class Predictor:
 
     def __call__(self, batch: Any) -> Any:
         """The results of a record batch as a record batch, or of a table as a table."""
-        pyarrow = pyarrow_module()
         schema, batches = opened(batch)
         if schema is None:
             raise InputError(f"a Predictor is called with a record batch or a table, not {kind(batch)}")
         chosen = self.choose(schema)
-        made = list(self.results(numbered(batches), chosen))
+        pyarrow, made = pyarrow_module(), list(self.results(numbered(batches), chosen))
         if isinstance(batch, pyarrow.RecordBatch):
             return made[0] if len(made) == 1 else pyarrow.concat_batches(made)
         return pyarrow.Table.from_batches(made, chosen.schema)
@@ -127,7 +126,8 @@ class Predictor:
                 column = Column.of(type_, self.runnable.spec)
             self._compiled[type_] = column, Compiled.of(self.runnable, column.spec)
         column, compiled = self._compiled[type_]
-        result = pyarrow.field(self.output, result_column(compiled.blank, None, column.large).type)
+        with named(f"the result `{self.output}`"):
+            result = pyarrow.field(self.output, result_column(compiled.blank, None, column.large).type)
         *outer, inner = compiled.level_bytes
         return Chosen(
             names,
@@ -185,8 +185,8 @@ def predict(
     """The results of a model for each row of a stream of Arrow record batches, as such a stream.
 
     Rows stay in their order. Batches come out as they came in, but for one that is larger than `memory`
-    allows, which comes out in several. Nothing is run before it is asked for. Results have the same bits,
-    however the rows are cut into batches.
+    allows, which comes out in several. Nothing is run before it is asked for. Results of the
+    engine llvm, which "auto" takes, have the same bits however the rows are cut into batches.
 
     Args:
         batches: An iterator of record batches, or what has them: a table, a dataset, a reader, and all that
@@ -219,7 +219,6 @@ def predict(
     >>> predict(table, total, column="x", output="outputs").read_all().to_pylist()
     [{'id': 7, 'outputs': [1.0, 3.0]}, {'id': 8, 'outputs': [3.0]}]
     """
-    pyarrow = pyarrow_module()
     predictor = Predictor(model, column, output, keep, memory=memory, engine=engine)
     schema, source = opened(batches)
     if schema is None:
@@ -230,7 +229,9 @@ def predict(
                 "which has a schema"
             )
     chosen = predictor.choose(schema)
-    return pyarrow.RecordBatchReader.from_batches(chosen.schema, predictor.results(numbered(source), chosen))
+    return pyarrow_module().RecordBatchReader.from_batches(
+        chosen.schema, predictor.results(numbered(source), chosen)
+    )
 
 
 def numbered(batches: Iterator[Any]) -> Iterator[Batch]:

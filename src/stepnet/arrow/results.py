@@ -6,13 +6,12 @@ array [2, 64]                       fixed_size_list<float>[64]
 """
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from stepnet.ragged import Ragged
-from stepnet.ragged.arrow import to_arrow, with_nulls
+from stepnet.ragged.arrow import pyarrow_module, to_arrow, with_nulls
 from stepnet.values.structure import named_leaves
 
 Array = np.ndarray
@@ -27,8 +26,7 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
     columns = {name: array_of(leaf, large) for name, leaf in named_leaves(outputs)}
     if list(columns) == [""]:
         return with_nulls(columns[""], null)
-    pyarrow: Any = import_module("pyarrow")
-    return with_nulls(pyarrow.StructArray.from_arrays([*columns.values()], [*columns]), null)
+    return with_nulls(pyarrow_module().StructArray.from_arrays([*columns.values()], [*columns]), null)
 
 
 def array_of(output: Any, large: Sequence[bool]) -> Any:

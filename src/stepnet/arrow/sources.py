@@ -1,10 +1,10 @@
 """Record batches from what gives them: iterators, readers, datasets, and all that has Arrow's C stream."""
 
 from collections.abc import Iterable, Iterator
-from importlib import import_module
 from typing import Any, cast
 
 from stepnet.errors import InputError
+from stepnet.ragged.arrow import pyarrow_module
 from stepnet.values.arguments import kind
 
 
@@ -13,7 +13,7 @@ def opened(source: Any) -> tuple[Any | None, Iterator[Any]]:
 
     Raises `InputError` for what gives no batches.
     """
-    pyarrow = pyarrow_module()
+    pyarrow = pyarrow_module(what="Arrow's record batches")
     if isinstance(source, pyarrow.RecordBatch):
         return source.schema, iter([source])
     if hasattr(source, "to_batches") and hasattr(source, "schema"):  # a table, a dataset, a scanner's source
@@ -41,11 +41,3 @@ def batches_of(source: Iterable[Any]) -> Iterator[Any]:
         if not hasattr(item, "__arrow_c_array__") and not hasattr(item, "__arrow_c_stream__"):
             raise InputError(f"item {number} of batches is {kind(item)}, and must be a record batch")
         yield from opened(item)[1]
-
-
-def pyarrow_module() -> Any:
-    """pyarrow; raises `InputError` if it is not installed."""
-    try:
-        return import_module("pyarrow")
-    except ImportError as error:
-        raise InputError("Arrow's record batches need pyarrow: pip install stepnet[arrow]") from error

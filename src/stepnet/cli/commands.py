@@ -312,7 +312,7 @@ def run(
 
     A row is a sequence: a list of steps, each a list of numbers (or one number). The output has the same rows
     in the same order, all other columns, and in place of the sequences a column "outputs": the outputs of the
-    last layer at every step.
+    last layer at every step. A null gives a null.
     """
     from stepnet.arrow import parquet
     from stepnet.cli.report.progress import progress

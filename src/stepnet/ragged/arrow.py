@@ -11,16 +11,17 @@ from stepnet.errors import InputError
 from stepnet.ragged.offsets import Array, Offsets, Parts, offsets_of, path_of, positions_of
 
 
-def _pyarrow() -> Any:
+def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form") -> Any:
+    """A module of pyarrow; raises `InputError` if it is not installed. what: what needs it."""
     try:
-        return import_module("pyarrow")
+        return import_module(name)
     except ImportError as error:
-        raise InputError("sequences in Arrow's form need pyarrow: pip install stepnet[arrow]") from error
+        raise InputError(f"{what} need pyarrow: pip install stepnet[arrow]") from error
 
 
 def from_arrow(array: Any) -> Parts:
     """The values and offsets of an Arrow list array. See `Ragged.from_arrow`."""
-    pyarrow = _pyarrow()
+    pyarrow = pyarrow_module()
     chunked = isinstance(array, pyarrow.ChunkedArray)
     if not chunked and not isinstance(array, pyarrow.Array):
         raise InputError(f"from_arrow takes a pyarrow Array or ChunkedArray, not a {type(array).__name__}")
@@ -39,7 +40,7 @@ def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
     """Whether the list of each level is a large one, the sizes of the fixed-size lists inside, and what these
     hold.
     """
-    types, large, features, inside = _pyarrow().types, list[bool](), list[int](), whole_type
+    types, large, features, inside = pyarrow_module().types, list[bool](), list[int](), whole_type
     while types.is_list(inside) or types.is_large_list(inside):
         large.append(types.is_large_list(inside))
         inside = inside.value_type
@@ -51,12 +52,12 @@ def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
 
 def numbers_of(inside: Any) -> Any:
     """The type of the numbers that lists hold, behind a dictionary too."""
-    return inside.value_type if _pyarrow().types.is_dictionary(inside) else inside
+    return inside.value_type if pyarrow_module().types.is_dictionary(inside) else inside
 
 
 def check_type(whole_type: Any) -> None:
     """Raises `InputError` for a type that is no list of numbers."""
-    types = _pyarrow().types
+    types = pyarrow_module().types
     large, _, inside = list_axes(whole_type)
     if not large:
         raise InputError(
@@ -74,7 +75,7 @@ def check_whole(array: Any) -> None:
     """Raises `InputError` for an array whose offsets or indices lead outside it, as those of a file may."""
     try:
         array.validate(full=True)
-    except _pyarrow().ArrowInvalid as error:
+    except pyarrow_module().ArrowInvalid as error:
         raise InputError(f"the Arrow array is damaged: {error}") from error
 
 
@@ -83,7 +84,7 @@ def parts_of(array: Any, first: int = 0) -> Parts:
 
     first: what messages add to the number of a row.
     """
-    pyarrow = _pyarrow()
+    pyarrow = pyarrow_module()
     offsets: list[Array] = []
     while isinstance(array, pyarrow.ListArray | pyarrow.LargeListArray):
         if offsets:
@@ -116,7 +117,7 @@ def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
     if not lengths[empty].any():
         return entries, level
     lengths[empty] = 0
-    return entries.take(_pyarrow().array(positions_of(level[:-1], lengths))), offsets_of(lengths)
+    return entries.take(pyarrow_module().array(positions_of(level[:-1], lengths))), offsets_of(lengths)
 
 
 def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = None) -> Any:
@@ -124,7 +125,7 @@ def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = Non
 
     large: whether the list of each level is a large one; where it is not said, those are that have to be.
     """
-    pyarrow = _pyarrow()
+    pyarrow = pyarrow_module()
     try:
         array = pyarrow.array(values.reshape(-1))
     except (pyarrow.ArrowNotImplementedError, pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
@@ -148,7 +149,7 @@ def with_nulls(array: Any, null: Array | None) -> Any:
     """The same array, in whose place there is a null in some rows. null: a bool for each; None for none."""
     if null is None:
         return array
-    pyarrow, kind = _pyarrow(), array.type
+    pyarrow, kind = pyarrow_module(), array.type
     bits = pyarrow.py_buffer(np.packbits(~null, bitorder="little"))
     children = None
     if pyarrow.types.is_struct(kind):
