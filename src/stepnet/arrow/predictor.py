@@ -19,8 +19,8 @@ from stepnet.values.arguments import instance, kind, shown, whole
 
 MEMORY = 1 << 28
 """The bytes that a call takes at most, where the caller does not say."""
-JOINED = 1 << 22
-"""From how many bytes on a call is as fast for each step as larger ones; smaller pieces are joined."""
+JOINED = 1 << 24
+"""Up to how many bytes small pieces are joined: larger calls are not faster for each step, and copies cost."""
 
 
 OFFSETS = 32
