@@ -108,6 +108,13 @@ def test_bits_do_not_depend_on_the_cut(
     assert cut.equals(pa.Table.from_batches([whole]))  # NaN would differ, and there is none
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_batches_of_one_row_give_what_one_batch_gives(name: str):
+    batch = batch_of(name, TYPES[name][0])
+    parts = arrow.predict(cut_into(batch, [1]), MODELS[name], output="outputs").read_all()
+    assert parts.equals(pa.Table.from_batches([PREDICTORS[name, "outputs"](batch)]))
+
+
 # ---- batches from everywhere, as they are asked for
 
 
@@ -249,7 +256,7 @@ def test_a_model_is_read_from_a_file(tmp_path: Path):
 @pytest.mark.parametrize("name", ["recurrence", "layers", "nested", "graph"])
 def test_a_predictor_can_be_pickled(name: str):
     batch = batch_of(name, TYPES[name][0])
-    predictor = arrow.Predictor(MODELS[name], output="outputs", keep=["id"], memory=500)
+    predictor = arrow.Predictor(MODELS[name], output="outputs", keep=[], memory=500)
     assert pickle.loads(pickle.dumps(predictor))(batch).equals(predictor(batch))
 
 

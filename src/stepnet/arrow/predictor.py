@@ -20,7 +20,7 @@ from stepnet.values.arguments import instance, kind, shown, whole
 MEMORY = 1 << 28
 """The bytes that a call takes at most, where the caller does not say."""
 JOINED = 1 << 24
-"""Up to how many bytes small pieces are joined: larger calls are not faster for each step, and copies cost."""
+"""Up to how many bytes small pieces are joined: larger calls are not faster for each step."""
 
 
 OFFSETS = 32
