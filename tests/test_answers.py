@@ -20,11 +20,11 @@ from test_cli import stepnet
 from torch import nn
 
 import stepnet as sn
+from stepnet.arrow import parquet as over_parquet
 from stepnet.build import build
 from stepnet.build import load as load_library
 from stepnet.cli.commands import app
 from stepnet.files import formats, interchange
-from stepnet.files import parquet as over_parquet
 from stepnet.layout.options import OPTIONS
 
 SOURCE = Path(sn.__file__).parent

@@ -37,6 +37,8 @@ STAGES = {
     "files": "files",
     "operators": "graph.operators",
     "onnx": "onnx paddle",
+    "model file": "model_file",
+    "arrow": "arrow",
     "build": "build",
     "report": "cli.report cli.demo",
     "cli": "cli",

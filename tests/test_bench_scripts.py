@@ -27,6 +27,7 @@ from typer.testing import CliRunner
 import stepnet as sn
 from bench import (
     adam,
+    arrow_batches,
     beams,
     bits,
     blocks,
@@ -608,6 +609,41 @@ def test_sequences_that_end_elsewhere_are_told(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(early, "recurrences", wrong)
     with pytest.raises(SystemExit, match="a gru of 3 has other outputs where the lengths are known"):
         early.timed("gru", 3, np.array([2, 3]), 4, 1)
+
+
+BATCHES = "--hidden", "4", "--batch", "0.002", "--total", "0.02", "--rounds", "1"
+
+
+def test_batches_of_arrow_are_timed_beside_the_engine_alone():
+    rows = json.loads(ran(arrow_batches, *BATCHES, "--json"))["rows"]
+    assert [(row["output"], row["batches"], row["rows"]) for row in rows] == [
+        ("last", 10, 50),
+        ("outputs", 10, 50),
+    ]
+    for row in rows:
+        assert row["engine"] > 0
+        assert row["ratio"] == pytest.approx(row["predict"] / row["engine"])
+    assert "4 units, batches of 0.002 MB" in ran(arrow_batches, *BATCHES)
+
+
+def test_batches_of_arrow_with_other_results_are_told(monkeypatch: pytest.MonkeyPatch):
+    right = arrow_batches.arrow.predict
+
+    def turned(batches: Any, *arguments: Any, **options: Any) -> Any:
+        return list(right(batches, *arguments, **options))[::-1]
+
+    monkeypatch.setattr(arrow_batches.arrow, "predict", turned)
+    with pytest.raises(SystemExit, match="predict gives other last than the engine"):
+        arrow_batches.timed("last", 4, 2000, 20_000, 1)
+
+
+@pytest.mark.long
+def test_batches_of_arrow_take_the_same_memory_however_many(request: pytest.FixtureRequest):
+    if not request.config.getoption("--long"):
+        pytest.skip("five gigabytes are for make test-long")
+    few, many = (arrow_batches.held_apart(256, 64e6, total, "outputs", 256_000_000) for total in (1e9, 4e9))
+    assert many["rows"] > 3 * few["rows"]
+    assert many["peak"] < few["peak"] + 16
 
 
 def test_layers_of_keras_are_timed_without_and_with_stepnet() -> None:

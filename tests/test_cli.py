@@ -20,10 +20,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import stepnet as sn
+from stepnet.arrow import parquet as over_parquet
 from stepnet.cli.commands import app
 from stepnet.cli.report import progress
 from stepnet.disk import store
-from stepnet.files import parquet as over_parquet
 
 DATA = Path(sn.__file__).parent / "cli" / "data"
 MODEL = DATA / "speaker_gru.safetensors"
@@ -127,7 +127,7 @@ def test_run_over_lists_of_lists_of_doubles_and_empty_ones(tmp_path: Path, rows:
     out = tmp_path / "out.parquet"
     assert stepnet("run", MODEL, "--input", source, "-o", out)[0] == 0
     assert [len(outputs) for outputs in listed(out)] == [2, 0, 3][:rows]
-    assert parquet.read_table(out)["outputs"].type == pa.list_(pa.list_(pa.float32(), 64))
+    assert parquet.read_table(out)["outputs"].type == pa.large_list(pa.list_(pa.float32(), 64))
 
 
 def test_run_over_one_number_per_step(tmp_path: Path):
@@ -159,7 +159,7 @@ def test_run_leaves_nothing_behind_when_it_fails(tmp_path: Path):
     source = write(tmp_path / "in.parquet", x=pa.array([[[1.0] * 12], [[1.0] * 13]]))
     out = tmp_path / "out.parquet"
     message = refusal("run", MODEL, "--input", source, "-o", out)
-    assert message == f"{source}, column `x`, row 0 and on: a step has 13 numbers, and the model takes 12"
+    assert message == f"{source}: column `x`: row 1, entry 0 has 13 numbers, and the model takes 12"
     assert list(tmp_path.iterdir()) == [source]
     out.write_text("precious")
     refusal("run", MODEL, "--input", source, "-o", out, "--force")
@@ -171,17 +171,22 @@ def test_run_with_columns_that_do_not_fit(tmp_path: Path):
     floats = pa.list_(pa.list_(pa.float32(), 13))
     frames = pa.array([[[1.0] * 13]], floats)
     cases: dict[str, tuple[dict[str, pa.Array | list], list[str], str]] = {
-        "13 features": ({"x": frames}, [], "row 0 and on: a step has 13 numbers, and the model takes 12"),
-        "no features": ({"x": [[1.0]]}, [], "row 0 and on: a step has 1 numbers, and the model takes 12"),
+        "13 features": ({"x": frames}, [], "[13]>, and the model takes sequences of steps of 12 numbers"),
+        "no features": (
+            {"x": [[1.0]]},
+            [],
+            "list<element: double>, and the model takes sequences of steps of 12 numbers",
+        ),
         "integers": (
             {"x": [[[1] * 12]]},
             [],
-            "row 0 and on: the numbers are int64, and the model takes float32; cast them",
+            "column `x`: its numbers are int64, and the model takes float32; cast them",
         ),
         "a null": (
-            {"x": pa.array([[[1.0] * 12], None])},
+            {"x": pa.array([[[1.0] * 12], [None]])},
             [],
-            "the Arrow array has a null in row 1; drop such rows or fill them (pyarrow.compute.fill_null)",
+            "the Arrow array has a null in row 1, entry 0; drop such rows or fill them "
+            "(pyarrow.compute.fill_null)",
         ),
         "no lists": (
             {"x": [1.0], "y": ["a"]},
@@ -202,7 +207,8 @@ def test_run_with_columns_that_do_not_fit(tmp_path: Path):
         "outputs": (
             {"x": frames, "outputs": [1]},
             [],
-            "there is a column `outputs` already, which the outputs would be called",
+            "there is a column `outputs` already, which the result would be called: rename it, or do not "
+            "pass it on",
         ),
     }
     for columns, options, expected in cases.values():

@@ -36,6 +36,7 @@ NAMES = {
     """,
     "stepnet.onnx": "Backend Prepared load save",
     "stepnet.paddle": "load",
+    "stepnet.arrow": "Predictor predict",
     "stepnet.build": "Build Library build load",
     "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence Scan accelerate graph ready trace",
 }
@@ -45,7 +46,7 @@ NOT_IMPORTED = """
     rich jinja2 typer llvmlite.binding llvmlite.ir multiprocessing concurrent.futures subprocess tempfile
     zipfile asyncio xml.etree email unittest pydoc numpy.random numpy.ctypeslib safetensors torch pyarrow
     keras tensorflow jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo
-    stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.build
+    stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.build stepnet.arrow
     stepnet.engines.llvm.writing.code stepnet.cli.report.show stepnet.cli.report.picture
     stepnet.layout.records.torch stepnet.cells.delta stepnet.cells.state_space
 """

@@ -6,7 +6,6 @@ and what is called, and how, the library says itself.
 """
 
 import ctypes
-import math
 import os
 import platform
 import sys
@@ -17,16 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.arrow.runnable import Runnable
 from stepnet.build.description import ArrayText, Description
 from stepnet.build.library_code import CODE
 from stepnet.build.shared import SHARED
 from stepnet.build.targets import MACHINES
 from stepnet.engines.llvm.machine.elf import HEADER, SECTION
 from stepnet.errors import FileError, InputError, LibraryError
-from stepnet.files.parquet import Runnable
 from stepnet.files.paths import existing
 from stepnet.layout.options import option
 from stepnet.ragged import Ragged
+from stepnet.trace.step import Spec
 from stepnet.values.arguments import shown
 
 Array = np.ndarray
@@ -150,12 +150,10 @@ class Library:
         shape = tuple(text.shape)
 
         def run(sequences: Ragged) -> Ragged:
-            made: Ragged = self({text.name: sequences.with_values(sequences.values.reshape(-1, *shape))})[
-                output.name
-            ]
+            made: Ragged = self({text.name: sequences})[output.name]
             return made
 
-        return Runnable(math.prod(shape), np.dtype(text.dtype), run)
+        return Runnable(Spec(shape, text.dtype), run)
 
     def offsets(self, arrays: Mapping[str, Any]) -> Array:
         """The offsets that all sequences have."""

@@ -12,7 +12,7 @@ from stepnet.graph.graph import Graph
 from stepnet.net.ir import Net
 from stepnet.net.types import ROWS, Type
 from stepnet.plan.schedule import Schedule
-from stepnet.ragged import Ragged
+from stepnet.rnn.blank import no_sequences
 from stepnet.rnn.compose import Layer, recurrences
 from stepnet.rnn.declared import beside, with_dtypes
 from stepnet.rnn.program import Program
@@ -122,12 +122,6 @@ def program_of(model: Graph | Layer, inputs: Any, statics: Any) -> Program:
     if isinstance(model, RNN):
         return model.read(x, None, still, None, False).running
     return model.run.read(x, None, still, None, False).running
-
-
-def no_sequences(spec: Spec) -> Ragged:
-    """No sequences of such features."""
-    offsets = tuple(np.zeros(1, np.int64) for _ in range(1 + spec.levels))
-    return Ragged(np.empty((0, *spec.shape), spec.dtype), offsets)
 
 
 def no_rows(spec: Spec) -> Array:

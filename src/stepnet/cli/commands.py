@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from stepnet.cli.models import library_name, load, parts, runnable, whole_graph
+from stepnet.cli.models import library_name, parts, runnable
 from stepnet.cli.options import (
     DropOption,
     DtypeOption,
@@ -272,9 +272,10 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Print the plan of the recurrent layers of FILE: what runs when, what it costs, and on which engine."""
+    from stepnet.files.layers import layers_of
     from stepnet.rnn.explanation import explanation
 
-    layer, _ = load(file, choice(layout, module, size, semantics, stack, drop))
+    layer, _ = layers_of(file, choice(layout, module, size, semantics, stack, drop))
     if as_json:
         plans = [{"name": name, **asdict(explanation(rnn.schedule, engine))} for name, rnn in parts(layer)]
         write_json({"file": str(file), "recurrences": plans})
@@ -311,17 +312,17 @@ def run(
 
     A row is a sequence: a list of steps, each a list of numbers (or one number). The output has the same rows
     in the same order, all other columns, and in place of the sequences a column "outputs": the outputs of the
-    last layer at every step.
+    last layer at every step. A null gives a null.
     """
+    from stepnet.arrow import parquet
     from stepnet.cli.report.progress import progress
-    from stepnet.files import parquet
 
     chosen = choice(layout, module, size, semantics, stack, drop)
-    model, notes = runnable(file, chosen, engine, trust)
+    model, notes = runnable(file, chosen, trust)
     sequences = parquet.Sequences(source, column)
     begun = time.perf_counter()
     with progress("sequences", sequences.rows, shown=not as_json) as advance:
-        done = parquet.run(model, sequences, output, force=force, advance=advance)
+        done = parquet.run(model, sequences, output, engine=engine, force=force, advance=advance)
     seconds = time.perf_counter() - begun
     if as_json:
         write_json({**done, "seconds": seconds, "output": str(output), "notes": notes})
@@ -364,10 +365,12 @@ def build(
     of other files it is the recurrent layers.
     """
     from stepnet import build as building
+    from stepnet.files.layers import layers_of
+    from stepnet.model_file import whole_graph
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     graph = whole_graph(file) if module is None and not stack else None
-    model, notes = (graph, dict[str, Any]()) if graph is not None else load(file, chosen)
+    model, notes = (graph, dict[str, Any]()) if graph is not None else layers_of(file, chosen)
     made = building.build(
         model,
         output,

@@ -23,9 +23,9 @@ from rich.table import Table
 import stepnet as sn
 from stepnet.cli.report.progress import progress
 from stepnet.engines.threads import threads
-from stepnet.files.parquet import pyarrow_module
 from stepnet.files.safetensors import read
 from stepnet.layout import from_torch
+from stepnet.ragged.arrow import pyarrow_module
 
 Array = np.ndarray
 Recurrence = Callable[..., tuple[Any, Any]]
@@ -72,7 +72,7 @@ def load() -> Speakers:
     """The weights and the data of the demo. The utterances stay in Arrow's memory: nothing is copied or
     padded.
     """
-    parquet = pyarrow_module("pyarrow.parquet")
+    parquet = pyarrow_module("pyarrow.parquet", "Parquet files")
     table = parquet.read_table(DATA / "japanese_vowels.parquet", filters=[("split", "==", "test")])
     return Speakers(
         read(DATA / "speaker_gru.safetensors"),

@@ -1,5 +1,6 @@
 """Sequences as Arrow list arrays, which are the same thing: values and offsets. Only offsets are copied."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from math import prod
 from typing import Any
@@ -7,62 +8,124 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import InputError
-from stepnet.ragged.offsets import Array, Offsets, Parts, path_of
+from stepnet.ragged.offsets import Array, Offsets, Parts, offsets_of, path_of, positions_of
 
 
-def _pyarrow() -> Any:
+def pyarrow_module(name: str = "pyarrow", what: str = "sequences in Arrow's form") -> Any:
+    """A module of pyarrow; raises `InputError` if it is not installed. what: what needs it."""
     try:
-        return import_module("pyarrow")
+        return import_module(name)
     except ImportError as error:
-        raise InputError("sequences in Arrow's form need pyarrow: pip install stepnet[arrow]") from error
+        raise InputError(f"{what} need pyarrow: pip install stepnet[arrow]") from error
 
 
 def from_arrow(array: Any) -> Parts:
     """The values and offsets of an Arrow list array. See `Ragged.from_arrow`."""
-    pyarrow = _pyarrow()
+    pyarrow = pyarrow_module()
     chunked = isinstance(array, pyarrow.ChunkedArray)
     if not chunked and not isinstance(array, pyarrow.Array):
         raise InputError(f"from_arrow takes a pyarrow Array or ChunkedArray, not a {type(array).__name__}")
-    whole_type = array.type
-    lists = (pyarrow.ListArray, pyarrow.LargeListArray)
-    if not (pyarrow.types.is_list(whole_type) or pyarrow.types.is_large_list(whole_type)):
-        raise InputError(
-            f"the Arrow array is {whole_type}, and must be a list or large_list, one per sequence; cast it"
-        )
+    check_type(array.type)
+    check_whole(array)
     try:
-        array.validate(full=True)  # what comes out of a file may lie about its offsets
         if chunked:
             array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
     except pyarrow.ArrowInvalid as error:
-        raise InputError(f"the Arrow array is damaged or cannot be made one: {error}") from error
+        raise InputError(f"the Arrow array cannot be made one: {error}") from error
+    _refuse_null(array, [], ())
+    return parts_of(array)
 
+
+def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
+    """Whether the list of each level is a large one, the sizes of the fixed-size lists inside, and what these
+    hold.
+    """
+    types, large, features, inside = pyarrow_module().types, list[bool](), list[int](), whole_type
+    while types.is_list(inside) or types.is_large_list(inside):
+        large.append(types.is_large_list(inside))
+        inside = inside.value_type
+    while types.is_fixed_size_list(inside):
+        features.append(inside.list_size)
+        inside = inside.value_type
+    return large, features, inside
+
+
+def numbers_of(inside: Any) -> Any:
+    """The type of the numbers that lists hold, behind a dictionary too."""
+    return inside.value_type if pyarrow_module().types.is_dictionary(inside) else inside
+
+
+def check_type(whole_type: Any) -> None:
+    """Raises `InputError` for a type that is no list of numbers."""
+    types = pyarrow_module().types
+    large, _, inside = list_axes(whole_type)
+    if not large:
+        raise InputError(
+            f"the Arrow array is {whole_type}, and must be a list or large_list, one per sequence; cast it"
+        )
+    numbers = numbers_of(inside)
+    if not (types.is_boolean(numbers) or types.is_integer(numbers) or types.is_floating(numbers)):
+        hint = "; its numbers may be others in each batch" if numbers is not inside else ""
+        raise InputError(
+            f"the Arrow array is {whole_type}, and its lists must hold numbers, not {inside}{hint}"
+        )
+
+
+def check_whole(array: Any) -> None:
+    """Raises `InputError` for an array whose offsets or indices lead outside it, as those of a file may."""
+    try:
+        array.validate(full=True)
+    except pyarrow_module().ArrowInvalid as error:
+        raise InputError(f"the Arrow array is damaged: {error}") from error
+
+
+def parts_of(array: Any, first: int = 0) -> Parts:
+    """The values and offsets of an array of a checked type that is whole; a null row is an empty sequence.
+
+    first: what messages add to the number of a row.
+    """
+    pyarrow = pyarrow_module()
     offsets: list[Array] = []
-    while isinstance(array, lists):
-        _refuse_null(array, offsets, ())
+    while isinstance(array, pyarrow.ListArray | pyarrow.LargeListArray):
+        if offsets:
+            _refuse_null(array, offsets, (), first)
+        empty = array.is_null() if array.null_count else None
         level = array.offsets.to_numpy().astype(np.int64) if len(array) else np.zeros(1, np.int64)
-        offsets.append(level - level[0])
         array = array.values.slice(int(level[0]), int(level[-1] - level[0]))
+        level -= level[0]
+        if empty is not None:
+            array, level = _without(array, level, empty.to_numpy(zero_copy_only=False))
+        offsets.append(level)
     total = len(array)
     features: tuple[int, ...] = ()
     while isinstance(array, pyarrow.FixedSizeListArray):
-        _refuse_null(array, offsets, features)
+        _refuse_null(array, offsets, features, first)
         size = array.type.list_size
         features = (*features, size)
         array = array.values.slice(array.offset * size, len(array) * size)
-    boolean = pyarrow.types.is_boolean(array.type)
-    if not (boolean or pyarrow.types.is_integer(array.type) or pyarrow.types.is_floating(array.type)):
-        raise InputError(
-            f"the Arrow array is {whole_type}, and its lists must hold numbers, not {array.type}"
-        )
-    _refuse_null(array, offsets, features)
+    if isinstance(array, pyarrow.DictionaryArray):
+        array = array.dictionary_decode()
+    _refuse_null(array, offsets, features, first)
     # Arrow holds booleans as bits, and those alone are copied.
-    values = array.to_numpy(zero_copy_only=not boolean)
+    values = array.to_numpy(zero_copy_only=not pyarrow.types.is_boolean(array.type))
     return values.reshape(total, *features), tuple(offsets)
 
 
-def to_arrow(values: Array, offsets: Offsets) -> Any:
-    """The Arrow list array. See `Ragged.to_arrow`."""
-    pyarrow = _pyarrow()
+def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
+    """Entries and their offsets without those of some rows, which Arrow lets a null row have."""
+    lengths = np.diff(level)
+    if not lengths[empty].any():
+        return entries, level
+    lengths[empty] = 0
+    return entries.take(pyarrow_module().array(positions_of(level[:-1], lengths))), offsets_of(lengths)
+
+
+def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = None) -> Any:
+    """The Arrow list array. See `Ragged.to_arrow`.
+
+    large: whether the list of each level is a large one; where it is not said, those are that have to be.
+    """
+    pyarrow = pyarrow_module()
     try:
         array = pyarrow.array(values.reshape(-1))
     except (pyarrow.ArrowNotImplementedError, pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
@@ -72,19 +135,38 @@ def to_arrow(values: Array, offsets: Offsets) -> Any:
     for axis in reversed(range(1, values.ndim)):
         fixed = pyarrow.list_(array.type, values.shape[axis])
         array = pyarrow.Array.from_buffers(fixed, prod(values.shape[:axis]), [None], children=[array])
-    for level in reversed(offsets):
-        if level[-1] <= np.iinfo(np.int32).max:
-            array = pyarrow.ListArray.from_arrays(pyarrow.array(level.astype(np.int32)), array)
-        else:
+    if large is None:
+        large = [level[-1] > np.iinfo(np.int32).max for level in offsets]
+    for level, wide in zip(reversed(offsets), reversed(large), strict=True):
+        if wide:
             array = pyarrow.LargeListArray.from_arrays(pyarrow.array(level), array)
+        else:
+            array = pyarrow.ListArray.from_arrays(pyarrow.array(level.astype(np.int32)), array)
     return array
 
 
-def _refuse_null(array: Any, offsets: list[Array], features: tuple[int, ...]) -> None:
+def with_nulls(array: Any, null: Array | None) -> Any:
+    """The same array, in whose place there is a null in some rows. null: a bool for each; None for none."""
+    if null is None:
+        return array
+    pyarrow, kind = pyarrow_module(), array.type
+    bits = pyarrow.py_buffer(np.packbits(~null, bitorder="little"))
+    children = None
+    if pyarrow.types.is_struct(kind):
+        children = [array.field(place) for place in range(kind.num_fields)]
+    elif pyarrow.types.is_nested(kind):
+        children = [array.values]
+    own = array.buffers()[
+        1 : 1 if pyarrow.types.is_fixed_size_list(kind) or pyarrow.types.is_struct(kind) else 2
+    ]
+    return pyarrow.Array.from_buffers(kind, len(array), [bits, *own], children=children)
+
+
+def _refuse_null(array: Any, offsets: list[Array], features: tuple[int, ...], first: int = 0) -> None:
     if array.null_count:
         null = int(array.is_null().to_numpy(zero_copy_only=False).argmax())
         path = path_of(null // max(prod(features), 1), offsets)
-        place = f"row {path[0]}" + "".join(f", entry {index}" for index in path[1:])
+        place = f"row {path[0] + first}" + "".join(f", entry {index}" for index in path[1:])
         raise InputError(
             f"the Arrow array has a null in {place}; drop such rows or fill them (pyarrow.compute.fill_null)"
         )

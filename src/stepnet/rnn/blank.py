@@ -15,6 +15,15 @@ NONE = np.zeros(1, np.int64)
 """The offsets of no sequences."""
 
 
+def no_sequences(spec: Spec) -> Ragged:
+    """No sequences of such features.
+
+    >>> no_sequences(Spec(3, "float32"))
+    Ragged(0 sequences, 3 features, float32)
+    """
+    return Ragged(np.empty((0, *spec.shape), spec.dtype), (NONE,) * (1 + spec.levels))
+
+
 def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
     """The program; raises `InputError` where the inputs of a recurrence are not known yet."""
     first: Layer = run.layer
@@ -25,8 +34,8 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
     nested = any(spec.levels for spec in leaves(inputs))
 
     def blank(spec: Spec) -> Any:
-        values = np.zeros((0, *spec.shape), spec.dtype)
-        return Ragged(values, (NONE,) * (spec.levels + 1)) if nested else values[None][:0]
+        nothing = no_sequences(spec)
+        return nothing if nested else nothing.values[None][:0]
 
     return run.read(transform(blank, inputs), None, still, None, False).program
 

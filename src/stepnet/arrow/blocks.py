@@ -1,0 +1,127 @@
+"""Record batches in pieces of rows that take at most so many bytes, and small pieces together.
+
+    batch of 4 GB   -> piece, piece, piece, ...      each a slice without a copy, and a block of its own
+    batches of 5 KB -> piece | piece | piece | ...   one block: the sequences alone are copied end to end
+
+A piece is never of two batches, so columns that are passed on are slices of the batch that they were in.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepnet.arrow.columns import Column
+from stepnet.ragged import Ragged
+from stepnet.ragged.offsets import offsets_of
+
+Array = np.ndarray
+ROW_BYTES = 64
+"""What is counted for a row while its sequence is measured."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A record batch as messages speak of it. name: what it is called. first: the number of its first row."""
+
+    name: str
+    first: int
+    records: Any
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a batch, with their sequences.
+
+    name: what the batch is called. first: the number of the first row, as messages count. columns: those that
+    are passed on. null: which rows are null; None for none. size: what a call of these sequences takes, in
+    bytes.
+    """
+
+    name: str
+    first: int
+    columns: tuple[Any, ...]
+    sequences: Ragged
+    null: Array | None
+    size: int
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self.sequences)
+
+
+def pieces(
+    batch: Batch, array: Any, columns: Sequence[Any], column: Column, level_bytes: Sequence[int], most: int
+) -> Iterator[Piece]:
+    """The rows of a batch in pieces that take at most so many bytes; a row that takes more alone is alone.
+
+    array: its list column, which is whole. columns: those that are passed on. level_bytes: what a sequence,
+    a step and an entry of each further level take.
+    """
+    window = max(1, most // ROW_BYTES)
+    for begin in range(0, max(1, len(array)), window):
+        rows = array[begin : begin + window]
+        sizes = row_sizes(rows, level_bytes)
+        for start, stop in cuts(sizes, most):
+            part = rows[start:stop]
+            null = part.is_null().to_numpy(zero_copy_only=False) if part.null_count else None
+            passed = tuple(each.slice(begin + start, stop - start) for each in columns)
+            first, size = batch.first + begin + start, int(sizes[stop] - sizes[start])
+            yield Piece(batch.name, first, passed, column.read(part, first), null, size)
+
+
+def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
+    """The bytes that all rows before each take, [rows + 1]; level_bytes: of a row, a step, and so on."""
+    places = np.arange(len(array) + 1, dtype=np.int64)
+    sizes = places * level_bytes[0]
+    if len(array):
+        for each in level_bytes[1:]:
+            offsets: NDArray[np.int64] = array.offsets.to_numpy()
+            places = offsets[places].astype(np.int64)
+            sizes += (places - places[0]) * each
+            array = array.values
+    return sizes
+
+
+def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
+    """The rows from and to which pieces reach, of at most so many bytes, and of one row at least.
+
+    >>> list(cuts(np.array([0, 3, 5, 20, 21, 22]), most=6))
+    [(0, 2), (2, 3), (3, 5)]
+    """
+    start, rows = 0, len(sizes) - 1
+    while start < rows or start == 0:
+        stop = int(np.searchsorted(sizes, int(sizes[start]) + most, side="right")) - 1
+        stop = min(rows, max(stop, start + 1))
+        yield start, stop
+        start = max(stop, 1)
+
+
+def joined(parts: Sequence[Ragged]) -> Ragged:
+    """The sequences of all, in one; a single one as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    levels = range(parts[0].levels)
+    offsets = (
+        offsets_of(np.concatenate([np.diff(part.offsets[level]) for part in parts])) for level in levels
+    )
+    return Ragged(np.concatenate([part.values for part in parts]), tuple(offsets))
+
+
+def rows_of(block: Sequence[Piece]) -> str:
+    """The name of the rows of pieces, for messages."""
+    first, last = block[0], block[-1]
+    if first.name == last.name:
+        return f"{first.name}, rows {first.first} to {last.first + last.rows - 1}"
+    return f"{first.name} to {last.name}"
+
+
+def null_of(block: Sequence[Piece]) -> Array | None:
+    """Which rows of all pieces are null; None for none."""
+    if all(piece.null is None for piece in block):
+        return None
+    nulls = [np.zeros(piece.rows, bool) if piece.null is None else piece.null for piece in block]
+    return np.concatenate(nulls)

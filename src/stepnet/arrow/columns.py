@@ -1,0 +1,132 @@
+"""A list column as the sequences that a model takes.
+
+    list<list<float>>                    steps of 12 numbers, or sequences of sequences of numbers: the model
+    list<fixed_size_list<float>[12]>     steps of 12 numbers                                       says which
+    large_list<dictionary<int64>>        steps of one token
+
+What a type says is checked once, when the column is chosen; what numbers say, as they are read.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import InputError
+from stepnet.ragged import Ragged
+from stepnet.ragged.arrow import check_type, list_axes, numbers_of, parts_of
+from stepnet.ragged.offsets import path_of
+from stepnet.trace.step import Spec
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a list column is read.
+
+    kind: its Arrow type. spec: the features and dtype of a step, as the model takes them. numbers: the dtype
+    in the column. large: whether the lists of each level are large ones. widths: the sizes that those lists
+    inside must have that are features, though their type does not say a size.
+    """
+
+    kind: Any
+    spec: Spec
+    numbers: np.dtype[Any]
+    large: tuple[bool, ...]
+    widths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, kind: Any, spec: Spec | None) -> "Column":
+        """A column of that type for steps of a `Spec`; None takes the features from the type.
+
+        Raises `InputError` for types that are no lists of numbers, or that do not fit the model.
+        """
+        check_type(kind)
+        large, features, inside = list_axes(kind)
+        numbers = np.dtype(numbers_of(inside).to_pandas_dtype())
+        if spec is None:
+            if len(large) > 1:
+                raise InputError(
+                    f"it is {kind}, and the model was made without inputs=, so it is not known whether its "
+                    "inner lists are features: make the model with inputs=, or cast them to fixed-size lists"
+                )
+            return cls(kind, Spec(tuple(features), numbers.name), numbers, tuple(large), ())
+        check_numbers(numbers, np.dtype(spec.dtype))
+        extra = len(large) - 1 - spec.levels
+        fits = 0 <= extra <= len(spec.shape) and spec.shape[extra:] == tuple(features)
+        if not fits and not (extra == 0 and prod(spec.shape) == prod(features) == 1):
+            steps = " of ".join(["sequences"] * (1 + spec.levels))
+            each = f"{' x '.join(map(str, spec.shape))} numbers" if spec.shape else "one number"
+            raise InputError(f"it is {kind}, and the model takes {steps} of steps of {each}")
+        return cls(kind, spec, numbers, tuple(large[: 1 + spec.levels]), spec.shape[:extra])
+
+    @property
+    def levels(self) -> int:
+        """The number of levels of sequences."""
+        return len(self.large)
+
+    @property
+    def entry_bytes(self) -> int:
+        """The bytes of an entry of the last level: its numbers, twice where they are cast, and offsets."""
+        target = np.dtype(self.spec.dtype)
+        each = self.numbers.itemsize + (0 if self.numbers == target else target.itemsize)
+        lists = sum(prod(self.widths[:place]) for place in range(len(self.widths)))
+        return prod(self.spec.shape) * each + 8 * lists
+
+    def read(self, array: Any, first: int = 0) -> Ragged:
+        """The sequences of rows of the column, which is whole; empty ones for nulls.
+
+        first: the number of the first row. Raises `InputError`, naming the first row, for nulls inside
+        sequences, for lists that are features of another size, and for numbers that the model's dtype does
+        not hold.
+        """
+        values, offsets = parts_of(array, first)
+        for place, width in reversed([*enumerate(self.widths, self.levels)]):
+            lengths = np.diff(offsets[place])
+            if (lengths != width).any():
+                wrong = int((lengths != width).argmax())
+                raise InputError(
+                    f"{place_of(wrong, offsets[:place], first)} has {lengths[wrong]} numbers, and the model "
+                    f"takes {width}"
+                )
+        total = int(offsets[self.levels - 1][-1])
+        values = self.cast(values.reshape(total, *self.spec.shape), offsets[: self.levels], first)
+        return Ragged(values, offsets[: self.levels])
+
+    def cast(self, values: Array, offsets: tuple[Array, ...], first: int) -> Array:
+        """The values in the model's dtype, copied only if that is another."""
+        target = np.dtype(self.spec.dtype)
+        if values.dtype == target:
+            return values
+        with np.errstate(over="ignore", invalid="ignore"):
+            made = values.astype(target)
+        if np.can_cast(values.dtype, target, "safe"):
+            return made
+        lost = made != values if target.kind in "iu" else np.isinf(made) & np.isfinite(values)
+        if lost.any():
+            wrong = np.unravel_index(int(lost.argmax()), lost.shape)
+            raise InputError(
+                f"{place_of(int(wrong[0]), offsets, first)} has {values[wrong]}, and the model takes "
+                f"{target}, which does not hold it"
+            )
+        return made
+
+
+def check_numbers(numbers: np.dtype[Any], target: np.dtype[Any]) -> None:
+    """Raises `InputError` for numbers of another kind than the model's: floats, or whole numbers."""
+    whole = numbers.kind in "iub" and target.kind in "iu"
+    floating = numbers.kind == "f" and target.name in ("float16", "bfloat16", "float32", "float64")
+    if not (whole or floating or numbers == target):
+        raise InputError(f"its numbers are {numbers}, and the model takes {target}; cast them")
+
+
+def place_of(position: int, offsets: tuple[Array, ...], first: int) -> str:
+    """The name of an entry: its row, and the path inside.
+
+    >>> place_of(3, (np.array([0, 2, 5]),), first=10)
+    'row 11, entry 1'
+    """
+    row, *path = path_of(position, offsets)
+    return f"row {row + first}" + "".join(f", entry {index}" for index in path)

@@ -1,0 +1,43 @@
+"""Record batches from what gives them: iterators, readers, datasets, and all that has Arrow's C stream."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from stepnet.errors import InputError
+from stepnet.ragged.arrow import pyarrow_module
+from stepnet.values.arguments import kind
+
+
+def opened(source: Any) -> tuple[Any | None, Iterator[Any]]:
+    """The schema of a source, None where only its batches tell, and its record batches.
+
+    Raises `InputError` for what gives no batches.
+    """
+    pyarrow = pyarrow_module(what="Arrow's record batches")
+    if isinstance(source, pyarrow.RecordBatch):
+        return source.schema, iter([source])
+    if hasattr(source, "to_batches") and hasattr(source, "schema"):  # a table, a dataset, a scanner's source
+        return source.schema, iter(source.to_batches())
+    if hasattr(source, "to_batches") and hasattr(source, "projected_schema"):
+        return source.projected_schema, source.to_batches()
+    if isinstance(source, pyarrow.RecordBatchReader):
+        return source.schema, iter(source)
+    if hasattr(source, "__arrow_c_stream__"):
+        reader = pyarrow.RecordBatchReader.from_stream(source)
+        return reader.schema, iter(reader)
+    if hasattr(source, "__arrow_c_array__"):
+        batch = pyarrow.record_batch(source)
+        return batch.schema, iter([batch])
+    if not isinstance(source, Iterable) or isinstance(source, str | bytes | dict):
+        raise InputError(
+            f"batches is an iterator of Arrow record batches, or has an Arrow C stream, and is {kind(source)}"
+        )
+    return None, batches_of(cast("Iterable[Any]", source))
+
+
+def batches_of(source: Iterable[Any]) -> Iterator[Any]:
+    """The record batches among the items of an iterable; tables give theirs."""
+    for number, item in enumerate(source):
+        if not hasattr(item, "__arrow_c_array__") and not hasattr(item, "__arrow_c_stream__"):
+            raise InputError(f"item {number} of batches is {kind(item)}, and must be a record batch")
+        yield from opened(item)[1]
