@@ -122,7 +122,7 @@ def lie_along(places: Array) -> bool:
 def lie_near(places: Array) -> bool:
     """Whether most units that are neighbours read the same number or numbers that are neighbours."""
     steps = np.diff(places[0])
-    return 2 * np.count_nonzero((steps == 0) | (steps == 1)) >= len(steps)
+    return 2 * int(np.count_nonzero((steps == 0) | (steps == 1))) >= len(steps)
 
 
 def is_permutation(places: Array, size: int) -> bool:
