@@ -109,7 +109,15 @@ def compiled(folder: Path, keys: int, steps: int, is_delta: bool) -> ctypes.CDLL
     """The C program for so many keys and values, and steps of a block."""
     library = folder / f"{is_delta}-{keys}-{steps}.so"
     sizes = [f"-DK={keys}", f"-DC={steps}", f"-DW={VECTORS}", f"-DDELTA={int(is_delta)}"]
-    command = [os.environ.get("CC", "cc"), "-O3", "-march=native", "-ffast-math", "-shared", "-fPIC", *sizes]
+    command = [
+        os.environ.get("CC", "cc"),
+        "-O3",
+        "-march=native",
+        "-ffp-contract=fast",
+        "-shared",
+        "-fPIC",
+        *sizes,
+    ]
     subprocess.run([*command, str(SOURCE), "-o", str(library), "-lm"], check=True, capture_output=True)
     return ctypes.CDLL(str(library))
 

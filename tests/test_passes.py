@@ -211,6 +211,13 @@ def test_sums_are_not_over_what_is_the_same_along_them(shapes: list[tuple[int, i
     assert_close(actual, wanted, length=1, width=64)
 
 
+def test_sums_over_no_axes_have_no_factors_taken_out() -> None:
+    builder = Builder()
+    x, y = (builder.input(Type(STEPS, (2, 3), "float64"), name) for name in "xy")
+    net = builder.net([builder.add("sum", builder.add("multiply", x, y), axes=())])
+    assert factor(net) == net
+
+
 def test_a_decay_is_not_multiplied_with_each_number_of_a_matrix_to_be_summed() -> None:
     def step(x: Any, memory: Any, params: Any) -> Any:
         decayed = memory * x["a"][:, None, None]

@@ -82,7 +82,8 @@ TESTS: dict[str, Sequence[str]] = {
     **{
         f"{name}.py": ("tests/engines/test_fibers.py", "tests/test_plan.py")
         for name in (
-            *("plan/fibers", "plan/phases", "plan/views", "engines/llvm/emit/fibers"),
+            *("plan/fibers", "plan/phases", "plan/views"),
+            *("engines/llvm/emit/fibers", "engines/llvm/emit/stretches"),
             *(f"engines/llvm/lower/{name}" for name in ("fiber_loop", "fibers", "memories")),
         )
     },

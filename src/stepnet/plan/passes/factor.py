@@ -33,7 +33,7 @@ def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: s
     inside, outside = list[int](), list[int]()
     for each in factors(builder, number, shape):
         (outside if is_same_along(builder, each, axes) else inside).append(each)
-    if not outside or sizes_along(builder, inside, axes) != [shape[axis] for axis in axes]:
+    if not outside or not inside or sizes_along(builder, inside, axes) != [shape[axis] for axis in axes]:
         return None
 
     def product(numbers: list[int]) -> int:

@@ -1,10 +1,9 @@
 """A stream: the interface, and how its rows come, go, move and take steps."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import wraps
 from os import PathLike
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from stepnet.rnn.streams.beginning import (
     with_piece,
     without,
 )
+from stepnet.rnn.streams.in_use import IN_USE, alone
 from stepnet.rnn.streams.layers import Layers, Leaf
 from stepnet.rnn.streams.moment import Moment
 from stepnet.rnn.streams.rows import chosen, chosen_once, sources
@@ -26,39 +26,10 @@ from stepnet.rnn.streams.steps import LayerSteps, first_moment, named_layer, put
 from stepnet.values.arguments import file_path, flag, whole
 
 Array = np.ndarray
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 MOST_ROWS = 2**24
 ROWS_ARE = f"rows is how many sequences are stepped side by side, from 0 to {MOST_ROWS}"
 NO_ROWS = np.zeros(0, np.int64)
 NOTHING = Moment.of(NO_ROWS, NO_ROWS, NO_ROWS)
-IN_USE = (
-    "another call of this stream has not returned yet: one thread uses a stream at a time; give each thread "
-    "a stream, or hold a lock around the calls of this one"
-)
-
-
-def alone(
-    method: "Callable[Concatenate[Stream, Arguments], Result]",
-) -> "Callable[Concatenate[Stream, Arguments], Result]":
-    """A method of a stream that raises `InputError` while another one is at work.
-
-    The machine code of two calls would write to the same arrays. Between the look at `_in_use` and its change
-    Python calls nothing, so neither another thread nor an interrupt comes there: a lock would be given back
-    by no one if an interrupt came just after it was taken.
-    """
-
-    @wraps(method)
-    def call(self: "Stream", /, *args: Arguments.args, **keywords: Arguments.kwargs) -> Result:
-        if self._in_use:  # pyright: ignore[reportPrivateUsage]
-            raise InputError(IN_USE)
-        self._in_use = True  # pyright: ignore[reportPrivateUsage]
-        try:
-            return method(self, *args, **keywords)
-        finally:
-            self._in_use = False  # pyright: ignore[reportPrivateUsage]
-
-    return call
 
 
 class Stream:
@@ -81,7 +52,7 @@ class Stream:
         self, layers: Leaf | Layers, rows: int, initial: Any, statics: Any, engine: Asked, begun: Any = None
     ) -> None:
         self.layers, self.engine = layers, checked_engine(engine)
-        self._in_use = False
+        self.in_use = False
         self._moment = NOTHING
         self._steps: LayerSteps | None = None
         self._pieces: tuple[Piece, ...] = ()
@@ -122,9 +93,9 @@ class Stream:
         >>> stream.step(np.array([100.0]), rows=[1]).tolist(), stream.state.tolist()
         ([122.0], [11.0, 122.0])
         """
-        if self._in_use:  # as in `alone`, which would take a tenth of a short step
+        if self.in_use:  # as in `alone`, which would take a tenth of a short step
             raise InputError(IN_USE)
-        self._in_use = True
+        self.in_use = True
         try:
             steps, moment = self._steps, self._moment
             if rows is not None or steps is None or moment.sides is not None:
@@ -139,7 +110,7 @@ class Stream:
             moment.number += 1
             return x
         finally:
-            self._in_use = False
+            self.in_use = False
 
     def _careful_step(self, x: Any, rows: Any) -> Any:
         """A first step, one of some rows, or one of rows that are on both sides."""

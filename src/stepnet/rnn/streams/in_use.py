@@ -1,0 +1,45 @@
+"""One call of a stream at a time: the machine code of two would write to the same arrays."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from stepnet.errors import InputError
+
+IN_USE = (
+    "another call of this stream has not returned yet: one thread uses a stream at a time; give each thread "
+    "a stream, or hold a lock around the calls of this one"
+)
+
+
+class Used(Protocol):
+    """What is in use while a call of it is at work."""
+
+    in_use: bool
+
+
+Self = TypeVar("Self", bound=Used)
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def alone(
+    method: Callable[Concatenate[Self, Arguments], Result],
+) -> Callable[Concatenate[Self, Arguments], Result]:
+    """A method that raises `InputError` while another one of the same object is at work.
+
+    Between the look at `in_use` and its change Python calls nothing, so neither another thread nor an
+    interrupt comes there. A lock would be given back by no one if an interrupt came just after it was taken.
+    """
+
+    @wraps(method)
+    def call(self: Self, /, *args: Arguments.args, **keywords: Arguments.kwargs) -> Result:
+        if self.in_use:
+            raise InputError(IN_USE)
+        self.in_use = True
+        try:
+            return method(self, *args, **keywords)
+        finally:
+            self.in_use = False
+
+    return call
