@@ -14,7 +14,7 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 BENCH_PEERS := openvino tensorflow jax paddle
-PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla transformers
+PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla
 
 .PHONY: help demo test test-long test-fuzz ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers
 
@@ -24,7 +24,7 @@ help: ## this list
 demo: $(VENV)/demo.stamp ## a speaker classifier trained in PyTorch, run by stepnet
 	$(BIN)/stepnet demo
 
-test: $(VENV)/test.stamp $(PEERS)/transformers/peer.stamp ## all tests, doctests and the examples in README and docs, on all processors
+test: $(VENV)/test.stamp ## all tests, doctests and the examples in README and docs, on all processors
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, whole tables, and 10,000 random steps, new each time

@@ -1,6 +1,6 @@
 """The gated delta rule of stepnet, PyTorch and transformers in training: alone, and in an example's model.
 
-    PYTHONPATH=src .peers/transformers/bin/python bench/delta_rules.py [--steps N]
+    python bench/delta_rules.py [--steps N]
 
 The model is that of examples/delta_characters.py. What differs is what runs the delta rule:
 `stepnet.torch.Scan`, a loop of PyTorch's operations, and torch_chunk_gated_delta_rule of transformers, which

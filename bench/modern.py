@@ -1,8 +1,8 @@
 """How long cells of today take beside the functions of transformers and flash-linear-attention on the CPU.
 
-    PYTHONPATH=src:. .peers/transformers/bin/python bench/modern.py             a table
-    PYTHONPATH=src:. .peers/transformers/bin/python bench/modern.py kda mamba   rows whose names begin so
-    PYTHONPATH=src:. .peers/transformers/bin/python bench/modern.py --json
+    PYTHONPATH=src:. python bench/modern.py             a table
+    PYTHONPATH=src:. python bench/modern.py kda mamba   rows whose names begin so
+    PYTHONPATH=src:. python bench/modern.py --json
 
 One sequence unless a row says more, from a memory that is not zero where the peer takes one. A peer's outputs
 are compared with ours first. All take turns in one process, with the same number of threads; times are
@@ -37,6 +37,7 @@ from stepnet.cells.forms import axes_of
 from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
+ROOT = Path(__file__).resolve().parents[1]
 Tensors = dict[str, Any]
 Peer = Callable[[Tensors, Any, Tensors], tuple[Callable[[], Any], str]]
 """Of inputs, memory and parameters as tensors: what runs it, and its name."""
@@ -99,8 +100,8 @@ def modeling(family: str) -> Any:
 
 def of_fla(path: str) -> Any:
     """A file of flash-linear-attention's plain functions: its package needs a GPU's compiler."""
-    (folder, *_) = Path(sys.prefix).parent.glob("fla/lib/python3*/site-packages") or [Path("none")]
-    if not (folder / "fla").is_dir():
+    folder = next(ROOT.glob(".peers/fla/lib/python3*/site-packages"), None)
+    if folder is None or not (folder / "fla").is_dir():
         raise ImportError("flash-linear-attention is missing")
     sys.path.append(str(folder))  # behind all others, for einops
     spec: Any = importlib.util.spec_from_file_location("plain", folder / "fla" / "ops" / path)

@@ -1,6 +1,6 @@
 """A model of transformers as it is and with `stepnet.torch.accelerate`: forward, tokens, a training step.
 
-    PYTHONPATH=src .peers/transformers/bin/python bench/transformers_models.py [mamba] [2]
+    python bench/transformers_models.py [mamba] [2]
 
 The arguments are a name of `CONFIGS` and the number of threads. The same model twice in one process, with
 the same number of threads, timed in turns; medians, and the ratio of theirs to ours. The time of a token is

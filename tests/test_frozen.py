@@ -58,6 +58,7 @@ def sequences(*lengths: int) -> sn.Ragged:
     return sn.Ragged.from_list([inputs(1, length)[0] for length in lengths])
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("layer", ["gru", "lstm", "stack", "graph"])
 def test_raggeds_of_lengths_that_were_seen_give_what_other_calls_give(layer: str, last_only: bool):

@@ -112,6 +112,7 @@ def distance(one: Array, other: Array) -> float:
 CELLS = {"a GRU": (gru_layer, gru), "a cell of two phases": (own_layer, own)}
 
 
+@pytest.mark.long(every=5)
 @pytest.mark.parametrize("engine", ["llvm", "interpret"])
 @pytest.mark.parametrize("sizes", [(3, 17), (8, 16), (33, 5)], ids=str)
 @pytest.mark.parametrize(("make", "loop"), CELLS.values(), ids=CELLS)

@@ -1,4 +1,4 @@
-"""Models of transformers on stepnet, beside themselves as they are: in an environment with transformers.
+"""Models of transformers on stepnet, beside themselves as they are.
 
 All checks run in one process there, family by family.
 """
@@ -7,14 +7,13 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
-import pytest
-from peers.environments import HERE, python
+from peers.environments import HERE
 
 import stepnet
 
-ENVIRONMENT = ".peers/transformers"
 SCRIPT = HERE / "transformers_models.py"
 TEXT = SCRIPT.read_text(encoding="utf-8")
 FAMILIES = re.findall(r'^    "(\w+)": Family\(', TEXT, re.M)
@@ -24,12 +23,10 @@ CHECKS = [*(f"{family} {check}" for family in FAMILIES for check in OF_FAMILIES)
 
 
 def test_models_of_transformers(tmp_path: Path):
-    path, out = python(ENVIRONMENT), tmp_path / "said.json"
-    if not path.exists():
-        pytest.skip(f"{ENVIRONMENT} is missing: make test")
+    out = tmp_path / "said.json"
     places = {"PYTHONPATH": str(Path(stepnet.__file__).parents[1]), "STEPNET_NUM_THREADS": "1"}
     done = subprocess.run(
-        [path, SCRIPT, out],
+        [sys.executable, SCRIPT, out],
         capture_output=True,
         text=True,
         env={**os.environ, **places},

@@ -136,6 +136,7 @@ def step_by_step(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: An
 # ---- the same symbols
 
 
+@pytest.mark.long(every=2)
 @pytest.mark.parametrize("name", CASES)
 def test_symbols_are_those_of_steps_one_by_one(
     name: str, pieces: list[bool], monkeypatch: pytest.MonkeyPatch

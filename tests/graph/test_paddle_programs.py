@@ -60,6 +60,7 @@ def as_paddles(made: Any, axes: str) -> Array:
     return np.swapaxes(made, 0, 1) if axes in ("TN_", "_N_") else made
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("case", CASES)
 def test_graphs_give_what_paddle_gave(case: str, tmp_path: Path, engine: str):
     made = called(case, stepnet.paddle.load(written(case, tmp_path)), engine)

@@ -45,6 +45,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 @pytest.mark.parametrize(("dtype", "bits"), [("int8", 2**-7), ("bfloat16", 2**-8)])
 def test_layers_stay_near_float32_and_say_how_near(make: Any, dtype: str, bits: float) -> None:

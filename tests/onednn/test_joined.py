@@ -156,6 +156,7 @@ def test_in_one_piece_they_give_what_the_parts_give_apart(case: Case) -> None:
         assert_close(joined, apart, 6 * len(case.layers), 5 + case.hidden)
 
 
+@pytest.mark.long(every=3)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_three_layers_of_one_direction(name: str, reverse: bool) -> None:
