@@ -1,7 +1,7 @@
 """Whether a memory that is a matrix is faster in blocks of steps, as matrix products, than step by step.
 
-    PYTHONPATH=src:. python bench/blocks.py                  tables for 64, 128 and 256 keys and values
-    PYTHONPATH=src:. python bench/blocks.py --keys 64 --json
+    python bench/blocks.py                  tables for 64, 128 and 256 keys and values
+    python bench/blocks.py --keys 64 --json
 
 A gated delta rule, and linear attention with a decay, of 8 heads on one thread:
 

@@ -116,6 +116,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=16)
     steps = parser.parse_args(arguments).steps
+    if steps < 2:
+        parser.error("--steps is 2 or more: the first turn does not count")
     sizes = f"{example.ROWS} rows of {example.PIECE} steps, {example.HEADS} heads of {example.KEY}"
     threads = f"{torch.get_num_threads()} threads"
     rules = {name: alone(rule()) for name, rule in RULES.items()}

@@ -1,8 +1,8 @@
 """How long cells of today take beside the functions of transformers and flash-linear-attention on the CPU.
 
-    PYTHONPATH=src:. python bench/modern.py             a table
-    PYTHONPATH=src:. python bench/modern.py kda mamba   rows whose names begin so
-    PYTHONPATH=src:. python bench/modern.py --json
+    python -m bench.modern             a table
+    python -m bench.modern kda mamba   rows whose names begin so
+    python -m bench.modern --json
 
 One sequence unless a row says more, from a memory that is not zero where the peer takes one. A peer's outputs
 are compared with ours first. All take turns in one process, with the same number of threads; times are

@@ -546,6 +546,12 @@ def test_delta_rules_are_timed_beside_others(capsys: pytest.CaptureFixture[str])
         assert lines[1].endswith("1.00 times stepnet's")
 
 
+def test_delta_rules_take_two_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        delta_rules.main(["--steps", "1"])
+    assert "--steps is 2 or more" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("small_delta_rules")
 def test_delta_rules_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(x: Any, memory: Any) -> Any:
