@@ -3,6 +3,7 @@
 A step is a frozen dataclass where it has options: its net is kept by it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -208,6 +209,21 @@ class DeltaLayer:
         o, state = Delta(normed=True)(inputs, state, None)
         o = o / np.sqrt((o * o).mean(-1, keepdims=True) + self.eps) * params["norm"] * silu(gate)
         return linear(o.reshape(-1, heads * value), params["out_proj"], None), (window, state)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block: a layer behind a norm, added to what came in. eps: what the norm adds to the mean square."""
+
+    layer: Callable[[Any, Any, Any], Any]
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output [rows, features], and the next memory of the layer. The norm's weight is `scale`."""
+        u = x["x"]
+        normed = u / np.sqrt((u * u).mean(-1, keepdims=True) + self.eps) * params["scale"]
+        y, memory = self.layer({"x": normed}, memory, params)
+        return u + y, memory
 
 
 def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
