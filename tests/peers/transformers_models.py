@@ -512,8 +512,12 @@ def a_class_with_a_forward_of_its_own() -> None:
     model = MAMBA.made(torch.float32)
     for block in model.backbone.layers:
         block.mixer.__class__ = Louder
-    why = "it overrides the forward of MambaMixer, and may compute something else"
-    assert reasons(model) == {why}
+    kind = f"{__name__}.{Louder.__qualname__}"
+    assert reasons(model) == {
+        "it overrides the forward of MambaMixer, and may compute something else",
+        "single tokens run part by part, "
+        f"mixer is a {kind} and no transformers.models.mamba.modeling_mamba.MambaMixer",
+    }
 
 
 @alone
@@ -692,7 +696,7 @@ BLOCK_CHANGES = (
 
 @torch.no_grad()
 def after_a_change(model: Any, change: Callable[[Any], None], kinds: Collection[str]) -> Any:
-    """Logits of a token ahead of a change of each layer of these classes, and of one after it, with one cache."""
+    """Logits of a token ahead of a change of each layer of these classes, and of one after it."""
     torch.manual_seed(0)
     first = model(words(), use_cache=True)
     name = next(name for name in ("cache_params", "past_key_values") if name in first)

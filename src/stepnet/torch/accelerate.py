@@ -45,7 +45,9 @@ class Accelerated:
 
 
 def title(module: Any) -> str:
-    """The class of a layer; of one of transformers, with what stepnet runs in it: functions, and whole tokens."""
+    """The class of a layer; of one of transformers, with the functions that stepnet runs in it, and whether
+    its tokens are one step.
+    """
     kind = cast("Any", type(module))
     if not hasattr(kind, "stepnets"):
         return str(kind.__name__)

@@ -1,13 +1,13 @@
-"""The layers of transformers whose single tokens are one step: what they are made of, and how that is seen to change.
+"""The layers of transformers whose single tokens are one step: what they are made of, and if they changed.
 
-A row of `LAYERS` says which step a class is, and where its parameters are. A row of a block is made of that of its
-mixer: a block is a norm, the mixer, and the sum with what came in.
+A row of `LAYERS` says which step a class is, and where its parameters are. The row of a block is made of that
+of its mixer: a block is a norm, the mixer, and the sum with what came in.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import is_
-from typing import Any, cast
+from typing import Any
 
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams.scan import Step
@@ -16,6 +16,8 @@ from stepnet.torch.seams.steps import Block, DeltaLayer, Mamba2Layer, mamba_laye
 torch: Any = pytorch("torch")
 PLAIN = torch.nn.Parameter, torch.Tensor
 MISSING = object()
+class_of: Callable[[Any], Any] = type
+get: Callable[[dict[str, Any], str], Any] = dict[str, Any].get
 HOOKS = "_forward_hooks", "_forward_pre_hooks"
 
 
@@ -49,7 +51,7 @@ class Layer:
         for name, wanted in self.parts.items():
             parent, _, last = name.rpartition(".")
             part = part_of(module, parent)._modules.get(last)
-            kind: Any = cast("Any", type(part))
+            kind = class_of(part)
             if f"{kind.__module__}.{kind.__qualname__}" != wanted:
                 return f"{name} is a {kind.__module__}.{kind.__qualname__} and no {wanted}"
             if any(part.__dict__[hooks] for hooks in HOOKS) or "forward" in part.__dict__:
@@ -89,7 +91,7 @@ class Seen:
         self.own += [name for part, name in layer.options if not part]
         self.own_values = [module.__dict__.get(name) for name in self.own]
         self.parts = [part_of(module, name) for name in layer.parts]
-        self.kinds = [cast("Any", type(part)) for part in self.parts]
+        self.kinds = [class_of(part) for part in self.parts]
         self.hooks = [part.__dict__[hooks] for part in self.parts for hooks in HOOKS]
         places = [
             (part.__dict__, key)
@@ -101,15 +103,16 @@ class Seen:
             parent, _, last = name.rpartition(".")
             places.append((part_of(module, parent)._modules, last))
         places += [(part_of(module, part)._parameters, name) for part, name in layer.names.values()]
-        self.mappings, self.keys = zip(*places, strict=True)
+        self.mappings: list[dict[str, Any]] = [mapping for mapping, _ in places]
+        self.keys = [key for _, key in places]
         self.values = [mapping.get(key) for mapping, key in places]
 
     def holds(self, module: Any) -> bool:
         """Whether the layer is as it was."""
         return (
             all(map(is_, map(module.__dict__.get, self.own), self.own_values))
-            and all(map(is_, map(dict.get, self.mappings, self.keys), self.values))
-            and all(map(is_, map(type, self.parts), self.kinds))
+            and all(map(is_, map(get, self.mappings, self.keys), self.values))
+            and all(map(is_, map(class_of, self.parts), self.kinds))
             and not any(self.hooks)
         )
 
@@ -208,10 +211,14 @@ def block(mixer: str, file: str, norm: str) -> Layer:
     def inside(part: str) -> str:
         return f"mixer.{part}".rstrip(".")
 
+    def step(eps: float, *options: Any) -> Step:
+        return Block(inner.step(*options), eps)
+
     return Layer(
-        lambda eps, *options: Block(inner.step(*options), eps),
+        step,
         (("norm", "variance_epsilon"), *((inside(part), name) for part, name in inner.options)),
-        {key: (inside(part), name) for key, (part, name) in inner.names.items()} | {"scale": ("norm", "weight")},
+        {key: (inside(part), name) for key, (part, name) in inner.names.items()}
+        | {"scale": ("norm", "weight")},
         {"norm": f"{FILES}{file}.{norm}", "mixer": f"{FILES}{file}.{mixer}"}
         | {inside(part): kind for part, kind in inner.parts.items()},
         inner.config,

@@ -1,6 +1,6 @@
 """One token through a whole layer: what `generate` runs most, as a single step of stepnet.
 
-    norm, in_proj, conv1d, x_proj, dt_proj, state space, gate, out_proj, sum      some 50 operations of PyTorch
+    norm, in_proj, conv1d, x_proj, dt_proj, state space, gate, out_proj, sum      50 operations of PyTorch
         ->  one call of machine code on arrays that are laid out once for each cache
 
 `layers` says which layers have such a step: mixers, and the blocks around them.
@@ -12,6 +12,7 @@ a cache is new, and anew where there is another one or PyTorch counts a change.
 
 import functools
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 from weakref import ref
 
@@ -23,6 +24,7 @@ from stepnet.torch.seams.scan import ENGINE, Kind, scan_of
 from stepnet.torch.seams.single import Single
 
 torch: Any = pytorch("torch")
+VERSION = attrgetter("_version")
 KEPT = "_stepnets_token"
 """Where a layer keeps what runs its tokens. It is not copied and not pickled."""
 
@@ -77,9 +79,9 @@ class Token:
         return output.clone()
 
 
-def marks_of(tensors: Sequence[Any]) -> list[tuple[int, int]]:
+def marks_of(tensors: Sequence[Any]) -> list[int]:
     """Where tensors lie, and how often PyTorch has changed them."""
-    return [(tensor.data_ptr(), tensor._version) for tensor in tensors]
+    return [*map(torch.Tensor.data_ptr, tensors), *map(VERSION, tensors)]
 
 
 def token_of(layer: str, module: Any, x: Any, cache: Any) -> Any:
