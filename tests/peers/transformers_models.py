@@ -108,7 +108,9 @@ CHUNK = ("mamba2_chunk_scan", "mamba2_selective_state_update")
 DELTA = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 FAMILIES = {
     "mamba": Family("Mamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}, token="MambaBlock"),
-    "falcon_mamba": Family("FalconMamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}),
+    "falcon_mamba": Family(
+        "FalconMamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}, token="FalconMambaBlock"
+    ),
     "jamba": Family(
         "Jamba",
         1,
@@ -626,6 +628,10 @@ def other_norm(mixer: Any) -> None:
     mixer.norm.variance_epsilon = 0.5
 
 
+def other_norm_of_b(mixer: Any) -> None:
+    mixer.b_layernorm.eps = 0.5
+
+
 def other_gate(mixer: Any) -> None:
     mixer.norm.activation = "gelu"
 
@@ -716,6 +722,7 @@ def layers_that_change_while_a_cache_goes_on() -> None:
         ("qwen3_next", MIXERS, (other_norm, other_gate)),
         ("mamba", ["MambaBlock"], BLOCK_CHANGES),
         ("mamba2", ["Mamba2Block"], (new_scale, other_eps)),
+        ("falcon_mamba", MIXERS, [other_norm_of_b]),
     ]
     for name, kinds, changes in cases:
         for change in changes:

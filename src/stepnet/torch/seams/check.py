@@ -65,7 +65,8 @@ def layer_difference(kind: Any) -> str | None:
     config = config_of(kind, layer.config)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        module, words = kind(config, layer_idx=0), torch.randn(2, 4, config.hidden_size)
+        module = kind(config, layer_idx=0, **dict(layer.arguments))
+        words = torch.randn(2, 4, config.hidden_size)
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape) / 2)
         cache = files.DynamicCache(config=config)

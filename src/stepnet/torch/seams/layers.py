@@ -7,16 +7,16 @@ of its mixer: a block is a norm, the mixer, and the sum with what came in.
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import is_
-from typing import Any
+from typing import Any, cast
 
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams.scan import Step
-from stepnet.torch.seams.steps import Block, DeltaLayer, Mamba2Layer, mamba_layer
+from stepnet.torch.seams.steps import Block, DeltaLayer, Mamba2Layer, MambaLayer
 
 torch: Any = pytorch("torch")
 PLAIN = torch.nn.Parameter, torch.Tensor
 MISSING = object()
-class_of: Callable[[Any], Any] = type
+class_of: Callable[[Any], Any] = cast("Any", type)
 get: Callable[[dict[str, Any], str], Any] = dict[str, Any].get
 HOOKS = "_forward_hooks", "_forward_pre_hooks"
 
@@ -37,6 +37,7 @@ class Layer:
             Linear as well.
         config: The sizes of a small one, for `check`.
         cached: The part whose states are in the cache.
+        arguments: Those that `check` makes a small one with, beside its configuration.
     """
 
     step: Callable[..., Step]
@@ -45,6 +46,7 @@ class Layer:
     parts: dict[str, str]
     config: dict[str, Any]
     cached: str = ""
+    arguments: tuple[tuple[str, Any], ...] = ()
 
     def refusal(self, module: Any) -> str | None:
         """Why the tokens of a layer are not one step; None if they are."""
@@ -90,7 +92,7 @@ class Seen:
         self.own = ["activation", "_modules", "_parameters"]
         self.own += [name for part, name in layer.options if not part]
         self.own_values = [module.__dict__.get(name) for name in self.own]
-        self.parts = [part_of(module, name) for name in layer.parts]
+        self.parts: list[Any] = [part_of(module, name) for name in layer.parts]
         self.kinds = [class_of(part) for part in self.parts]
         self.hooks = [part.__dict__[hooks] for part in self.parts for hooks in HOOKS]
         places = [
@@ -112,7 +114,7 @@ class Seen:
         return (
             all(map(is_, map(module.__dict__.get, self.own), self.own_values))
             and all(map(is_, map(get, self.mappings, self.keys), self.values))
-            and all(map(is_, map(class_of, self.parts), self.kinds))
+            and all(map(is_, [class_of(part) for part in self.parts], self.kinds))
             and not any(self.hooks)
         )
 
@@ -139,25 +141,39 @@ SHARED = {
 }
 LINEAR, CONVOLUTION = "torch.nn.modules.linear.Linear", "torch.nn.modules.conv.Conv1d"
 PARTS = {"in_proj": LINEAR, "conv1d": CONVOLUTION, "out_proj": LINEAR}
+MAMBA = {
+    **SHARED,
+    "x_proj": ("x_proj", "weight"),
+    "dt_proj": ("dt_proj", "weight"),
+    "dt_bias": ("dt_proj", "bias"),
+}
+MAMBA_PARTS = {**PARTS, "x_proj": LINEAR, "dt_proj": LINEAR}
+SMALL_MAMBA = {
+    "hidden_size": 6,
+    "intermediate_size": 8,
+    "state_size": 3,
+    "time_step_rank": 2,
+    "num_hidden_layers": 1,
+    "layer_norm_epsilon": 0.5,
+}
+FALCON_NORMS = "dt_layernorm", "b_layernorm", "c_layernorm"
+FALCON_NORM = f"{FILES}falcon_mamba.modeling_falcon_mamba.FalconMambaWeightlessRMSNorm"
+
+
+def mamba_of(*eps: float) -> MambaLayer:
+    """A layer of Mamba, with norms of dt, B and C if these are given."""
+    return MambaLayer(eps)
+
+
 MIXERS = {
-    "MambaMixer": Layer(
-        lambda: mamba_layer,
-        (),
-        {
-            **SHARED,
-            "x_proj": ("x_proj", "weight"),
-            "dt_proj": ("dt_proj", "weight"),
-            "dt_bias": ("dt_proj", "bias"),
-        },
-        {**PARTS, "x_proj": LINEAR, "dt_proj": LINEAR},
-        {
-            "hidden_size": 6,
-            "intermediate_size": 8,
-            "state_size": 3,
-            "time_step_rank": 2,
-            "num_hidden_layers": 1,
-            "layer_norm_epsilon": 0.5,
-        },
+    "MambaMixer": Layer(mamba_of, (), MAMBA, MAMBA_PARTS, SMALL_MAMBA),
+    "FalconMambaMixer": Layer(
+        mamba_of,
+        tuple((norm, "eps") for norm in FALCON_NORMS),
+        MAMBA,
+        MAMBA_PARTS | dict.fromkeys(FALCON_NORMS, FALCON_NORM),
+        SMALL_MAMBA | {"mixer_rms_eps": 0.25},
+        arguments=(("initialize_mixer_weights", False),),
     ),
     "Mamba2Mixer": Layer(
         Mamba2Layer,
@@ -229,6 +245,7 @@ def block(mixer: str, file: str, norm: str) -> Layer:
 LAYERS = {
     **MIXERS,
     "MambaBlock": block("MambaMixer", "mamba.modeling_mamba", "MambaRMSNorm"),
+    "FalconMambaBlock": block("FalconMambaMixer", "falcon_mamba.modeling_falcon_mamba", "FalconMambaRMSNorm"),
     "Mamba2Block": block("Mamba2Mixer", "mamba2.modeling_mamba2", "Mamba2RMSNorm"),
 }
 """Layers whose tokens are one step, by their classes."""
