@@ -111,8 +111,9 @@ class Seen:
 
     def holds(self, module: Any) -> bool:
         """Whether the layer is as it was."""
+        own: dict[str, Any] = module.__dict__
         return (
-            all(map(is_, map(module.__dict__.get, self.own), self.own_values))
+            all(map(is_, map(own.get, self.own), self.own_values))
             and all(map(is_, map(get, self.mappings, self.keys), self.values))
             and all(map(is_, [class_of(part) for part in self.parts], self.kinds))
             and not any(self.hooks)
