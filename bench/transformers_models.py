@@ -28,6 +28,7 @@ TOKENS, NEW, LAYERS, WIDTH, WORDS = 256, 64, 4, 256, 1000
 ROUNDS = {"forward": 9, "token": 15, "training": 3}
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("Mamba", {}),
+    "falcon_mamba": ("FalconMamba", {}),
     "mamba2": ("Mamba2", {"num_heads": 8, "head_dim": 64, "state_size": 64, "n_groups": 1, "chunk_size": 64}),
     "qwen3_next": (
         "Qwen3Next",

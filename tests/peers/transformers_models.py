@@ -13,7 +13,7 @@ import pickle
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,7 +36,8 @@ from stepnet.net.tolerance import tolerance
 from stepnet.torch.seams import modules as seam_modules
 from stepnet.torch.seams import scan as scans
 from stepnet.torch.seams import tokens
-from stepnet.torch.seams.check import flat
+from stepnet.torch.seams.check import flat, layer_difference
+from stepnet.torch.seams.layers import MIXERS
 from stepnet.torch.seams.rebound import innermost
 
 transformers.logging.set_verbosity_error()
@@ -69,7 +70,8 @@ class Family:
     """A family of models. name: of its classes, before Config and ForCausalLM. layers: how many have seams.
 
     seams: of one of the layers. masks: those that its models take. words: how many generate draws; 0 for
-    models that cannot, as they are. whole: whether a token is one step of a layer.
+    models that cannot, as they are. token: the layer of which a token is one step; a block holds a layer of
+    those that are counted.
     """
 
     name: str
@@ -79,7 +81,7 @@ class Family:
     masks: tuple[str, ...] = tuple(MASKS)
     model: str = ""
     words: int = 6
-    whole: bool = False
+    token: str = ""
 
     def made(self, dtype: Any) -> Any:
         """A model of this family, of random numbers."""
@@ -105,8 +107,10 @@ SCAN = ("mamba_selective_scan", "mamba_selective_state_update")
 CHUNK = ("mamba2_chunk_scan", "mamba2_selective_state_update")
 DELTA = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
 FAMILIES = {
-    "mamba": Family("Mamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}, whole=True),
-    "falcon_mamba": Family("FalconMamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}),
+    "mamba": Family("Mamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}, token="MambaBlock"),
+    "falcon_mamba": Family(
+        "FalconMamba", 2, SCAN, {"state_size": 4, "intermediate_size": 32}, token="FalconMambaBlock"
+    ),
     "jamba": Family(
         "Jamba",
         1,
@@ -145,7 +149,7 @@ FAMILIES = {
             "chunk_size": 4,
             "intermediate_size": 32,
         },
-        whole=True,
+        token="Mamba2Block",
     ),
     "zamba2": Family(
         "Zamba2",
@@ -191,7 +195,11 @@ FAMILIES = {
     ),
     "falcon_h1": Family("FalconH1", 2, CHUNK, {**ATTENTION, **MAMBA_2, "mamba_d_ssm": 32, "head_dim": 8}),
     "qwen3_next": Family(
-        "Qwen3Next", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8, "mlp_only_layers": [0, 1]}, whole=True
+        "Qwen3Next",
+        1,
+        DELTA,
+        {**ATTENTION, **GATED, "head_dim": 8, "mlp_only_layers": [0, 1]},
+        token="Qwen3NextGatedDeltaNet",
     ),
     "qwen3_5": Family(
         "Qwen3_5Text", 1, DELTA, {**ATTENTION, **GATED, "head_dim": 8}, model="Qwen3_5ForCausalLM"
@@ -333,27 +341,33 @@ def generated(model: Any, **options: Any) -> Any:
 
 
 @contextmanager
-def counted() -> Iterator[list[int]]:
-    """How many tokens went through a layer as one step, each as 1."""
-    own, seen = tokens.Token.__call__, list[int]()
+def counted() -> Iterator[list[str]]:
+    """The layers through which tokens went as one step."""
+    own, seen = tokens.token_of, list[str]()
 
-    def call(self: Any, *args: Any) -> Any:
-        seen.append(1)
-        return own(self, *args)
+    def token_of(layer: str, *args: Any) -> Any:
+        output = own(layer, *args)
+        if output is not None:
+            seen.append(layer)
+        return output
 
-    tokens.Token.__call__ = call
+    tokens.token_of = token_of
     try:
         yield seen
     finally:
-        tokens.Token.__call__ = own
+        tokens.token_of = own
 
 
 @check
 def report(family: Family) -> None:
     _, _, done = both(family, torch.float32)
-    assert len(done.replaced) == family.layers, f"replaced: {done}"
-    for module in done.replaced.values():
-        assert tuple(seam_modules.seams_of(type(module).stepnets).run) == family.seams, f"{done}"
+    known = [seam_modules.seams_of(type(module).stepnets) for module in done.replaced.values()]
+    layers = [each for each in known if each.run]
+    assert len(layers) == family.layers, f"replaced: {done}"
+    assert all(tuple(each.run) == family.seams for each in layers), f"{done}"
+    kinds = [type(module).__name__ for module in done.replaced.values()]
+    assert kinds.count(family.token) == (family.layers if family.token else 0), f"{done}"
+    assert all(each.tokens for each in known) == bool(family.token), f"{done}"
 
 
 @check
@@ -376,9 +390,8 @@ def generate(family: Family) -> None:
         given = {"attention_mask": masked(mask)} if mask != "none" else {}
         with counted() as seen:
             x, y = (model.generate(words(), **given, **options) for model in (ours, theirs))
-        assert len(seen) == (family.layers * (family.words - 1) if family.whole else 0), (
-            "tokens of whole layers"
-        )
+        layers = family.layers * (family.words - 1) if family.token else 0
+        assert seen == [family.token] * layers, f"tokens of whole layers: {seen}"
         assert torch.equal(x.sequences, y.sequences), f"other words under the mask {mask}"
         for step, (a, b) in enumerate(zip(x.logits, y.logits, strict=True)):
             compare(a, b, "float32", f"the logits of word {step} under the mask {mask}")
@@ -501,8 +514,12 @@ def a_class_with_a_forward_of_its_own() -> None:
     model = MAMBA.made(torch.float32)
     for block in model.backbone.layers:
         block.mixer.__class__ = Louder
-    why = "it overrides the forward of MambaMixer, and may compute something else"
-    assert reasons(model) == {why}
+    kind = f"{__name__}.{Louder.__qualname__}"
+    assert reasons(model) == {
+        "it overrides the forward of MambaMixer, and may compute something else",
+        "single tokens run part by part, "
+        f"mixer is a {kind} and no transformers.models.mamba.modeling_mamba.MambaMixer",
+    }
 
 
 @alone
@@ -537,7 +554,7 @@ def tokens_are_one_step() -> None:
     for options in ({"do_sample": False}, {"num_beams": 2, "do_sample": False}):
         with counted() as seen:
             assert torch.equal(generated(ours, **options), generated(theirs, **options))
-        assert len(seen) == 2 * 4, seen  # layers, and tokens behind the one that the prompt gives
+        assert seen == ["MambaBlock"] * 2 * 4, seen  # layers, and tokens behind the one that the prompt gives
     with counted() as seen, torch.enable_grad():
         cache = ours(words(), use_cache=True).cache_params
         ours(words(steps=1), cache_params=cache, use_cache=True)
@@ -565,17 +582,21 @@ def changed_parameters_are_seen() -> None:
 
 @alone
 def parts_with_hooks_run_part_by_part() -> None:
-    theirs, ours, done = both(MAMBA, torch.float32)
-    done.undo()
-    for model in (ours, theirs):
-        model.backbone.layers[0].mixer.in_proj.register_forward_hook(lambda module, x, y: y * 2)
-    done = stepnet.torch.accelerate(ours)
-    why = "single tokens run part by part, in_proj has hooks or a forward of its own"
-    assert done.left["backbone.layers.0.mixer.forward"] == why, str(done)
-    assert "backbone.layers.1.mixer.forward" not in done.left
-    with counted() as seen:
-        assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
-    assert len(seen) == 4, seen
+    cases = {"mixer.in_proj": [], "mixer": ["MambaMixer"], "norm": ["MambaMixer"]}
+    for part, alone in cases.items():
+        theirs, ours, done = both(MAMBA, torch.float32)
+        done.undo()
+        for model in (ours, theirs):
+            hooked = model.backbone.layers[0].get_submodule(part)
+            hooked.register_forward_hook(lambda module, x, y: y * 2)
+        done = stepnet.torch.accelerate(ours)
+        why = f"single tokens run part by part, {part} has hooks or a forward of its own"
+        assert done.left["backbone.layers.0.forward"] == why, str(done)
+        assert ("backbone.layers.0.mixer.forward" in done.left) == (not alone), str(done)
+        assert not {"backbone.layers.1.forward", "backbone.layers.1.mixer.forward"} & done.left.keys()
+        with counted() as seen:
+            assert torch.equal(generated(ours, do_sample=False), generated(theirs, do_sample=False))
+        assert seen == [*alone, "MambaBlock"] * 4, seen
 
 
 def new_weight(mixer: Any) -> None:
@@ -607,6 +628,10 @@ def other_norm(mixer: Any) -> None:
     mixer.norm.variance_epsilon = 0.5
 
 
+def other_norm_of_b(mixer: Any) -> None:
+    mixer.b_layernorm.eps = 0.5
+
+
 def other_gate(mixer: Any) -> None:
     mixer.norm.activation = "gelu"
 
@@ -625,28 +650,123 @@ class Shifted(torch.nn.Module):
 CHANGES = new_weight, new_part, new_bias, a_hook, own_forward, other_activation, parametrized
 
 
+def new_scale(block: Any) -> None:
+    block.norm.weight = torch.nn.Parameter(block.norm.weight.detach() * 1.5)
+
+
+def other_eps(block: Any) -> None:
+    block.norm.variance_epsilon = 0.5
+
+
+def other_kind_of_norm(block: Any) -> None:
+    block.norm = torch.nn.LayerNorm(WIDTH)
+
+
+def new_mixer(block: Any) -> None:
+    block.mixer = type(block.mixer)(block.config, layer_idx=block.layer_idx)
+
+
+def a_hook_of_the_mixer(block: Any) -> None:
+    block.mixer.register_forward_hook(lambda module, x, y: y * 2)
+
+
+def a_hook_ahead_of_the_norm(block: Any) -> None:
+    block.norm.register_forward_pre_hook(lambda module, x: (x[0] + 1,))
+
+
+def own_forward_of_the_mixer(block: Any) -> None:
+    theirs = block.mixer.forward
+    block.mixer.forward = lambda *args, **kwargs: theirs(*args, **kwargs) * 2
+
+
+def other_class_of_mixer(block: Any) -> None:
+    theirs = type(block.mixer)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return 2 * theirs.forward(self, *args, **kwargs)
+
+    block.mixer.__class__ = type(theirs.__name__, (theirs,), {"forward": forward})
+
+
+BLOCK_CHANGES = (
+    new_scale,
+    other_eps,
+    other_kind_of_norm,
+    new_mixer,
+    a_hook_of_the_mixer,
+    a_hook_ahead_of_the_norm,
+    own_forward_of_the_mixer,
+    other_class_of_mixer,
+)
+
+
 @torch.no_grad()
-def after_a_change(model: Any, change: Callable[[Any], None]) -> Any:
-    """Logits of a token ahead of a change of each layer, and of one after it, with one cache."""
+def after_a_change(model: Any, change: Callable[[Any], None], kinds: Collection[str]) -> Any:
+    """Logits of a token ahead of a change of each layer of these classes, and of one after it."""
     torch.manual_seed(0)
     first = model(words(), use_cache=True)
     name = next(name for name in ("cache_params", "past_key_values") if name in first)
     cache = {name: first[name], "use_cache": True}
     before = model(words(steps=1), **cache).logits
-    for layer in model.modules():
-        if type(layer).__name__ in tokens.LAYERS:
+    for layer in list(model.modules()):
+        if type(layer).__name__ in kinds:
             change(layer)
     return torch.cat([before, model(words(steps=1), **cache).logits])
 
 
 @alone
 def layers_that_change_while_a_cache_goes_on() -> None:
-    cases = {"mamba": CHANGES, "mamba2": [new_weight, other_norm], "qwen3_next": [other_norm, other_gate]}
-    for name, changes in cases.items():
+    cases = [
+        ("mamba", MIXERS, CHANGES),
+        ("mamba2", MIXERS, (new_weight, other_norm)),
+        ("qwen3_next", MIXERS, (other_norm, other_gate)),
+        ("mamba", ["MambaBlock"], BLOCK_CHANGES),
+        ("mamba2", ["Mamba2Block"], (new_scale, other_eps)),
+        ("falcon_mamba", MIXERS, [other_norm_of_b]),
+    ]
+    for name, kinds, changes in cases:
         for change in changes:
             theirs, ours, _ = both(FAMILIES[name], torch.float32)
-            right = after_a_change(theirs, change)
-            compare(after_a_change(ours, change), right, "float32", f"logits after {change.__name__}")
+            right = after_a_change(theirs, change, kinds)
+            compare(after_a_change(ours, change, kinds), right, "float32", f"logits after {change.__name__}")
+
+
+@alone
+def a_block_that_computes_something_else() -> None:
+    theirs = modeling_mamba.MambaRMSNorm.forward
+    modeling_mamba.MambaRMSNorm.forward = lambda self, x: 2 * theirs(self, x)
+    clear()
+    layer_difference.cache_clear()
+    try:
+        theirs_model, ours, done = both(MAMBA, torch.float32)
+        why = "single tokens run part by part, this version of transformers has another one: "
+        assert done.left["backbone.layers.0.forward"].startswith(why), str(done)
+        assert "backbone.layers.0" not in done.replaced
+        with counted() as seen:
+            assert torch.equal(generated(ours, do_sample=False), generated(theirs_model, do_sample=False))
+        assert seen == ["MambaMixer"] * 2 * 4, seen
+    finally:
+        modeling_mamba.MambaRMSNorm.forward = theirs
+        clear()
+        layer_difference.cache_clear()
+
+
+@alone
+def layers_are_checkpointed_as_before() -> None:
+    """Gradients that recompute blocks, which are classes that transformers wraps when they are derived."""
+    calls, grads = list[int](), list[dict[str, Any]]()
+    for model in both(MAMBA, torch.float32)[:2]:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
+        blocks = model.backbone.layers
+        seen = [block._gradient_checkpointing_func for block in blocks]
+        for block, own in zip(blocks, seen, strict=True):
+            block._gradient_checkpointing_func = lambda *args, own=own: calls.append(1) or own(*args)
+        grads.append(run(model, "none")[1])
+        assert len(calls) == len(blocks), f"{len(calls)} of {len(blocks)} blocks are checkpointed"
+        calls.clear()
+    for name in grads[1]:
+        compare(grads[0][name], grads[1][name], "float32", f"the gradient of {name}")
 
 
 @alone

@@ -45,10 +45,14 @@ class Accelerated:
 
 
 def title(module: Any) -> str:
-    """The class of a layer; of one of transformers, with the functions that stepnet runs in it."""
+    """The class of a layer; of one of transformers, with the functions that stepnet runs in it, and whether
+    its tokens are one step.
+    """
     kind = cast("Any", type(module))
-    name = str(kind.__name__)
-    return f"{name} ({', '.join(seams.seams_of(kind.stepnets).run)})" if hasattr(kind, "stepnets") else name
+    if not hasattr(kind, "stepnets"):
+        return str(kind.__name__)
+    known = seams.seams_of(kind.stepnets)
+    return f"{kind.__name__} ({', '.join([*known.run, *['tokens'] * known.tokens])})"
 
 
 def as_theirs(kind: Any) -> Any:
@@ -121,17 +125,17 @@ def put_in(name: str, module: Any, holder: Any, replaced: dict[str, Any], left: 
     """
     kind = cast("Any", type(module))
     known = seams.seams_of(getattr(kind, "stepnets", kind))
-    why = seams.refusal(module, holder) if known.run else None
+    why = seams.refusal(module, holder) if known else None
     if why is not None:
         left[name] = why
         return
     for function, reason in known.left.items():
         left[f"{name}.{function}".lstrip(".")] = reason
-    if known.run:
+    if known:
         module.__class__ = seams.accelerated(kind)
         replaced[name] = module
         if (reason := seams.tokens_left(module)) is not None:
-            left[f"{name}.forward".lstrip(".")] = f"single tokens run part by part, {reason}"
+            left[f"{name}.forward".lstrip(".")] = reason
 
 
 def refusal(module: Any) -> str | None:

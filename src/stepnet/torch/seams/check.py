@@ -16,9 +16,10 @@ from typing import Any, cast
 from stepnet.engines import checked_engine
 from stepnet.net.tolerance import tolerance
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.seams.layers import LAYERS
 from stepnet.torch.seams.scan import ENGINE, LENGTHS
 from stepnet.torch.seams.table import Seam
-from stepnet.torch.seams.tokens import LAYERS, Token
+from stepnet.torch.seams.tokens import Token
 
 torch: Any = pytorch("torch")
 SIZES = {"b": 2, "t": 3, "c": 4, "n": 3, "h": 4, "g": 2, "p": 3, "k": 3, "v": 2, "1": 1}
@@ -56,7 +57,7 @@ def difference(theirs: Callable[..., Any], seam: Seam, owner: Any) -> str | None
 
 @lru_cache
 def layer_difference(kind: Any) -> str | None:
-    """Why a token of a class of layers is not what its step in `tokens.LAYERS` computes; None if it is.
+    """Why a token of a class of layers is not what its step in `layers.LAYERS` computes; None if it is.
 
     A small layer of random numbers runs three tokens itself, and then one both ways.
     """
@@ -64,7 +65,8 @@ def layer_difference(kind: Any) -> str | None:
     config = config_of(kind, layer.config)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        module, words = kind(config, layer_idx=0), torch.randn(2, 4, config.hidden_size)
+        module = kind(config, layer_idx=0, **dict(layer.arguments))
+        words = torch.randn(2, 4, config.hidden_size)
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape) / 2)
         cache = files.DynamicCache(config=config)
@@ -88,7 +90,7 @@ def layer_difference(kind: Any) -> str | None:
 
 def config_of(kind: Any, options: Any) -> Any:
     """The configuration of a layer of transformers with these options: its class is called as the layer's."""
-    name = re.sub("(Mixer|Backend|GatedDeltaNet)$", "Config", kind.__name__)
+    name = re.sub("(Mixer|Block|Backend|GatedDeltaNet)$", "Config", kind.__name__)
     return getattr(sys.modules[kind.__module__], name)(**dict(options))
 
 

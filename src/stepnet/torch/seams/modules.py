@@ -13,15 +13,17 @@ from typing import Any, cast
 from stepnet.torch.checks import dtypes_refused
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.seams.check import difference, layer_difference
+from stepnet.torch.seams.layers import LAYERS
 from stepnet.torch.seams.lengths import with_lengths
 from stepnet.torch.seams.rebound import globals_read, innermost, is_rebindable, rebound
 from stepnet.torch.seams.table import FUNCTIONS, LEFT, METHODS, PACKAGE, WHOLE, Seam
-from stepnet.torch.seams.tokens import KEPT, LAYERS, with_tokens
+from stepnet.torch.seams.tokens import KEPT, with_tokens
 from stepnet.torch.untraced import untraced
 
 torch: Any = pytorch("torch")
 PACKED = ("cu_seqlens", "seq_idx")
 """Arguments of sequences end to end in one row, which transformers refuses without its kernels."""
+TOKENS = "single tokens run part by part"
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,15 @@ class Seams:
     Attributes:
         run: The seams that stepnet runs, by name.
         left: Why others are not, by name; the name of the class stands for all of it.
+        tokens: Whether a single token of a cache is one step of the whole layer.
     """
 
     run: dict[str, Seam] = field(default_factory=dict[str, Seam])
     left: dict[str, str] = field(default_factory=dict[str, str])
+    tokens: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.run) or self.tokens
 
 
 @functools.cache
@@ -55,7 +62,11 @@ def seams_of(kind: Any) -> Seams:
         else:
             left[name] = f"this version of transformers has another one: {why}"
     left |= {name: why for name, why in LEFT.items() if name in reads(kind.forward)}
-    return Seams(run, left)
+    has_tokens = kind.__name__ in LAYERS and kind.__module__.startswith(PACKAGE)
+    if has_tokens and (why := layer_difference(kind)) is not None:
+        left["forward"] = f"{TOKENS}, {why}"
+        has_tokens = False
+    return Seams(run, left, has_tokens)
 
 
 def reads(function: Any) -> set[str]:
@@ -86,12 +97,12 @@ def methods(kind: Any) -> list[tuple[str, Any, Seam, Any]]:
 
 
 def tokens_left(module: Any) -> str | None:
-    """Why the tokens of a layer run part by part, though its class has them as one step; None otherwise."""
-    kind: Any = cast("Any", type(module))
-    layer = LAYERS.get(kind.__name__)
-    if layer is None or not hasattr(kind, "stepnets"):
-        return None
-    return layer_difference(kind.stepnets) or layer.refusal(module)
+    """Why the tokens of an accelerated layer run part by part, though its class has them as one step; None
+    otherwise.
+    """
+    kind: Any = cast("Any", type(module)).stepnets
+    why = LAYERS[kind.__name__].refusal(module) if seams_of(kind).tokens else None
+    return None if why is None else f"{TOKENS}, {why}"
 
 
 def refusal(module: Any, holder: Any) -> str | None:
@@ -113,19 +124,18 @@ def refusal(module: Any, holder: Any) -> str | None:
 @functools.cache
 def accelerated(kind: Any) -> Any:
     """The class derived from a class of layers, whose seams stepnet runs."""
-    run = seams_of(kind).run
+    known = seams_of(kind)
     own = innermost(kind.forward).__globals__
     named = reads(kind.forward)
-    others = {name: standing_in(seam, own[name]) for name, seam in run.items() if name in named}
+    others = {name: standing_in(seam, own[name]) for name, seam in known.run.items() if name in named}
     others |= {name: without_kernel(own[name]) for name in named & WHOLE}
     members: dict[str, Any] = {
-        name: standing_in(seam, getattr(kind, name)) for name, seam in run.items() if name not in named
+        name: standing_in(seam, getattr(kind, name)) for name, seam in known.run.items() if name not in named
     }
-    if others:
-        members["forward"] = with_lengths(rebound(kind.forward, others))
-        if kind.__name__ in LAYERS and layer_difference(kind) is None:
-            members["forward"] = with_tokens(kind.__name__, members["forward"])
-        members["forward"] = out_of_graphs(members["forward"], kind.forward)
+    if others or known.tokens:
+        forward = with_lengths(rebound(kind.forward, others)) if others else kind.forward
+        forward = with_tokens(kind.__name__, forward) if known.tokens else forward
+        members["forward"] = out_of_graphs(forward, kind.forward)
     members |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind,), {**members, "__reduce_ex__": reduced, "stepnets": kind})
 

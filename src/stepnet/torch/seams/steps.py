@@ -3,6 +3,7 @@
 A step is a frozen dataclass where it has options: its net is kept by it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,28 +114,40 @@ def weighted_mean(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     return y, (before * a + now * v, before * b + now, top)
 
 
-def mamba_layer(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+@dataclass(frozen=True)
+class MambaLayer:
     """A whole layer of Mamba: projections, convolution, state space and gate.
 
-    Args:
-        x: The input x [rows, features].
-        memory: The last inputs of the convolution [rows, channels, kernel], and h [rows, channels, states].
-        params: Weights as of `torch.nn.Linear` and `Conv1d`: in_proj, conv, conv_bias, x_proj, dt_proj,
-            dt_bias, out_proj; A_log [channels, states] and D [channels]; in_bias and out_bias or none.
+    eps: what the norms of dt, B and C add to the mean square, which Falcon-Mamba has; empty without norms.
     """
-    window, h = memory
-    channels, states = params["A_log"].shape
-    both = linear(x["x"], params["in_proj"], params.get("in_bias"))
-    u, window = convolved(both[:, :channels], window, params)
-    parts, rank = u @ params["x_proj"].T, params["dt_proj"].shape[1]
-    inputs = {
-        "x": u,
-        "dt": softplus(linear(parts[:, :rank], params["dt_proj"], params.get("dt_bias"))),
-        "B": parts[:, rank : rank + states],
-        "C": parts[:, rank + states :],
-    }
-    y, h = mamba(inputs, h, {"A": -np.exp(params["A_log"]), "D": params["D"]})
-    return linear(y * silu(both[:, channels:]), params["out_proj"], params.get("out_bias")), (window, h)
+
+    eps: tuple[float, ...]
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output [rows, features] and the next memory.
+
+        Args:
+            x: The input x [rows, features].
+            memory: The last inputs of the convolution [rows, channels, kernel], and h
+                [rows, channels, states].
+            params: Weights as of `torch.nn.Linear` and `Conv1d`: in_proj, conv, conv_bias, x_proj, dt_proj,
+                dt_bias, out_proj; A_log [channels, states] and D [channels]; in_bias and out_bias or none.
+        """
+        window, h = memory
+        channels, states = params["A_log"].shape
+        both = linear(x["x"], params["in_proj"], params.get("in_bias"))
+        u, window = convolved(both[:, :channels], window, params)
+        whole, rank = u @ params["x_proj"].T, params["dt_proj"].shape[1]
+        parts = whole[:, :rank], whole[:, rank : rank + states], whole[:, rank + states :]
+        dt, B, C = map(root_mean_square_normed, parts, self.eps) if self.eps else parts
+        inputs = {
+            "x": u,
+            "dt": softplus(linear(dt, params["dt_proj"], params.get("dt_bias"))),
+            "B": B,
+            "C": C,
+        }
+        y, h = mamba(inputs, h, {"A": -np.exp(params["A_log"]), "D": params["D"]})
+        return linear(y * silu(both[:, channels:]), params["out_proj"], params.get("out_bias")), (window, h)
 
 
 @dataclass(frozen=True)
@@ -167,8 +180,7 @@ class Mamba2Layer:
         }
         y, h = mamba2(inputs, h, {"A": -np.exp(params["A_log"]), "D": params["D"]})
         y = (y.reshape(-1, inner) * silu(gate)).reshape(-1, inner // self.size, self.size)
-        y = y / np.sqrt((y * y).mean(-1, keepdims=True) + self.eps)
-        y = y.reshape(-1, inner) * params["norm"]
+        y = root_mean_square_normed(y, self.eps).reshape(-1, inner) * params["norm"]
         return linear(y, params["out_proj"], params.get("out_bias")), (window, h)
 
 
@@ -206,8 +218,22 @@ class DeltaLayer:
             "beta": sigmoid(rates[..., :shared].reshape(-1, heads)),
         }
         o, state = Delta(normed=True)(inputs, state, None)
-        o = o / np.sqrt((o * o).mean(-1, keepdims=True) + self.eps) * params["norm"] * silu(gate)
+        o = root_mean_square_normed(o, self.eps) * params["norm"] * silu(gate)
         return linear(o.reshape(-1, heads * value), params["out_proj"], None), (window, state)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block: a layer behind a norm, added to what came in. eps: what the norm adds to the mean square."""
+
+    layer: Callable[[Any, Any, Any], Any]
+    eps: float
+
+    def __call__(self, x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+        """The output [rows, features], and the next memory of the layer. The norm's weight is `scale`."""
+        u = root_mean_square_normed(x["x"], self.eps) * params["scale"]
+        y, memory = self.layer({"x": u}, memory, params)
+        return x["x"] + y, memory
 
 
 def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
@@ -217,6 +243,11 @@ def convolved(u: Any, window: Any, params: Any) -> tuple[Any, Any]:
     window = np.concatenate([window[..., 1:], u[:, :, None]], axis=-1)
     u = (window * params["conv"][:, 0]).sum(-1)
     return silu(u + params["conv_bias"] if "conv_bias" in params else u), window
+
+
+def root_mean_square_normed(x: Any, eps: float) -> Any:
+    """Vectors divided by the root of their mean square, to which eps is added."""
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
 
 
 def linear(x: Any, weight: Any, bias: Any) -> Any:
