@@ -120,6 +120,13 @@ def test_run_as_json_in_chunks(tmp_path: Path, vowels: Path, monkeypatch: pytest
     assert parquet.read_table(whole).equals(parquet.read_table(chunked))
 
 
+@pytest.mark.parametrize("name", ["frames", "all.frames", "frames.all"])
+def test_the_numbers_of_a_column_are_counted_whatever_its_name(tmp_path: Path, name: str):
+    source = write(tmp_path / "in.parquet", **{name: [[[1.0, 2.0]] * 3, []], "id": [1, 2]})
+    # An empty list is a number in Parquet, too.
+    assert over_parquet.Sequences(source).numbers == 7
+
+
 @pytest.mark.parametrize("rows", [0, 3])
 def test_run_over_lists_of_lists_of_doubles_and_empty_ones(tmp_path: Path, rows: int):
     sequences = [[[float(step)] * 12 for step in range(length)] for length in (2, 0, 3)][:rows]
@@ -234,6 +241,10 @@ def test_run_with_files_that_are_none(tmp_path: Path, vowels: Path):
     spoilt[100:400] = b"\xff" * 300  # the footer is whole, the numbers are not
     broken.write_bytes(spoilt)
     assert over(broken).startswith("this is no whole Parquet file (")
+    spoilt = bytearray(write(tmp_path / "in.parquet", frames=[[1.0]]).read_bytes())
+    spoilt[spoilt.rindex(b"frames")] = 0xE6  # no text begins so
+    broken.write_bytes(spoilt)
+    assert over(broken).startswith("this is no whole Parquet file ('utf-8' codec")
     missing = tmp_path / "nowhere" / "out.parquet"
     message = refusal("run", MODEL, "--input", vowels, "-o", missing, *slow)
     assert message == f"{missing}: the file cannot be written (there is no folder {missing.parent})"

@@ -232,6 +232,24 @@ def test_a_decay_is_not_multiplied_with_each_number_of_a_matrix_to_be_summed() -
     assert plan.recurrence.recur.memories[0] in product.inputs
 
 
+@pytest.mark.parametrize("size", [1e12, 1e-13], ids=["large", "small"])
+@pytest.mark.parametrize("scale", ["constant", "maximum"])
+def test_squares_of_numbers_that_were_scaled_do_not_overflow(scale: str, size: float) -> None:
+    def step(x: Any, memory: Any, params: Any) -> Any:
+        memory = 0.5 * memory + x["k"][:, :, None] * x["v"][:, None]
+        largest = np.abs(memory).max(1, keepdims=True) if scale == "maximum" else size**2
+        scaled = memory * (1 / largest)
+        return (scaled * scaled).sum(1), memory
+
+    rng = np.random.default_rng(0)
+    x = {name: (size * rng.uniform(0.5, 2, (2, 3, n))).astype("float32") for name, n in (("k", 8), ("v", 16))}
+    rnn = sn.RNN(step, memory=Spec((8, 16), "float32"))
+    expected, _ = sn.RNN(step, memory=Spec((8, 16), "float64"))(
+        {name: each.astype("float64") for name, each in x.items()}, engine="interpret"
+    )
+    assert_close(rnn(x)[0], expected, length=3, width=8)
+
+
 def test_regroup_adds_first_what_needs_no_memory() -> None:
     body = optimised_body(lambda x, h, p: (None, np.tanh(h @ p["R"] + x @ p["W"] + 1.0)))
     assert operations(body) == ["matmul", "add", "tanh"]

@@ -272,7 +272,9 @@ def test_a_model_is_compiled_once(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_table_gives_a_table():
-    assert arrow.Predictor(RNN)(TABLE).equals(arrow.predict(TABLE, RNN).read_all())
+    results = arrow.predict(TABLE, RNN).read_all()
+    assert arrow.Predictor(RNN)(TABLE).equals(results)
+    assert pa.Table.from_batches(arrow.Predictor(RNN).over(TABLE)).equals(results)
 
 
 # ---- memory

@@ -182,6 +182,40 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: arrow.predict(3, RNN),
         "batches is an iterator of Arrow record batches, or has an Arrow C stream, and is a int",
     ),
+    "an array": (
+        lambda: arrow.predict(batch_of().column(0), RNN),
+        "batches is a Int64Array, which is no record batch or table: ",
+    ),
+    "a column of a table": (
+        lambda: arrow.predict(pa.table(batch_of()).column("frames"), RNN),
+        "batches is a ChunkedArray, which is no record batch or table: ",
+    ),
+    "items that are arrays": (
+        lambda: arrow.predict([batch_of().column(0)], RNN),
+        "batches is a Int64Array, which is no record batch or table: ",
+    ),
+    "rows of a struct that are null": (
+        lambda: arrow.predict(pa.array([None], pa.struct({"frames": FIXED})), RNN),
+        "batches is a StructArray, which is no record batch or table: ",
+    ),
+    "a stream that is a number": (
+        lambda: list(arrow.Predictor(RNN).over(NUMBER)),
+        "batches is an iterator of Arrow record batches, or has an Arrow C stream, and is a int",
+    ),
+    "the schema of a number": (
+        lambda: arrow.Predictor(RNN).schema(NUMBER),
+        "schema is the pyarrow Schema of the batches, not 3",
+    ),
+    "no outputs": (
+        lambda: arrow.predict([small()], sn.RNN(lambda x, h, p: ({}, h + x), memory=IN, inputs=IN)),
+        "the result `last`: the model gives no outputs",
+    ),
+    "outputs of one name": (
+        lambda: arrow.predict(
+            [small()], sn.RNN(lambda x, h, p: ({"a": {"b": x}, "a.b": h}, h + x), memory=IN, inputs=IN)
+        ),
+        "the result `last`: two outputs of the model are called `a.b`; rename one of them",
+    ),
     "items that are no batches": (
         lambda: list(arrow.predict([batch_of(), np.zeros(3)], RNN)),
         "item 1 of batches is a ndarray, and must be a record batch",

@@ -33,9 +33,11 @@ class Sequences:
         with reading(self.path):
             self.file = parquet.ParquetFile(self.path, memory_map=False)
             self.schema = self.file.schema_arrow
-        self.rows: int = self.file.metadata.num_rows
+            self.rows: int = self.file.metadata.num_rows
         with named(str(self.path)):
             self.column = list_column(self.schema, column)
+        with reading(self.path):
+            self.numbers = numbers_in(self.file.metadata, self.column)
 
     def chunks(self, rows: int) -> Iterator[Any]:
         """The rows of the file as record batches of at most that many."""
@@ -83,14 +85,16 @@ def run(
     return done
 
 
+def numbers_in(metadata: Any, name: str) -> int:
+    """How many numbers a column of a Parquet file has, those inside lists counted one by one."""
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    columns = [group.column(place) for group in groups for place in range(metadata.num_columns)]
+    return sum(each.num_values for each in columns if f"{each.path_in_schema}.".startswith(f"{name}."))
+
+
 def chunk_rows(source: Sequences, chosen: Chosen) -> int:
     """The number of rows to read at a time, so that a call for them takes about `CHUNK_BYTES`."""
-    metadata = source.file.metadata
-    numbers = 0
-    for group in range(metadata.num_row_groups):
-        columns = [metadata.row_group(group).column(place) for place in range(metadata.num_columns)]
-        numbers += sum(c.num_values for c in columns if c.path_in_schema.split(".")[0] == source.column)
-    steps = numbers / max(1, prod(chosen.column.spec.shape) * source.rows)
+    steps = source.numbers / max(1, prod(chosen.column.spec.shape) * source.rows)
     row_bytes = steps * sum(chosen.level_bytes)
     return int(min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, row_bytes))))
 
@@ -121,7 +125,7 @@ def reading(path: Path) -> Generator[None]:
         raise FileError(f"{path}: there is no such file")
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or " ".join(str(error).split())).rstrip(".")
         raise FileError(f"{path}: this is no whole Parquet file ({reason})") from error
 

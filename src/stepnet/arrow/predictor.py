@@ -10,7 +10,7 @@ from stepnet.arrow.blocks import Batch, Piece, joined, null_of, pieces, rows_of
 from stepnet.arrow.columns import Column
 from stepnet.arrow.results import result_column
 from stepnet.arrow.runnable import Compiled, Runnable
-from stepnet.arrow.sources import batches_of, opened
+from stepnet.arrow.sources import opened
 from stepnet.errors import InputError, StepnetError, named
 from stepnet.model_file import model_of
 from stepnet.ragged.arrow import check_whole, pyarrow_module
@@ -100,11 +100,14 @@ class Predictor:
 
     def schema(self, schema: Any) -> Any:
         """The Arrow schema of the results for batches of a schema. The model is compiled for it."""
-        return self.choose(schema).schema
+        meaning = "schema is the pyarrow Schema of the batches"
+        return self.choose(instance(schema, pyarrow_module().Schema, meaning)).schema
 
     def over(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The results of a stream of record batches, in the same order; none of none. See `predict`."""
-        schema, source = begun(batches_of(batches))
+        schema, source = opened(batches)
+        if schema is None:
+            schema, source = begun(source)
         if schema is not None:
             yield from self.results(numbered(source), self.choose(schema))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.arrow import pyarrow_module, to_arrow, with_nulls
 from stepnet.values.structure import named_leaves
@@ -21,9 +22,15 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
     """The column of a model's outputs. null: the rows that have none; None where all have.
 
     large: whether the lists of each level are large ones, as those of the model's input are, so that a
-    stream of batches has one type.
+    stream of batches has one type. Raises `InputError` for no outputs, and for several of one name.
     """
-    columns = {name: array_of(leaf, large) for name, leaf in named_leaves(outputs)}
+    leaves = list(named_leaves(outputs))
+    columns = {name: array_of(leaf, large) for name, leaf in leaves}
+    if not leaves:
+        raise InputError("the model gives no outputs, so there is nothing for a column")
+    if len(columns) < len(leaves):
+        twice = next(name for place, (name, _) in enumerate(leaves) if name in dict(leaves[:place]))
+        raise InputError(f"two outputs of the model are called `{twice}`; rename one of them")
     if list(columns) == [""]:
         return with_nulls(columns[""], null)
     return with_nulls(pyarrow_module().StructArray.from_arrays([*columns.values()], [*columns]), null)

@@ -22,12 +22,15 @@ def opened(source: Any) -> tuple[Any | None, Iterator[Any]]:
         return source.projected_schema, source.to_batches()
     if isinstance(source, pyarrow.RecordBatchReader):
         return source.schema, iter(source)
-    if hasattr(source, "__arrow_c_stream__"):
-        reader = pyarrow.RecordBatchReader.from_stream(source)
-        return reader.schema, iter(reader)
-    if hasattr(source, "__arrow_c_array__"):
-        batch = pyarrow.record_batch(source)
-        return batch.schema, iter([batch])
+    try:
+        if hasattr(source, "__arrow_c_stream__"):
+            reader = pyarrow.RecordBatchReader.from_stream(source)
+            return reader.schema, iter(reader)
+        if hasattr(source, "__arrow_c_array__"):
+            batch = pyarrow.record_batch(source)
+            return batch.schema, iter([batch])
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"batches is {kind(source)}, which is no record batch or table: {error}") from error
     if not isinstance(source, Iterable) or isinstance(source, str | bytes | dict):
         raise InputError(
             f"batches is an iterator of Arrow record batches, or has an Arrow C stream, and is {kind(source)}"

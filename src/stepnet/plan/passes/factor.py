@@ -6,8 +6,17 @@
 A decay multiplies each number of a matrix, and then each of the sums over it: one multiplication per sum
 instead of one per number. It pays twice where the matrix is a memory: the sum reads the memory itself, so
 nothing is computed for it.
+
+A factor that keeps a product small may not leave it, or squares overflow that did not before:
+
+    n = x * (1 / max(abs(x)))
+    sum(n * n)                         stays
+
+So a product in which a value is there twice is left as it is, and a factor that is computed from another one
+stays beside it.
 """
 
+from collections.abc import Collection
 from functools import reduce
 
 from stepnet.net.ir import Builder, Net
@@ -30,9 +39,12 @@ def factored(builder: Builder, net: Net, number: int, operands: list[int]) -> in
 def factored_sum(builder: Builder, number: int, axes: tuple[int, ...], source: str) -> int | None:
     """The sum of a value along axes as such a product; None where the value has no such factors."""
     shape = builder.type_of(number).shape
-    inside, outside = list[int](), list[int]()
-    for each in factors(builder, number, shape):
-        (outside if is_same_along(builder, each, axes) else inside).append(each)
+    every = factors(builder, number, shape)
+    if len({*every}) < len(every):
+        return None
+    inside = [each for each in every if not is_same_along(builder, each, axes)]
+    outside = [each for each in every if each not in inside and not is_computed_from(builder, each, inside)]
+    inside = [each for each in every if each not in outside]
     if not outside or not inside or sizes_along(builder, inside, axes) != [shape[axis] for axis in axes]:
         return None
 
@@ -60,6 +72,19 @@ def is_same_along(builder: Builder, number: int, axes: tuple[int, ...]) -> bool:
     """Whether a value is repeated along all of some axes of a product."""
     shape = builder.type_of(number).shape
     return all(-axis > len(shape) or shape[axis] == 1 for axis in axes)
+
+
+def is_computed_from(builder: Builder, number: int, others: Collection[int]) -> bool:
+    """Whether any of some values is needed for a value."""
+    waiting, seen = [number], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if each in others:
+            return True
+        if each not in seen:
+            seen.add(each)
+            waiting += builder.nodes[each].inputs
+    return False
 
 
 def sizes_along(builder: Builder, numbers: list[int], axes: tuple[int, ...]) -> list[int]:
