@@ -24,7 +24,7 @@ from stepnet.plan.passes.rewrite import rewritten
 
 
 def factor(net: Net) -> Net:
-    """The net in which no sum is over products with a factor that is the same along its axes."""
+    """The net in which factors that are the same along the axes of a sum are outside it, if they may be."""
     return rewritten(net, factored)
 
 

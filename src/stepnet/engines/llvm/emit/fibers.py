@@ -21,14 +21,15 @@ than the nearest cache, a part of the depth runs through all steps, then the nex
 wait in between, so they are the same chains.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 import numpy as np
 from llvmlite import ir
 
 from stepnet.engines.llvm.emit.reductions import combine, neutral
-from stepnet.engines.llvm.emit.stage import StageCode
+from stepnet.engines.llvm.emit.stage import StageCode, Steps
 from stepnet.engines.llvm.lower.loops import (
     Along,
     Computed,
@@ -65,35 +66,20 @@ def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value
     own.rest()
 
 
-StageAt = Callable[[ir.Value, list[ir.Value]], StageCode]
-"""The stage of a step, counted from the first of some, with its memories and where it puts the next ones."""
-
-
-def emit_group_steps(
-    stage_at: StageAt,
-    loop: FiberLoop,
-    row: ir.Value,
-    group: ir.Value,
-    count: ir.Value,
-    memories: list[ir.Value],
-) -> None:
-    """A group of units of a row, through `count` steps that have the same rows, at least one.
-
-    memories: those of the first step, and where it puts the next ones.
-    """
-    code = stage_at(count, memories).code
+def emit_group_steps(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
+    """A group of units of a row, through all of some steps."""
     if loop.tile:
-        emit_tiles(stage_at, loop, row, group, count, memories)
-        return
-    if not loop.begins_ahead:
+        emit_tiles(steps, loop, row, group)
+    elif loop.begins_ahead:
+        emit_ahead(steps, loop, row, group)
+    else:
+        steps.each(lambda stage: emit_group(stage, loop, row, group))
 
-        def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
-            emit_group(stage_at(ahead, memories), loop, row, group)
-            return memories[::-1]
 
-        code.carry(0, count, memories, step, runs=True)
-        return
-    begun = FiberCode(stage_at(code.number(0), memories), loop, row, group)
+def emit_ahead(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
+    """The same, the first turn of each step but the first together with the last turn of the step before."""
+    code = steps.code
+    begun = FiberCode(steps.first, loop, row, group)
     begun.first()
     numbers = sorted(begun.values)
 
@@ -102,34 +88,22 @@ def emit_group_steps(
 
     def step_with_next(ahead: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
         memories, exchanged = values[:2], values[1::-1]
-        own = FiberCode(stage_at(ahead, memories), loop, row, group, known(values))
-        following = FiberCode(stage_at(code.add(ahead, code.number(1)), exchanged), loop, row, group)
+        own = FiberCode(steps.at(ahead, memories), loop, row, group, known(values))
+        following = FiberCode(steps.at(code.add(ahead, code.number(1)), exchanged), loop, row, group)
         own.rest(following)
         return [*exchanged, *(following.values[number] for number in numbers)]
 
-    last = code.sub(count, code.number(1))
-    values = code.carry(0, last, [*memories, *(begun.values[n] for n in numbers)], step_with_next)
-    FiberCode(stage_at(last, values[:2]), loop, row, group, known(values)).rest()
+    last = code.sub(steps.count, code.number(1))
+    values = code.carry(0, last, [*steps.memories, *(begun.values[n] for n in numbers)], step_with_next)
+    FiberCode(steps.at(last, values[:2]), loop, row, group, known(values)).rest()
 
 
-def emit_tiles(
-    stage_at: StageAt,
-    loop: FiberLoop,
-    row: ir.Value,
-    group: ir.Value,
-    count: ir.Value,
-    memories: list[ir.Value],
-) -> None:
+def emit_tiles(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
     """The same, tile by tile of the depth: a tile runs through all steps before the next one begins."""
-    code, depth = stage_at(count, memories).code, loop.turns[0].depth
+    code, depth = steps.code, loop.turns[0].depth
     with code.loop(code.number(0), code.number(depth), loop.tile) as first:
         stop = code.smaller(code.add(first, code.number(loop.tile)), code.number(depth))
-
-        def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
-            FiberCode(stage_at(ahead, memories), loop, row, group).tile(first, stop)
-            return memories[::-1]
-
-        code.carry(0, count, memories, step, runs=True)
+        steps.each(lambda stage: FiberCode(stage, loop, row, group).tile(first, stop))
 
 
 @dataclass
@@ -246,7 +220,7 @@ class TurnCode:
         self.streams = {each: Stream(own, each, turn.depth) for each in operands if isinstance(each, Along)}
         self.place = code.mul(own.group, code.number(turn.depth))
 
-    def is_inside(self, operand: DeepOperand) -> bool:
+    def is_inside(self, operand: DeepOperand) -> TypeGuard[Register]:
         """Whether an operand is a number of a fiber that is computed on the way."""
         return isinstance(operand, Register) and operand.number in self.inside
 
@@ -261,7 +235,7 @@ class TurnCode:
         read = {each: stream.at(depth, stored) for each, stream in self.streams.items()}
 
         def value(operand: DeepOperand) -> ir.Value:
-            if isinstance(operand, Register) and operand.number in self.inside:
+            if self.is_inside(operand):
                 return values[operand.number]
             return read[operand] if isinstance(operand, Along) else self.fixed[operand]
 

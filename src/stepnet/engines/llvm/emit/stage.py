@@ -2,7 +2,7 @@
 operands.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -197,3 +197,31 @@ class StageCode:
             number = load_vector(code, dtype, 1, pointer, itemsize)
             result = code.insert_element(result, number, ir.Constant(I32, index)) if width > 1 else number
         return result
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps that have the same rows, at least one. Each has the memories that the step before wrote.
+
+    at: the stage of a step, counted from the first, with its memories and where it puts the next ones.
+    memories: these two of the first step.
+    """
+
+    code: Code
+    at: Callable[[ir.Value, list[ir.Value]], StageCode]
+    count: ir.Value
+    memories: list[ir.Value]
+
+    @property
+    def first(self) -> StageCode:
+        """The stage of the first step."""
+        return self.at(self.code.number(0), self.memories)
+
+    def each(self, write: Callable[[StageCode], None]) -> None:
+        """Writes the code of a step, which runs for each of them."""
+
+        def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
+            write(self.at(ahead, memories))
+            return memories[::-1]
+
+        self.code.carry(0, self.count, self.memories, step, runs=True)

@@ -21,7 +21,7 @@ from stepnet.engines.llvm.emit.call_code import CallCode
 from stepnet.engines.llvm.emit.early import count_steps
 from stepnet.engines.llvm.emit.emit import emit
 from stepnet.engines.llvm.emit.fibers import emit_group_steps, groups_of
-from stepnet.engines.llvm.emit.stage import Rows, StageCode
+from stepnet.engines.llvm.emit.stage import Rows, StageCode, Steps
 from stepnet.engines.llvm.emit.transfers import begin_later, end_all
 from stepnet.engines.llvm.lower.loops import FiberLoop, Loop
 
@@ -79,17 +79,12 @@ def write_stretch(
     def stage_at(ahead: ir.Value, memories: list[ir.Value]) -> StageCode:
         return call.stage(call.program.body, rows(code.add(first, ahead), memories), shares_units=True)
 
-    stage, count = stage_at(code.number(0), [now, following]), code.sub(stop, first)
+    steps = Steps(code, stage_at, code.sub(stop, first), [now, following])
     if isinstance(loop, FiberLoop):
-        with stage.own_groups(groups_of(loop)) as (row, group):
-            emit_group_steps(stage_at, loop, row, group, count, [now, following])
-        return
-
-    def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
-        emit(stage_at(ahead, memories), loop)
-        return memories[::-1]
-
-    code.carry(0, count, [now, following], step, runs=True)
+        with steps.first.own_groups(groups_of(loop)) as (row, group):
+            emit_group_steps(steps, loop, row, group)
+    else:
+        steps.each(lambda stage: emit(stage, loop))
 
 
 def loops_of(call: CallCode) -> list[Loop]:

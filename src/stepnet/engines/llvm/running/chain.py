@@ -146,9 +146,8 @@ class Chain:
         laid = list(map(Laid.of, calls))
         arranged = self.arranger.arranged(calls, laid)
         makers: Sequence[HasSets] = laid if ending is None else (ending,)
-        seconds = sum(
-            way.seconds for way in arranged.ways
-        )  # of all: layers of a wavefront have the same lanes
+        # Of all, since the layers of a wavefront have the same lanes.
+        seconds = sum(way.seconds for way in arranged.ways)
         sets = [own.sets(way.sets, seconds) for own, way in zip(makers, arranged.ways, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
