@@ -1,6 +1,7 @@
 """Whether a memory that is a matrix is faster in blocks of steps, as matrix products, than step by step.
 
     python bench/blocks.py                  tables for 64, 128 and 256 keys and values
+    python bench/blocks.py --keys 64 --gradients      outputs and gradients of inputs, without the C program
     python bench/blocks.py --keys 64 --json
 
 A gated delta rule, and linear attention with a decay, of 8 heads on one thread:
@@ -137,16 +138,29 @@ def by_hand(function: Any, x: Inputs) -> Callable[[], Array]:
     return run
 
 
-def ways(rule: str, keys: int, steps: int, folder: Path) -> dict[str, Callable[[], Array]]:
+def run_of(recurrence: sn.RNN, x: Inputs, gradients: bool) -> Callable[[], Array]:
+    """Runs a recurrence: its outputs, or the gradient of their sum by the values."""
+    if not gradients:
+        return lambda: recurrence(x)[0]
+    derivative = sn.vjp(recurrence)
+
+    def run() -> Array:
+        (outputs, _), backward = derivative(x)
+        return backward(np.ones_like(outputs), None).inputs["v"]
+
+    return run
+
+
+def ways(rule: str, keys: int, steps: int, folder: Path, gradients: bool) -> dict[str, Callable[[], Array]]:
     """What is timed, by name; raises `AssertionError` where one gives something else than stepnet."""
     x, is_delta = inputs_of(keys, steps), RULES[rule] is delta_step
-    recurrence = sn.RNN(RULES[rule], memory=(keys, keys))
-    found: dict[str, Callable[[], Array]] = {"stepnet": lambda: recurrence(x)[0]}
+    found = {"stepnet": run_of(sn.RNN(RULES[rule], memory=(keys, keys)), x, gradients)}
     for count in TOGETHER:
         block = sn.RNN(steps_in_one(count, is_delta), memory=(keys, keys))
         own = {name: value.reshape(HEADS, steps // count, -1) for name, value in x.items()}
-        found[f"{count} in one step"] = lambda block=block, own=own: block(own)[0].reshape(HEADS, steps, keys)
-    for count in BLOCKS:
+        run = run_of(block, own, gradients)
+        found[f"{count} in one step"] = lambda run=run: run().reshape(HEADS, steps, keys)
+    for count in () if gradients else BLOCKS:
         program = compiled(folder, keys, count, is_delta)
         found.setdefault("by hand, steps", by_hand(program.steps, x))
         found[f"by hand, blocks of {count}"] = by_hand(program.blocks, x)
@@ -157,10 +171,10 @@ def ways(rule: str, keys: int, steps: int, folder: Path) -> dict[str, Callable[[
     return found
 
 
-def measured(rule: str, keys: int, steps: int, rounds: int) -> dict[str, list[float]]:
+def measured(rule: str, keys: int, steps: int, rounds: int, gradients: bool) -> dict[str, list[float]]:
     """The seconds of each run of each way, which take turns."""
     with tempfile.TemporaryDirectory() as folder:
-        found = ways(rule, keys, steps, Path(folder))
+        found = ways(rule, keys, steps, Path(folder), gradients)
         seconds: dict[str, list[float]] = {name: [] for name in found}
         for _ in range(rounds):
             for name, way in found.items():
@@ -178,6 +192,9 @@ def main(
     ],
     steps: Annotated[int, typer.Option(min=32, help="Steps of a sequence; a multiple of 32.")] = 256,
     rounds: Annotated[int, typer.Option(min=1, help="How often each has a turn.")] = 25,
+    gradients: Annotated[
+        bool, typer.Option("--gradients", help="Gradients too, without the C program.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Time a gated delta rule step by step and in blocks of steps."""
@@ -185,7 +202,9 @@ def main(
         raise typer.BadParameter(f"keys are multiples of 64, and steps of 32, not {keys} and {steps}")
     sn.set_threads(1)
     try:
-        times = {rule: {size: measured(rule, size, steps, rounds) for size in keys} for rule in RULES}
+        times = {
+            rule: {size: measured(rule, size, steps, rounds, gradients) for size in keys} for rule in RULES
+        }
     finally:
         sn.set_threads(None)
     if as_json:

@@ -581,6 +581,12 @@ def test_blocks_of_steps_are_timed_beside_steps() -> None:
 
 
 @pytest.mark.usefixtures("few_blocks")
+def test_gradients_of_blocks_of_steps_are_timed_too() -> None:
+    times = json.loads(ran(blocks, *FEW_BLOCKS, "--gradients", "--json"))
+    assert [list(by_size["64"]) for by_size in times.values()] == [["stepnet", "2 in one step"]] * 2
+
+
+@pytest.mark.usefixtures("few_blocks")
 def test_blocks_of_steps_that_differ_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
     right = blocks.by_hand
     monkeypatch.setattr(blocks, "by_hand", lambda *args: lambda: 1.01 * right(*args)())
