@@ -14,7 +14,6 @@ from stepnet.rnn import nested
 from stepnet.rnn.batch import checked_array
 from stepnet.rnn.control import Controls
 from stepnet.rnn.declared import Declared, check_masked, same_parameters
-from stepnet.rnn.explain import checked_size, explain
 from stepnet.rnn.frozen import FrozenCalls
 from stepnet.rnn.program import Asked, StepProgram
 from stepnet.rnn.scopes import Scopes, step_scopes
@@ -112,6 +111,8 @@ class RNN(Declared):
         >>> "threads, for 4 sequences of 20 steps" in rnn.explain(rows=4, steps=20)
         True
         """
+        from stepnet.rnn.explain import checked_size, explain  # late: it is not what runs
+
         return explain(self.schedule, checked_engine(engine), checked_size(rows, steps))
 
     def __reduce__(self) -> tuple[Any, ...]:
