@@ -114,8 +114,8 @@ HOMES = {
     "value_and_grad": "stepnet.rnn.losses",
     "vjp": "stepnet.rnn.cotangents",
 }
-"""Public modules and names that running a recurrence does not need, and where they are. They are imported when
-they are first used, which takes a third off the time of `import stepnet`."""
+"""Public modules and names that running a recurrence does not need, and where they are. They are imported
+when they are first used, which takes a third off the time of `import stepnet`."""
 
 
 def __getattr__(name: str) -> object:
