@@ -114,7 +114,7 @@ class Laid:
         return known
 
     def _lanes(self, count: int, even: bool) -> list[Lanes]:
-        """The lanes of each set; none where there are no steps. even: as few as stay at work until the end."""
+        """The lanes of each set, none without steps; even: as few as stay at work until the end."""
         if not self.filled:
             return []
         lanes = lanes_for(self.lengths, LANES * count)
@@ -125,7 +125,7 @@ class Laid:
         return [lanes] if count == 1 else [lanes.part(place, count) for place in range(count)]
 
     def _working_lanes(self, count: int) -> int:
-        """A power of two of lanes for a set: the most that can all have as many steps as the longest sequence."""
+        """The most lanes of a set that can all have as many steps as the longest sequence: a power of two."""
         working = max(1, self.steps // (self.longest * count))
         return min(LANES, max(FEWEST_LANES, power_of_two(working)))
 
