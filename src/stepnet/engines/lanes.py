@@ -89,6 +89,8 @@ def shared_out(lengths: Array, count: int) -> tuple[Array, Array]:
         lane_of[begin : begin + count] = lanes
         load[lanes] += taken
         begin += count
+    if begin == len(lengths):
+        return lane_of, load
     # Steps and lane as one integer: a heap compares these sooner than pairs.
     heap = np.sort(load * count + np.arange(count)).tolist()
     rest = (lengths[begin:] * count).tolist()
