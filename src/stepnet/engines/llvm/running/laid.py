@@ -5,7 +5,7 @@
 It depends on lengths and places alone. So all parts of a schedule that run over the same sequences share it.
 
 A lane for each sequence gives steps of many rows first, and of one row in the end, which takes as long as
-some rows do. So long calls have no more lanes than it takes to end with the longest sequence:
+some rows do. So long calls have no more lanes than stay at work until the end:
 
     lengths 5 2 2 1    a a a a a    rows 4 3 1 1 1        a a a a a    rows 2 2 2 2 2
                        b b          in four lanes         b b c c d    in two
@@ -22,7 +22,7 @@ from stepnet.engines.base import Array, Call
 from stepnet.engines.lanes import Lanes, lanes_for
 from stepnet.engines.llvm.machine.memory import pointer
 from stepnet.engines.llvm.machine.words import ENDLESS
-from stepnet.engines.llvm.products.tiles import MOST_ROWS
+from stepnet.engines.llvm.products.tiles import MOST_ROWS, power_of_two
 from stepnet.plan.load import LANES, Size
 
 EXACT = 16
@@ -33,6 +33,8 @@ EVEN_SECONDS = 1e-3
 some 20 microseconds more than to give each sequence a lane of its own."""
 FEWEST_LANES = MOST_ROWS
 """A set has as many lanes as this, as long as there are sequences: it computes so many rows at a time."""
+WORTH = 0.9
+"""Fewer lanes must leave no more room than this part of it, or sequences of about one length share lanes."""
 NUMBERS = np.arange(4096)
 """The places of the steps of a sequence whose steps lie one after the other."""
 KNOWN = "llvm"
@@ -85,7 +87,7 @@ class Laid:
             numbers = NUMBERS if self.longest <= len(NUMBERS) else np.arange(self.longest)
         self._held: list[Any] = [call.starts, lengths, numbers]
         self._places = tuple(map(pointer, self._held))
-        self._sets: dict[tuple[int, int], Sets] = {}
+        self._sets: dict[tuple[int, bool], Sets] = {}
         self._begun = call.begun
 
     @classmethod
@@ -104,25 +106,28 @@ class Laid:
 
     def sets(self, count: int, seconds: float) -> Sets:
         """So many sets of lanes at most. seconds: how long the whole call is estimated to take."""
-        most = self._most_lanes(count) if seconds >= EVEN_SECONDS else LANES
-        known = self._sets.get((count, most))
+        even = seconds >= EVEN_SECONDS
+        known = self._sets.get((count, even))
         if known is None:
-            lanes = self._lanes(count, most)
-            known = self._sets[count, most] = tuple(map(self._words, lanes))
+            lanes = self._lanes(count, even)
+            known = self._sets[count, even] = tuple(map(self._words, lanes))
         return known
 
-    def _most_lanes(self, count: int) -> int:
-        """A power of two of lanes for a set, in which all take about as long as the longest sequence."""
-        needed = -(-self.steps // (max(1, self.longest) * count))
-        return min(LANES, max(FEWEST_LANES, 1 << (needed - 1).bit_length()))
-
-    def _lanes(self, count: int, most: int) -> list[Lanes]:
-        """The lanes of each set, at most so many; none where there are no steps."""
+    def _lanes(self, count: int, even: bool) -> list[Lanes]:
+        """The lanes of each set, none without steps; even: as few as stay at work until the end."""
         if not self.filled:
             return []
-        lanes = lanes_for(self.lengths, most * count)
+        lanes = lanes_for(self.lengths, LANES * count)
+        if even and (most := self._working_lanes(count) * count) < lanes.count:
+            fewer = lanes_for(self.lengths, most)
+            lanes = fewer if fewer.room < WORTH * lanes.room else lanes
         count = min(count, lanes.count)
         return [lanes] if count == 1 else [lanes.part(place, count) for place in range(count)]
+
+    def _working_lanes(self, count: int) -> int:
+        """The most lanes of a set that can all have as many steps as the longest sequence: a power of two."""
+        working = max(1, self.steps // (self.longest * count))
+        return min(LANES, max(FEWEST_LANES, power_of_two(working)))
 
     def _words(self, lanes: Lanes) -> tuple[int, tuple[int, ...]]:
         """The number of lanes of a set, and its words."""
