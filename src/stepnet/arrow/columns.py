@@ -28,8 +28,8 @@ class Column:
 
     kind: its Arrow type. spec: the features and dtype of a step, as the model takes them. numbers: the dtype
     in the column. large: whether the lists of each level are large ones. widths: the sizes that those lists
-    inside must have that are features, though their type does not say a size. finite: whether NaN and infinite
-    numbers are refused.
+    inside must have that are features, though their type does not say a size. finite: whether NaN and
+    infinite numbers are refused.
     """
 
     kind: Any
@@ -97,9 +97,8 @@ class Column:
         values, offsets = values.reshape(total, *self.spec.shape), offsets[: self.levels]
         if self.finite and self.numbers.kind == "f" and not np.isfinite(values).all():
             wrong = first_of(~np.isfinite(values))
-            raise InputError(
-                f"{place_of(wrong[0], offsets, first)} has {values[wrong]}, and NaN and infinite numbers are refused"
-            )
+            place = place_of(wrong[0], offsets, first)
+            raise InputError(f"{place} has {values[wrong]}, and NaN and infinite numbers are refused")
         return Ragged(self.cast(values, offsets, first), offsets)
 
     def cast(self, values: Array, offsets: tuple[Array, ...], first: int) -> Array:

@@ -1,7 +1,7 @@
 """The command line: `stepnet demo`, `show`, `convert`, `verify`, `layouts`, `explain`, `run`, `build` ...
 
-Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage; 130 stopped by Ctrl-C. With --json a command
-writes one JSON object to stdout, and nothing else.
+Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage; 130 stopped by Ctrl-C.
+With --json a command writes one JSON object to stdout, and nothing else.
 """
 
 import json
@@ -318,8 +318,9 @@ def run(
     refuse_nan: Annotated[
         bool, typer.Option("--refuse-nan", help="A row with NaN or infinite numbers cannot be run.")
     ] = False,
-    format: Annotated[
-        str | None, typer.Option(help="Of the results in a folder: parquet, as without it, or arrow.")
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help="Of the results in a folder: parquet, as without it, or arrow."),
     ] = None,
     compression: Annotated[
         str | None, typer.Option(help="snappy, as without it, none or zstd; of Arrow none or zstd.")
@@ -372,7 +373,7 @@ def run(
                 refuse_nan=refuse_nan,
                 resume=resume,
                 force=force,
-                format=format,
+                file_format=file_format,
                 compression=compression,
                 progress=progress,
             )

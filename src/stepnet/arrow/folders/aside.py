@@ -1,7 +1,7 @@
 """Rows that are set aside, in a file of their own.
 
-    while it runs    .bad.parquet.parts/day=1/a.parquet    the rows of each result that has any, written before it
-    at the end       bad.parquet                           all of them, in the order of the results
+    while it runs  .bad.parquet.parts/day=1/a.parquet  those of each result that has any, written before it
+    at the end     bad.parquet                         all of them, in the order of the results
 
 So when a result is there, its rows are: in a part, or in the file of a run that came to its end.
 """
@@ -58,7 +58,7 @@ class Aside:
                     f"{self.parts}: these are rows of another run; {option('resume')} goes on with it"
                 )
         else:
-            made = made_by(path) if is_parquet(path) else None
+            made = made_by(path)
             reason = difference(made.mark, mark) if made else "it is no file of rows that were set aside"
             if reason:
                 raise FileError(f"{path}: {reason}; choose another file")
@@ -91,8 +91,8 @@ class Aside:
             there = sum(batch.num_rows for batch in self.rows_of(job, made))
             if there != made.bad:
                 raise FileError(
-                    f"{job.target}: of the {made.bad} rows that were set aside for it {there} are in {self.path}; "
-                    "remove it to make it again, or name the file of its run"
+                    f"{job.target}: {made.bad} rows were set aside for it, and {there} of them are in "
+                    f"{self.path}; remove it to make it again, or name the file of its run"
                 )
 
     def rows_of(self, job: Job, made: Made) -> Iterator[Any]:
@@ -154,12 +154,6 @@ def in_groups(batches: Iterable[Any]) -> Iterator[Any]:
                 held, count = [], 0
     if held:
         yield pyarrow.concat_batches(held)
-
-
-def is_parquet(path: Path) -> bool:
-    """Whether a file begins as Parquet does."""
-    with path.open("rb") as file:
-        return file.read(4) == b"PAR1"
 
 
 def text_of(name: str) -> str:

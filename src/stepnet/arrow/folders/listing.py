@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from stepnet.errors import FileError, InputError
-from stepnet.values.arguments import file_path
+from stepnet.values.arguments import file_path, shown
 
 ENDINGS = (".parquet", ".arrow", ".feather", ".ipc")
 """The endings of files that are taken from folders and globs."""
@@ -47,10 +47,10 @@ def listing(inputs: Any) -> Listing:
     Raises `FileError` for a path that does not exist, a folder or a glob without any file, a link that leads
     nowhere or back, and for a file that is named twice.
     """
-    alone = isinstance(inputs, str) or hasattr(inputs, "__fspath__")
-    if not alone and not isinstance(inputs, Iterable):
-        raise InputError(f"inputs is a path, or several, not {type(inputs).__name__}")
-    paths = [file_path(each, "inputs") for each in ([inputs] if alone else cast("Iterable[Any]", inputs))]
+    several: Any = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    if not isinstance(several, Iterable):
+        raise InputError(f"inputs is a path, or several, not {shown(several)}")
+    paths = [file_path(each, "inputs") for each in cast("Iterable[Any]", several)]
     if not paths:
         raise InputError("there are no inputs: give files, folders or globs")
     made = Listing()

@@ -10,11 +10,11 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from stepnet.arrow.folders.tables import FILES, native, opened, reading
+from stepnet.arrow.folders.tables import FILES, kind_of, native, opened, reading
 from stepnet.arrow.runnable import Runnable
 from stepnet.net.digest import digest
 from stepnet.ragged.arrow import pyarrow_module
@@ -60,25 +60,41 @@ def bits_of(array: np.ndarray) -> str:
 
 def made_by(path: Path) -> Made | None:
     """What a result says of itself; None for a file that is no result. Raises `FileError` for no file."""
-    arrow = path.suffix != ".parquet"
-    with reading(path, "Arrow" if arrow else "Parquet"), native(path) as file:
-        if arrow:
-            reader = opened(file)
-            mark, last = (reader.schema.metadata or {}).get(MARK), reader.num_record_batches - 1
-            rows = reader.get_batch_with_custom_metadata(last).custom_metadata[ROWS] if mark else b"{}"
+    kind, metadata = kind_of(path), dict[bytes, bytes]()
+    with reading(path, kind), native(path) as file:
+        if kind == "Parquet":
+            metadata |= pyarrow_module("pyarrow.parquet", FILES).read_metadata(file).metadata or {}
         else:
-            metadata = pyarrow_module("pyarrow.parquet", FILES).read_metadata(file).metadata or {}
-            mark, rows = metadata.get(MARK), metadata.get(ROWS)
-    return None if mark is None else Made(json.loads(mark), **json.loads(rows))
+            reader = opened(file)
+            metadata |= reader.schema.metadata or {}
+            batches = getattr(reader, "num_record_batches", 0)
+            if batches:
+                metadata |= reader.get_batch_with_custom_metadata(batches - 1).custom_metadata or {}
+    try:
+        mark, counts = json.loads(metadata[MARK]), json.loads(metadata[ROWS])
+        return Made(dict(mark), *(int(counts[name]) for name in ("first", "rows", "bad")))
+    except (KeyError, TypeError, ValueError):  # of another program, or without its end
+        return None
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     """Why a result is not one that a run would make; None where it is."""
     for part, text in EXPLAINED.items():
-        old, new = before.get(part), now.get(part)
-        if old != new:
-            if part == "options" and isinstance(old, dict):
-                names = [name for name in new if old.get(name) != new[name]]
-                old, new = (", ".join(f"{name}={each.get(name)}" for name in names) for each in (old, new))
+        if before.get(part) != now.get(part):
+            old, new = changed(before.get(part), now.get(part))
             return text.format(before=old, now=new)
     return None
+
+
+def changed(before: Any, now: Any) -> tuple[str, str]:
+    """Two values as texts; of tables that which differs alone.
+
+    >>> changed({"result": "last", "keep": None}, {"result": "outputs", "keep": None})
+    ('result=last', 'result=outputs')
+    """
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return str(before), str(now)
+    old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", now)
+    names = [name for name in new if old.get(name) != new[name]]
+    first, second = (", ".join(f"{name}={each.get(name)}" for name in names) for each in (old, new))
+    return first, second

@@ -1,6 +1,6 @@
 """Reading, running and writing at the same time.
 
-    reader: files -> chunks   --4 at most-->   this thread: chunks -> results   --4 at most-->   writer: results -> files
+    reader: files -> chunks   --4-->   engine: chunks -> results   --4-->   writer: results -> files
 
 The engine runs in the thread of the caller, so that Ctrl-C stops it, and pyarrow works without Python's lock.
 What goes wrong in a thread is raised here, after all that came before it.
@@ -27,7 +27,7 @@ DEPTH = 4
 PATIENCE = 0.1  # seconds between looks at whether a thread was stopped
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """A thread was told to stop."""
 
 
@@ -38,23 +38,23 @@ class Channel:
         self.queue, self.stop = Queue[Any](DEPTH), stop
 
     def put(self, item: Any) -> None:
-        """Waits for room; raises `Stopped`."""
+        """Waits for room; raises `StoppedError`."""
         while True:
             if self.stop.is_set():
-                raise Stopped
+                raise StoppedError
             try:
                 return self.queue.put(item, timeout=PATIENCE)
             except Full:
                 continue
 
     def __iter__(self) -> Iterator[Any]:
-        """The items until `None`; raises what a thread put there as an error, and `Stopped`."""
+        """The items until `None`; raises what a thread put there as an error, and `StoppedError`."""
         while True:
             try:
                 item = self.queue.get(timeout=PATIENCE)
             except Empty:
                 if self.stop.is_set():
-                    raise Stopped from None
+                    raise StoppedError from None
                 continue
             if item is None:
                 return
@@ -76,13 +76,13 @@ def threads(stop: Event, *tasks: tuple[Callable[[], None], Channel | None]) -> G
     def guarded(task: Callable[[], None], channel: Channel | None) -> None:
         try:
             task()
-        except Stopped:
+        except StoppedError:
             pass
         except BaseException as error:
             try:
                 if channel is not None:
                     return channel.put(error)
-            except Stopped:
+            except StoppedError:
                 return None
             failed.append(error)
             stop.set()
@@ -121,8 +121,8 @@ class Counts:
 
 @dataclass(frozen=True)
 class Writing:
-    """How results are written. plain: the column of the model's outputs. aside: where rows without results go;
-    None to stop at the first.
+    """How results are written. plain: the column of the model's outputs. aside: where rows without results
+    go; None to stop at the first.
     """
 
     format: str
@@ -178,7 +178,7 @@ def run_jobs(
                     del part
                 del batch
             results.put(None)
-        except Stopped:
+        except StoppedError:
             raise failed[0] from None
     return counts
 

@@ -25,7 +25,10 @@ ARROW_ENDINGS = tuple(ending for ending in ENDINGS if ending != ".parquet")
 
 @dataclass(frozen=True)
 class Job:
-    """A result to make. target: its path. chosen: what its rows are run with. mark: what it says of itself."""
+    """A result to make.
+
+    target: its path. chosen: what its rows are run with. mark: what it says of itself.
+    """
 
     table: TableFile
     part: Part
@@ -36,7 +39,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """All results in their order. done: those that are there. partial: files that a process left half-written."""
+    """All results in their order.
+
+    done: those that are there. partial: files that a process left half-written.
+    """
 
     jobs: tuple[Job, ...]
     done: dict[Path, Made]
@@ -96,9 +102,8 @@ def check_alike(path: Path, chosen: Chosen, first_path: Path, first: Chosen) -> 
         kind, before = chosen.used.get(name), first.used.get(name)
         if kind is None or before is None:
             has, lacks = (first_path, path) if kind is None else (path, first_path)
-            raise InputError(
-                f"{lacks}: there is no column `{name}`, which {has} has; {option('keep')} names those to pass on"
-            )
+            hint = f"{option('keep')} names those to pass on"
+            raise InputError(f"{lacks}: there is no column `{name}`, which {has} has; {hint}")
         if kind != before:
             raise InputError(
                 f"{path}: column `{name}` is {kind}, and in {first_path} it is {before}; cast one of them"

@@ -30,9 +30,10 @@ FORMATS = {"parquet": ".parquet", "arrow": ".arrow"}
 class Summary:
     """What a run did.
 
-    files, results: how many were read and written, in this run and before; before: how many results were there
-    already. sequences, steps: those of this run, without bad rows. features: the numbers of an output. bad:
-    how many rows were set aside, in this run and before. passed_over: files in folders that are no tables.
+    files, results: how many were read and written, in this run and before; before: how many results were
+    there already. sequences, steps: those of this run, without bad rows. features: the numbers of an output.
+    bad: how many rows were set aside, in this run and before. passed_over: files in folders that are no
+    tables.
     """
 
     files: int
@@ -87,7 +88,7 @@ def run(
     refuse_nan: bool = False,
     resume: bool = False,
     force: bool = False,
-    format: str | None = None,
+    file_format: str | None = None,
     compression: str | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Summary:
@@ -102,8 +103,8 @@ def run(
         model: As for `predict`: a model, or the path of a model file.
         output: A folder, which gets the tree of the inputs; for a single input file also a file.
         column: The list column; not needed if it is the only one.
-        result: "outputs" for the outputs of all steps, "last" for the last one of each sequence. The column of
-            results has this name.
+        result: "outputs" for the outputs of all steps, "last" for the last one of each sequence. The column
+            has this name.
         keep: The names of the columns that are passed on; by default all but the list column.
         engine: An engine, or several in order of preference.
         bad: A Parquet file for rows that cannot be run, with the columns file, row and reason beside their
@@ -111,20 +112,21 @@ def run(
         refuse_nan: Whether a row with NaN or infinite numbers is such a row.
         resume: Whether to go on with the results that are in `output`.
         force: Whether to replace an output file; not for a folder.
-        format: "parquet" or "arrow"; by default that of an output file's ending, and Parquet for a folder.
+        file_format: "parquet" or "arrow"; by default that of an output file's ending, Parquet for a folder.
         compression: "snappy", which is the default, "none" or "zstd" for Parquet; "none" or "zstd" for Arrow.
         progress: Called after each step of the work.
 
     Raises:
         InputError: For columns that do not fit, differ between files or have the result's name, and, naming
             file and row, for a row that cannot be run.
-        FileError: For files that cannot be read or written, names that clash, an output that is there already,
-            and for one that was made by another model, with other options or of other inputs.
+        FileError: For files that cannot be read or written, names that clash, an output that is there
+            already, and for one that was made by another model, with other options or of other inputs.
 
     >>> import tempfile, pyarrow as pa, pyarrow.parquet as pq, stepnet as sn
     >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"), inputs=())
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     pq.write_table(pa.table({"x": pa.array([[1, 2], [3]], pa.list_(pa.float32()))}), f"{folder}/a.parquet")
+    ...     table = pa.table({"x": pa.array([[1, 2], [3]], pa.list_(pa.float32()))})
+    ...     pq.write_table(table, f"{folder}/a.parquet")
     ...     done = run(f"{folder}/a.parquet", total, f"{folder}/totals", result="last")
     ...     pq.read_table(f"{folder}/totals/a.parquet").to_pylist(), done.steps
     ([{'last': 3.0}, {'last': 3.0}], 3)
@@ -136,7 +138,7 @@ def run(
     if force and (resume or not alone):
         reason = f"{option('resume')} goes on with what is there" if resume else f"{target} is a folder"
         raise InputError(f"{option('force')} replaces an output file, and {reason}")
-    kept = format_of(format, target if alone else None)
+    kept = format_of(file_format, target if alone else None)
     packed = choice(
         COMPRESSIONS[kept][0] if compression is None else compression,
         f"compression of {kept} is {' or '.join(COMPRESSIONS[kept])}",
@@ -148,8 +150,12 @@ def run(
         predictor = Predictor(model, name, result, keep, memory=JOINED, engine=engine, refuse_nan=refuse_nan)
         chosen = predictor.choose(first.schema)
     options = {
-        "column": name, "result": result, "keep": predictor.keep and list(predictor.keep),
-        "engine": str(engine), "refuse_nan": predictor.refuse_nan, "compression": packed,
+        "column": name,
+        "result": result,
+        "keep": predictor.keep and list(predictor.keep),
+        "engine": str(engine),
+        "refuse_nan": predictor.refuse_nan,
+        "compression": packed,
     }
     digest = model_digest(predictor.runnable, chosen.column.spec)
     mark = {"version": __version__, "model": digest, "options": options}
@@ -161,7 +167,7 @@ def run(
         plan = planned(jobs, target, resume)
     aside = None
     if bad is not None:
-        aside = Aside(file_path(bad, "bad"), target, chosen, mark, resume)
+        aside = Aside(parquet_path(bad), target, chosen, mark, resume)
     check_aside(plan, aside)
     counts = executed(plan, predictor, Writing(kept, packed, result, aside), progress)
     made = plan.done | counts.made
@@ -210,18 +216,28 @@ def is_file(found: Listing, output: str | Path, target: Path) -> bool:
 def format_of(asked: str | None, file: Path | None) -> str:
     """The format of results; raises `InputError` for one that an output file's ending does not say."""
     ending = "parquet" if file is None or file.suffix.lower() not in ARROW_ENDINGS else "arrow"
-    kept = choice(ending if asked is None else asked, f"format is {' or '.join(FORMATS)}", tuple(FORMATS))
+    kept = choice(
+        ending if asked is None else asked, f"file_format is {' or '.join(FORMATS)}", tuple(FORMATS)
+    )
     if file is not None and kept != ending:
         raise InputError(f"{file}: the format is {kept}, and this name is that of {ending}")
     return kept
 
 
+def parquet_path(bad: Any) -> Path:
+    """The path of the file of rows that are set aside; raises `InputError` for another kind of file."""
+    path = file_path(bad, "bad")
+    if path.suffix != ".parquet":
+        raise InputError(f"bad is a file of Parquet, and its name ends so: {path}.parquet")
+    return path
+
+
 def check_aside(plan: Plan, aside: Aside | None) -> None:
     """Raises an error where rows were set aside for results that are there, and are not to be had."""
-    if aside is not None:
-        return aside.check(plan)
     lost = next((path for path, made in plan.done.items() if made.bad), None)
-    if lost is not None:
+    if aside is not None:
+        aside.check(plan)
+    elif lost is not None:
         raise InputError(
             f"{lost}: {plan.done[lost].bad} rows were set aside for it; name their file, {option('bad')}"
         )

@@ -3,7 +3,7 @@
     rows --windows--> rows of a call --run--> results
                                      `--wrong--> halves --> halves --> ... --> one row, with the reason
 
-A call says that there is a wrong row, and not always which. So its rows are halved until a single one is left.
+A call says that there is a wrong row, and not always which. So its rows are halved until one is left.
 """
 
 from collections.abc import Iterator
@@ -33,8 +33,9 @@ class Bad:
 
 @dataclass(frozen=True)
 class Sifted:
-    """What became of the rows of a window. results: a record batch; None where no row has any. steps: how many
-    the rows with results have.
+    """What became of the rows of a window.
+
+    results: a record batch; None where no row has any. steps: how many the rows with results have.
     """
 
     results: Any

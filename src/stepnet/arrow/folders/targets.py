@@ -8,7 +8,7 @@ A lock on the partial file keeps two processes from writing the same result.
 import errno
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,17 @@ COMPRESSIONS = {"parquet": ("snappy", "none", "zstd"), "arrow": ("none", "zstd")
 
 
 class Target:
-    """A result that is being written. format: parquet or arrow. plain: a column of numbers that no dictionary
+    """A result that is being written. form: parquet or arrow. plain: a column of numbers that no dictionary
     makes smaller.
 
     Its methods raise `FileError` if the file cannot be written, and leave nothing of it then.
     """
 
     def __init__(
-        self, path: Path, schema: Any, mark: dict[str, Any], format: str, compression: str, plain: str = ""
+        self, path: Path, schema: Any, mark: dict[str, Any], form: str, compression: str, plain: str = ""
     ) -> None:
         self.path, self.partial = path, partial_of(path)
-        self.format = format
+        self.form = form
         self.schema = schema.with_metadata({MARK: text_of(mark)})
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ class Target:
                 raise
 
     def _opened(self, compression: str, plain: str) -> Any:
-        if self.format == "arrow":
+        if self.form == "arrow":
             ipc = pyarrow_module("pyarrow.ipc", FILES)
             options = ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
             return ipc.new_file(self.file, self.schema, options=options)
@@ -73,7 +73,7 @@ class Target:
         """Gives the file its name, once all of it is on disk."""
         counts = text_of({"first": first, "rows": rows, "bad": bad})
         with writing(self.path):
-            if self.format == "arrow":
+            if self.form == "arrow":
                 empty = pyarrow_module().RecordBatch.from_pylist([], self.schema)
                 self.writer.write_batch(empty, custom_metadata={ROWS: counts})
             else:
@@ -87,10 +87,8 @@ class Target:
 
     def drop(self) -> None:
         """Removes what there is of the file."""
-        try:
+        with suppress(OSError):  # it is removed in any case
             self.file.close()
-        except OSError:  # it is removed in any case
-            pass
         self.partial.unlink(missing_ok=True)
         self.lock.close()
 

@@ -1,4 +1,4 @@
-"""A progress bar of a run over files: how much of the inputs is done, sequences per second, and the time left."""
+"""A progress bar of a run over files: how much is done, sequences per second, and the time left."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
