@@ -135,7 +135,7 @@ def run_jobs(
     jobs: list[Job], predictor: Predictor, how: Writing, advance: Callable[[float, int], None]
 ) -> Counts:
     """Runs jobs, and writes their results. advance: called with bytes of inputs, and sequences, just done."""
-    stop, counts = Event(), Counts()
+    stop, counts, done = Event(), Counts(), 0.0
     chunks, results = Channel(stop), Channel(stop)
 
     def read() -> None:
@@ -162,6 +162,8 @@ def run_jobs(
         try:
             for item in chunks:
                 if isinstance(item, End):
+                    advance(item.job.size - done, 0)
+                    done = 0.0
                     results.put(item)
                     continue
                 job, batch, share = item
@@ -174,7 +176,9 @@ def run_jobs(
                     good = part.rows - len(part.bad)
                     counts.sequences, counts.steps = counts.sequences + good, counts.steps + part.steps
                     counts.bad += len(part.bad)
-                    advance(share * job.table.size * part.rows / rows, good)
+                    size = min(share * job.table.size * part.rows / rows, job.size - done)
+                    done += size
+                    advance(size, good)
                     del part
                 del batch
             results.put(None)

@@ -36,6 +36,11 @@ class Job:
     target: Path
     mark: dict[str, Any]
 
+    @property
+    def size(self) -> float:
+        """The bytes of its part of the file."""
+        return self.table.size * self.part.share
+
 
 @dataclass(frozen=True)
 class Plan:

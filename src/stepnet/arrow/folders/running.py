@@ -195,7 +195,7 @@ def executed(plan: Plan, predictor: Predictor, how: Writing, progress: Callable[
         remove_partial(path)
     if how.aside is not None:
         how.aside.clean()
-    sizes = {job.target: job.table.size * job.part.share for job in plan.jobs}
+    sizes = {job.target: job.size for job in plan.jobs}
     at = Progress(sum(sizes[path] for path in plan.done), sum(sizes.values()), 0)
 
     def advance(size: float, sequences: int) -> None:

@@ -84,11 +84,11 @@ class TableFile:
         return cls(path, kind, schema, parts, status.st_size, status.st_mtime_ns, hasher.hexdigest())
 
     def chunks(self, part: Part, column: str, chosen: Chosen) -> Iterator[tuple[Batch, float]]:
-        """The rows of a part in batches, each with its share of the file.
+        """The rows of a part in batches, each with its share of the file, about.
 
         Raises `FileError` for rows that cannot be read, and for a file that has changed since it was listed.
         """
-        first, before = part.first, 0
+        first = part.first
         with reading(self.path, self.kind), native(self.path) as file:
             self.check_unchanged()
             parquet = self.kind == "Parquet"
@@ -97,7 +97,7 @@ class TableFile:
                     share = records.num_rows / max(1, part.rows) * part.share
                 else:
                     records.validate(full=True)
-                    share, before = (file.tell() - before) / self.size, file.tell()
+                    share = records.nbytes / self.size
                 yield Batch(str(self.path), first, records), share
                 first += records.num_rows
                 del records  # or it would be held beside the next
@@ -135,7 +135,9 @@ def parts_of(metadata: Any) -> tuple[Part, ...]:
 
 def of_groups(file: Any, part: Part, column: str, chosen: Chosen) -> Iterator[Any]:
     """The record batches of row groups of a Parquet file, of the columns that are read."""
-    source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER)
+    source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(
+        file, buffer_size=BUFFER, pre_buffer=False
+    )
     rows = min((chunk_rows(source.metadata, group, column, chosen) for group in part.groups), default=1)
     names = None if chosen.others else [*chosen.used]
     return source.iter_batches(rows, row_groups=list(part.groups), columns=names)
