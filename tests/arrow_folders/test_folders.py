@@ -220,7 +220,7 @@ def test_the_command_is_the_function(tmp_path: Path):
     for name in ("a", "b"):
         written(tmp_path / "in" / f"{name}.parquet", pa.table({"id": [1, 2, 3], "x": rows}))
     options = ["--result", "last", "--refuse-nan", "--keep", "id", "--compression", "zstd"]
-    options += ["--bad", tmp_path / "bad.parquet"]
+    options += ["--bad", tmp_path / "bad.parquet", "--engine", "interpret"]
     code, told, said = stepnet("run", MODEL, tmp_path / "in", "-o", tmp_path / "out", *options, "--json")
     assert (code, said) == (0, "")
     done = json.loads(told)
@@ -228,7 +228,7 @@ def test_the_command_is_the_function(tmp_path: Path):
     assert (done["output"], done["notes"]) == (str(tmp_path / "out"), {})
     arrow.run(
         tmp_path / "in", MODEL, tmp_path / "same", result="last", refuse_nan=True, keep=["id"],
-        compression="zstd", bad=tmp_path / "bad2.parquet",
+        compression="zstd", bad=tmp_path / "bad2.parquet", engine="interpret",
     )  # fmt: skip
     assert contents(tmp_path / "out") == contents(tmp_path / "same")
     code, told, _ = stepnet("run", MODEL, tmp_path / "in", "-o", tmp_path / "out", *options, "--resume")

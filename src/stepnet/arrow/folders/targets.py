@@ -87,8 +87,10 @@ class Target:
 
     def drop(self) -> None:
         """Removes what there is of the file."""
-        with suppress(OSError):  # it is removed in any case
-            self.file.close()
+        for each in (self.writer, self.file):
+            with suppress(OSError, ValueError):  # it is removed in any case
+                each.close()
+        self.writer.is_open = False  # or pyarrow would close the writer again, and print that it cannot
         self.partial.unlink(missing_ok=True)
         self.lock.close()
 
