@@ -93,7 +93,7 @@ def changed(before: Any, now: Any) -> tuple[str, str]:
     ('result=last', 'result=outputs')
     """
     if not isinstance(before, dict) or not isinstance(now, dict):
-        return str(before), str(now)
+        return f"{cast(object, before)}", f"{cast(object, now)}"
     old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", now)
     names = [name for name in new if old.get(name) != new[name]]
     first, second = (", ".join(f"{name}={each.get(name)}" for name in names) for each in (old, new))
