@@ -135,9 +135,7 @@ def parts_of(metadata: Any) -> tuple[Part, ...]:
 
 def of_groups(file: Any, part: Part, column: str, chosen: Chosen) -> Iterator[Any]:
     """The record batches of row groups of a Parquet file, of the columns that are read."""
-    source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(
-        file, buffer_size=BUFFER, pre_buffer=False
-    )
+    source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
     rows = min((chunk_rows(source.metadata, group, column, chosen) for group in part.groups), default=1)
     names = None if chosen.others else [*chosen.used]
     return source.iter_batches(rows, row_groups=list(part.groups), columns=names)

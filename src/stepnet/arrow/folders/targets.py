@@ -90,7 +90,6 @@ class Target:
         for each in (self.writer, self.file):
             with suppress(OSError, ValueError):  # it is removed in any case
                 each.close()
-        self.writer.is_open = False  # or pyarrow would close the writer again, and print that it cannot
         self.partial.unlink(missing_ok=True)
         self.lock.close()
 
