@@ -20,7 +20,7 @@ from test_cli import stepnet
 from torch import nn
 
 import stepnet as sn
-from stepnet.arrow import parquet as over_parquet
+from stepnet import arrow
 from stepnet.build import build
 from stepnet.build import load as load_library
 from stepnet.cli.commands import app
@@ -157,6 +157,8 @@ KERAS = f"{CONVERT}.npz --to keras"
 RUN = "run SOURCE --input {folder}/x.parquet -o {folder}/y.parquet"
 EXPLAIN, ITSELF = "explain SOURCE", "verify SOURCE SOURCE"
 COLUMNS, OVER = RUN.replace("x.parquet", "columns.parquet"), RUN.replace("y.parquet", "rnn.pt")
+WRONG = RUN.replace("x.parquet", "wrong.parquet")
+FURTHER = "run SOURCE {folder}/x_id.parquet {folder}/x_day.parquet -o {folder}/kept"
 EACH = "--semantics one:activation=relu --semantics two:activation=tanh"
 CLIPPED = "verify onnx.gru torch.gru --semantics reset=after --semantics clip=1"
 ROW = "the file does not say that it takes them"
@@ -259,6 +261,9 @@ ASKED = (
         "2 list columns",
         "--column b",
     ),
+    Asked("gru.pt", RUN.replace("y.parquet", "begun"), "resume", "the folder is not empty", "--resume"),
+    Asked("gru.pt", WRONG, "bad", "has 1 numbers", "--bad {folder}/bad.parquet"),
+    Asked("gru.pt", FURTHER, "keep", "there is no column `day`", "--keep id"),
     Asked("libgru.so", RUN, "trust", "that you trust it", "--trust-library"),
     Asked("zeros.npz", "show SOURCE", "most", "it would fill more than", "--most 1000000000"),
 )
@@ -269,7 +274,13 @@ def folder(tmp_path: Path) -> Path:
     for name, write in FILES.items():
         if name != "zeros.npz":
             write(tmp_path / name)
-    parquet.write_table(pa.table({"x": np.zeros((2, 5, IN), "f4").tolist()}), tmp_path / "x.parquet")
+    zeros = pa.array(np.zeros((2, 5, IN), "f4").tolist())
+    parquet.write_table(pa.table({"x": zeros}), tmp_path / "x.parquet")
+    parquet.write_table(pa.table({"x": [[[1.0] * IN], [[1.0]]]}), tmp_path / "wrong.parquet")
+    parquet.write_table(pa.table({"x": zeros, "id": [1, 2]}), tmp_path / "x_id.parquet")
+    parquet.write_table(pa.table({"x": zeros, "id": [1, 2], "day": [1, 2]}), tmp_path / "x_day.parquet")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / ".x.parquet.partial").touch()
     return tmp_path
 
 
@@ -294,7 +305,7 @@ def test_the_option_that_a_question_names_answers_it(folder: Path, one: Asked):
     if one.answer:
         assert f"(Python: {option.argument.partition('=')[0]}=" in said
     assert option.name in options_of(words[0])
-    answer = one.answer.split()
+    answer = one.answer.format(folder=folder).split()
     if one.row in ("module", "rest", "semantics of") and answer and answer[0] in words:
         at = words.index(answer[0])
         del words[at : at + 2]
@@ -313,7 +324,7 @@ def test_every_option_that_a_question_names_has_a_case():
 @pytest.mark.parametrize("row", OPTIONS)
 def test_the_argument_that_a_question_names_is_one(row: str):
     takes = (
-        *(sn.convert, interchange.convert_file, interchange.Choice, formats.read, over_parquet.Sequences),
+        *(sn.convert, interchange.convert_file, interchange.Choice, formats.read, arrow.run),
         load_library,
     )
     name = OPTIONS[row].argument.partition("=")[0]

@@ -20,7 +20,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import stepnet as sn
-from stepnet.arrow import parquet as over_parquet
+from stepnet.arrow.folders import tables
 from stepnet.cli.commands import app
 from stepnet.cli.report import progress
 from stepnet.disk import store
@@ -31,6 +31,9 @@ VOWELS = DATA / "japanese_vowels.parquet"
 
 
 COMMAND, RUNNER = get_command(app), CliRunner()  # to make the command takes as long as many a call
+
+
+ASIDE = "--bad ROWS.parquet (Python: bad='ROWS.parquet') sets such rows aside"
 
 
 def stepnet(*arguments: object) -> tuple[int, str, str]:
@@ -79,7 +82,7 @@ def listed(path: Path, column: str = "outputs") -> list[np.ndarray]:
 
 def test_run_gives_what_torch_gives(tmp_path: Path, vowels: Path, engine: str):
     out = tmp_path / "out.parquet"
-    code, stdout, stderr = stepnet("run", MODEL, "--input", vowels, "-o", out, "--engine", engine)
+    code, stdout, stderr = stepnet("run", MODEL, vowels, "-o", out, "--engine", engine)
     assert (code, stderr) == (0, "")
     assert stdout.startswith("9 sequences of ")
     gru = torch.nn.GRU(12, 64)
@@ -100,7 +103,7 @@ def test_run_of_layers_and_directions(tmp_path: Path, vowels: Path):
     model = tmp_path / "lstm.safetensors"
     save_file({f"encoder.{name}": value for name, value in lstm.state_dict().items()}, model)
     out = tmp_path / "out.parquet"
-    assert stepnet("run", model, "--input", vowels, "-o", out, "--prefix", "encoder")[0] == 0
+    assert stepnet("run", model, vowels, "-o", out, "--prefix", "encoder")[0] == 0
     for frames, outputs in zip(listed(vowels, "frames"), listed(out), strict=True):
         with torch.inference_mode():
             assert_close(outputs, lstm(torch.tensor(frames))[0].numpy(), len(frames), 12 + 20)
@@ -108,14 +111,17 @@ def test_run_of_layers_and_directions(tmp_path: Path, vowels: Path):
 
 def test_run_as_json_in_chunks(tmp_path: Path, vowels: Path, monkeypatch: pytest.MonkeyPatch):
     whole, chunked = tmp_path / "whole.parquet", tmp_path / "chunked.parquet"
-    assert stepnet("run", MODEL, "--input", vowels, "-o", whole)[0] == 0
-    monkeypatch.setattr(over_parquet, "CHUNK_ROWS", 2)
-    code, stdout, _ = stepnet("run", MODEL, "--input", vowels, "-o", chunked, "--json")
+    assert stepnet("run", MODEL, vowels, "-o", whole)[0] == 0
+    monkeypatch.setattr(tables, "CHUNK_ROWS", 2)
+    code, stdout, _ = stepnet("run", MODEL, vowels, "-o", chunked, "--json")
     found = json.loads(stdout)
+    assert found.pop("sequences_per_second") > 0
     steps = sum(map(len, listed(vowels, "frames")))
     assert code == 0
     assert found.pop("seconds") > 0
-    assert found == {"sequences": 9, "steps": steps, "features": 64, "output": str(chunked), "notes": {}}
+    counts = {"files": 1, "results": 1, "before": 0, "bad": 0, "passed_over": 0}
+    counts |= {"sequences": 9, "steps": steps, "features": 64}
+    assert found == {**counts, "output": str(chunked), "notes": {}}
     # A sequence's result is the same bits, whatever else is in its batch.
     assert parquet.read_table(whole).equals(parquet.read_table(chunked))
 
@@ -124,7 +130,7 @@ def test_run_as_json_in_chunks(tmp_path: Path, vowels: Path, monkeypatch: pytest
 def test_the_numbers_of_a_column_are_counted_whatever_its_name(tmp_path: Path, name: str):
     source = write(tmp_path / "in.parquet", **{name: [[[1.0, 2.0]] * 3, []], "id": [1, 2]})
     # An empty list is a number in Parquet, too.
-    assert over_parquet.Sequences(source).numbers == 7
+    assert tables.numbers_in(parquet.read_metadata(source), name) == 7
 
 
 @pytest.mark.parametrize("rows", [0, 3])
@@ -132,7 +138,7 @@ def test_run_over_lists_of_lists_of_doubles_and_empty_ones(tmp_path: Path, rows:
     sequences = [[[float(step)] * 12 for step in range(length)] for length in (2, 0, 3)][:rows]
     source = write(tmp_path / "in.parquet", x=pa.array(sequences, pa.large_list(pa.list_(pa.float64()))))
     out = tmp_path / "out.parquet"
-    assert stepnet("run", MODEL, "--input", source, "-o", out)[0] == 0
+    assert stepnet("run", MODEL, source, "-o", out)[0] == 0
     assert [len(outputs) for outputs in listed(out)] == [2, 0, 3][:rows]
     assert parquet.read_table(out)["outputs"].type == pa.large_list(pa.list_(pa.float32(), 64))
 
@@ -141,11 +147,11 @@ def test_run_over_one_number_per_step(tmp_path: Path):
     model = tmp_path / "rnn.safetensors"
     save_file(torch.nn.RNN(1, 2).state_dict(), model)
     source = write(tmp_path / "in.parquet", x=pa.array([[1.0, 2.0], [3.0]], pa.list_(pa.float32())))
-    said = refusal("run", model, "--input", source, "-o", tmp_path / "out.parquet")
+    said = refusal("run", model, source, "-o", tmp_path / "out.parquet")
     assert (
         "torch.rnn: the arrays do not tell candidate_activation, which is set there as nonlinearity" in said
     )
-    run = ("run", model, "--input", source, "-o", tmp_path / "out.parquet")
+    run = ("run", model, source, "-o", tmp_path / "out.parquet")
     assert stepnet(*run, "--semantics", "activation=tanh")[0] == 0
     assert [outputs.shape for outputs in listed(tmp_path / "out.parquet")] == [(2, 2), (1, 2)]
 
@@ -153,23 +159,25 @@ def test_run_over_one_number_per_step(tmp_path: Path):
 def test_run_replaces_an_output_only_by_force(tmp_path: Path, vowels: Path):
     out = tmp_path / "out.parquet"
     out.write_text("precious")
-    message = refusal("run", MODEL, "--input", vowels, "-o", out)
+    message = refusal("run", MODEL, vowels, "-o", out)
     assert message == f"{out}: the file is there already; --force (Python: force=True) replaces it"
     assert out.read_text() == "precious"
-    assert stepnet("run", MODEL, "--input", vowels, "-o", out, "--force")[0] == 0
+    assert stepnet("run", MODEL, vowels, "-o", out, "--force")[0] == 0
     assert len(listed(out)) == 9
-    assert stepnet("run", MODEL, "--input", vowels, "-o", vowels, "--force")[0] == 0  # onto its own input
-    assert len(listed(vowels)) == 9
+    message = refusal("run", MODEL, vowels, "-o", vowels, "--force")
+    assert message == f"{vowels}: the output is the input; choose another name"
+    assert len(listed(vowels, "frames")) == 9
 
 
 def test_run_leaves_nothing_behind_when_it_fails(tmp_path: Path):
     source = write(tmp_path / "in.parquet", x=pa.array([[[1.0] * 12], [[1.0] * 13]]))
     out = tmp_path / "out.parquet"
-    message = refusal("run", MODEL, "--input", source, "-o", out)
-    assert message == f"{source}: column `x`: row 1, entry 0 has 13 numbers, and the model takes 12"
+    message = refusal("run", MODEL, source, "-o", out)
+    reason = "column `x`: row 1, entry 0 has 13 numbers, and the model takes 12"
+    assert message == f"{source}: {reason}; {ASIDE}"
     assert list(tmp_path.iterdir()) == [source]
     out.write_text("precious")
-    refusal("run", MODEL, "--input", source, "-o", out, "--force")
+    refusal("run", MODEL, source, "-o", out, "--force")
     assert out.read_text() == "precious"
     assert sorted(tmp_path.iterdir()) == [source, out]
 
@@ -221,19 +229,20 @@ def test_run_with_columns_that_do_not_fit(tmp_path: Path):
     for columns, options, expected in cases.values():
         source = write(tmp_path / "in.parquet", **columns)
         options += ["--engine", "interpret", "-o", str(tmp_path / "out.parquet")]
-        message = refusal("run", MODEL, "--input", source, *options)
+        message = refusal("run", MODEL, source, *options)
         assert message.startswith(str(source))
-        assert message.endswith(expected)
+        assert message.removesuffix(f"; {ASIDE}").endswith(expected)
 
 
 def test_run_with_files_that_are_none(tmp_path: Path, vowels: Path):
     out, broken, slow = tmp_path / "out.parquet", tmp_path / "broken.parquet", ("--engine", "interpret")
 
     def over(source: Path) -> str:
-        return refusal("run", MODEL, "--input", source, "-o", out, *slow).removeprefix(f"{source}: ")
+        return refusal("run", MODEL, source, "-o", out, *slow).removeprefix(f"{source}: ")
 
     assert over(tmp_path / "nowhere") == "there is no such file"
-    assert over(tmp_path).startswith("this is no whole Parquet file (")
+    (tmp_path / "empty").mkdir()
+    assert over(tmp_path / "empty") == "there is no Parquet or Arrow file (.parquet, .arrow, .feather, .ipc)"
     for content in (b"", b"PAR1", VOWELS.read_bytes()[:-9], pickle.dumps([1]), MODEL.read_bytes()):
         broken.write_bytes(content)
         assert over(broken).startswith("this is no whole Parquet file (")
@@ -241,12 +250,12 @@ def test_run_with_files_that_are_none(tmp_path: Path, vowels: Path):
     spoilt[100:400] = b"\xff" * 300  # the footer is whole, the numbers are not
     broken.write_bytes(spoilt)
     assert over(broken).startswith("this is no whole Parquet file (")
-    spoilt = bytearray(write(tmp_path / "in.parquet", frames=[[1.0]]).read_bytes())
+    spoilt = bytearray(write(tmp_path / "in.parquet", frames=[[[1.0] * 12]]).read_bytes())
     spoilt[spoilt.rindex(b"frames")] = 0xE6  # no text begins so
     broken.write_bytes(spoilt)
     assert over(broken).startswith("this is no whole Parquet file ('utf-8' codec")
     missing = tmp_path / "nowhere" / "out.parquet"
-    message = refusal("run", MODEL, "--input", vowels, "-o", missing, *slow)
+    message = refusal("run", MODEL, vowels, "-o", missing, *slow)
     assert message == f"{missing}: the file cannot be written (there is no folder {missing.parent})"
 
 
@@ -384,7 +393,7 @@ def test_version():
         ("explain",),
         ("explain", MODEL, "--loud"),
         ("run", MODEL),
-        ("run", MODEL, "--input"),
+        ("run", MODEL, "-o"),
         ("doctor", "surplus"),
     ],
 )
@@ -396,7 +405,7 @@ def test_refusals_of_several_lines_become_one(monkeypatch: pytest.MonkeyPatch, t
     from stepnet.engines import engine_named
 
     monkeypatch.setattr(type(engine_named("llvm")), "refuse", lambda self, schedule: "it is Sunday")
-    message = refusal("run", MODEL, "--input", vowels, "-o", tmp_path / "out.parquet")
+    message = refusal("run", MODEL, vowels, "-o", tmp_path / "out.parquet")
     assert message.endswith("; llvm: it is Sunday")
 
 

@@ -36,7 +36,7 @@ NAMES = {
     """,
     "stepnet.onnx": "Backend Prepared load save",
     "stepnet.paddle": "load",
-    "stepnet.arrow": "Predictor predict",
+    "stepnet.arrow": "Predictor Progress Summary predict run",
     "stepnet.build": "Build Library build load",
     "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence Scan accelerate graph ready trace",
 }

@@ -1,8 +1,11 @@
-"""Models over Arrow record batches: `predict` runs over a stream of them, `Predictor` also one by one."""
+"""Models over Arrow record batches: `predict` runs over a stream of them, `Predictor` also one by one, and
+`run` over files and folders.
+"""
 
+from stepnet.arrow.folders.running import Progress, Summary, run
 from stepnet.arrow.predictor import Predictor, predict
 
-__all__ = ["Predictor", "predict"]
+__all__ = ["Predictor", "Progress", "Summary", "predict", "run"]
 
 
 def __dir__() -> list[str]:

@@ -114,6 +114,8 @@ def joined(parts: Sequence[Ragged]) -> Ragged:
 def rows_of(block: Sequence[Piece]) -> str:
     """The name of the rows of pieces, for messages."""
     first, last = block[0], block[-1]
+    if first is last and first.rows == 1:
+        return f"{first.name}, row {first.first}"
     if first.name == last.name:
         return f"{first.name}, rows {first.first} to {last.first + last.rows - 1}"
     return f"{first.name} to {last.name}"

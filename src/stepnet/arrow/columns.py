@@ -28,7 +28,8 @@ class Column:
 
     kind: its Arrow type. spec: the features and dtype of a step, as the model takes them. numbers: the dtype
     in the column. large: whether the lists of each level are large ones. widths: the sizes that those lists
-    inside must have that are features, though their type does not say a size.
+    inside must have that are features, though their type does not say a size. finite: whether NaN and
+    infinite numbers are refused.
     """
 
     kind: Any
@@ -36,9 +37,10 @@ class Column:
     numbers: np.dtype[Any]
     large: tuple[bool, ...]
     widths: tuple[int, ...]
+    finite: bool = False
 
     @classmethod
-    def of(cls, kind: Any, spec: Spec | None) -> "Column":
+    def of(cls, kind: Any, spec: Spec | None, finite: bool = False) -> "Column":
         """A column of that type for steps of a `Spec`; None takes the features from the type.
 
         Raises `InputError` for types that are no lists of numbers, or that do not fit the model.
@@ -52,7 +54,7 @@ class Column:
                     f"it is {kind}, and the model was made without inputs=, so it is not known whether its "
                     "inner lists are features: make the model with inputs=, or cast them to fixed-size lists"
                 )
-            return cls(kind, Spec(tuple(features), numbers.name), numbers, tuple(large), ())
+            return cls(kind, Spec(tuple(features), numbers.name), numbers, tuple(large), (), finite)
         check_numbers(numbers, np.dtype(spec.dtype))
         extra = len(large) - 1 - spec.levels
         fits = 0 <= extra <= len(spec.shape) and spec.shape[extra:] == tuple(features)
@@ -60,7 +62,7 @@ class Column:
             steps = " of ".join(["sequences"] * (1 + spec.levels))
             each = f"{' x '.join(map(str, spec.shape))} numbers" if spec.shape else "one number"
             raise InputError(f"it is {kind}, and the model takes {steps} of steps of {each}")
-        return cls(kind, spec, numbers, tuple(large[: 1 + spec.levels]), spec.shape[:extra])
+        return cls(kind, spec, numbers, tuple(large[: 1 + spec.levels]), spec.shape[:extra], finite)
 
     @property
     def levels(self) -> int:
@@ -79,8 +81,8 @@ class Column:
         """The sequences of rows of the column, which is whole; empty ones for nulls.
 
         first: the number of the first row. Raises `InputError`, naming the first row, for nulls inside
-        sequences, for lists that are features of another size, and for numbers that the model's dtype does
-        not hold.
+        sequences, for lists that are features of another size, for numbers that the model's dtype does not
+        hold, and, if `finite`, for NaN and infinite ones.
         """
         values, offsets = parts_of(array, first)
         for place, width in reversed([*enumerate(self.widths, self.levels)]):
@@ -92,8 +94,12 @@ class Column:
                     f"takes {width}"
                 )
         total = int(offsets[self.levels - 1][-1])
-        values = self.cast(values.reshape(total, *self.spec.shape), offsets[: self.levels], first)
-        return Ragged(values, offsets[: self.levels])
+        values, offsets = values.reshape(total, *self.spec.shape), offsets[: self.levels]
+        if self.finite and self.numbers.kind == "f" and not np.isfinite(values).all():
+            wrong = first_of(~np.isfinite(values))
+            place = place_of(wrong[0], offsets, first)
+            raise InputError(f"{place} has {values[wrong]}, and NaN and infinite numbers are refused")
+        return Ragged(self.cast(values, offsets, first), offsets)
 
     def cast(self, values: Array, offsets: tuple[Array, ...], first: int) -> Array:
         """The values in the model's dtype, copied only if that is another."""
@@ -106,9 +112,9 @@ class Column:
             return made
         lost = made != values if target.kind in "iu" else np.isinf(made) & np.isfinite(values)
         if lost.any():
-            wrong = np.unravel_index(int(lost.argmax()), lost.shape)
+            wrong = first_of(lost)
             raise InputError(
-                f"{place_of(int(wrong[0]), offsets, first)} has {values[wrong]}, and the model takes "
+                f"{place_of(wrong[0], offsets, first)} has {values[wrong]}, and the model takes "
                 f"{target}, which does not hold it"
             )
         return made
@@ -120,6 +126,15 @@ def check_numbers(numbers: np.dtype[Any], target: np.dtype[Any]) -> None:
     floating = numbers.kind == "f" and target.name in ("float16", "bfloat16", "float32", "float64")
     if not (whole or floating or numbers == target):
         raise InputError(f"its numbers are {numbers}, and the model takes {target}; cast them")
+
+
+def first_of(wrong: Array) -> tuple[int, ...]:
+    """The index of the first entry that is true.
+
+    >>> first_of(np.array([[False, False], [False, True]]))
+    (1, 1)
+    """
+    return tuple(map(int, np.unravel_index(int(wrong.argmax()), wrong.shape)))
 
 
 def place_of(position: int, offsets: tuple[Array, ...], first: int) -> str:

@@ -15,7 +15,7 @@ from stepnet.errors import InputError, StepnetError, named
 from stepnet.model_file import model_of
 from stepnet.ragged.arrow import check_whole, pyarrow_module
 from stepnet.rnn.program import Asked
-from stepnet.values.arguments import instance, kind, shown, whole
+from stepnet.values.arguments import flag, instance, kind, shown, whole
 
 MEMORY = 1 << 28
 """The bytes that a call takes at most, where the caller does not say."""
@@ -70,18 +70,19 @@ class Predictor:
         *,
         memory: int = MEMORY,
         engine: Asked = "auto",
+        refuse_nan: bool = False,
     ) -> None:
         self.model = model_of(model) if isinstance(model, str) or hasattr(model, "__fspath__") else model
         self.column = instance(column, str, "column is the name of the list column")
         self.runnable = Runnable.of(self.model, output, engine)
         self.output, self.keep = output, None if keep is None else checked_names(keep)
         self.memory = whole(memory, "memory is a number of bytes, from 1 on", 1)
-        self.engine = engine
+        self.engine, self.refuse_nan = engine, flag(refuse_nan, "refuse_nan")
         self._compiled = dict[Any, tuple[Column, Compiled]]()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The arguments it was made from, with the model of a file as it was read."""
-        made = partial(Predictor, memory=self.memory, engine=self.engine)
+        made = partial(Predictor, memory=self.memory, engine=self.engine, refuse_nan=self.refuse_nan)
         return made, (self.model, self.column, self.output, self.keep)
 
     def __repr__(self) -> str:
@@ -126,7 +127,7 @@ class Predictor:
         type_ = schema.field(self.column).type
         if type_ not in self._compiled:
             with named(f"column `{self.column}`"):
-                column = Column.of(type_, self.runnable.spec)
+                column = Column.of(type_, self.runnable.spec, self.refuse_nan)
             self._compiled[type_] = column, Compiled.of(self.runnable, column.spec)
         column, compiled = self._compiled[type_]
         with named(f"the result `{self.output}`"):
@@ -184,6 +185,7 @@ def predict(
     *,
     memory: int = MEMORY,
     engine: Asked = "auto",
+    refuse_nan: bool = False,
 ) -> Any:
     """The results of a model for each row of a stream of Arrow record batches, as such a stream.
 
@@ -205,6 +207,7 @@ def predict(
         memory: How many bytes a call of the model takes at most, sequences and outputs included. A single
             sequence that takes more is run by itself.
         engine: An engine, or several in order of preference.
+        refuse_nan: Whether NaN and infinite numbers in sequences are an error.
 
     Returns:
         A pyarrow `RecordBatchReader`: an iterator of record batches with a schema.
@@ -213,7 +216,7 @@ def predict(
         InputError: For columns that are missing, do not fit the model or have the result's name, and for no
             batches at all without a schema. While batches are read, naming batch and row: for nulls inside
             sequences, steps of another size, numbers that the model's dtype does not hold, and a schema that
-            changes. Without pyarrow.
+            changes. With `refuse_nan` for NaN and infinite numbers. Without pyarrow.
         FileError: For a model file that cannot be read.
 
     >>> import numpy as np, pyarrow as pa, stepnet as sn
@@ -222,7 +225,7 @@ def predict(
     >>> predict(table, total, column="x", output="outputs").read_all().to_pylist()
     [{'id': 7, 'outputs': [1.0, 3.0]}, {'id': 8, 'outputs': [3.0]}]
     """
-    predictor = Predictor(model, column, output, keep, memory=memory, engine=engine)
+    predictor = Predictor(model, column, output, keep, memory=memory, engine=engine, refuse_nan=refuse_nan)
     schema, source = opened(batches)
     if schema is None:
         schema, source = begun(source)

@@ -26,6 +26,7 @@ from stepnet.trace.step import Spec
 from stepnet.values.arguments import choice, shown
 from stepnet.values.structure import leaves, skeleton, transform
 
+Array = np.ndarray
 OUTPUTS = ("last", "outputs")
 """What is asked of a model: the last output of each sequence, or those of all its steps."""
 
@@ -36,12 +37,14 @@ class Runnable:
 
     spec: the features and dtype of a step; None for a model that was made without inputs=. run: the outputs,
     in the model's structure: a `Ragged` of what there is for each step, an array of what each sequence has
-    once. schedules: what runs over such sequences, part by part.
+    once. schedules: what runs over such sequences, part by part. values: the arrays that it runs with, which
+    with these are what identifies it.
     """
 
     spec: Spec | None
     run: Callable[[Ragged], Any]
     schedules: Callable[[Ragged], list[Schedule]] = lambda _: []
+    values: Callable[[], list[Array]] = list[Array]
 
     @classmethod
     def of(cls, model: Any, output: str = "outputs", engine: Asked = "auto") -> "Runnable":
@@ -75,7 +78,7 @@ def of_layer(layer: Layer, last: bool, engine: Order) -> Runnable:
         return [source.read(nothing, None, None, None, last).running.schedule_for(engine)]
 
     spec = single(parts[0].inputs, params)
-    return Runnable(spec, lambda x: layer(x, last_only=last, engine=engine)[0], schedules)
+    return Runnable(spec, lambda x: layer(x, last_only=last, engine=engine)[0], schedules, lambda: params)
 
 
 def of_graph(graph: Graph, last: bool, engine: Order) -> Runnable:
@@ -89,7 +92,8 @@ def of_graph(graph: Graph, last: bool, engine: Order) -> Runnable:
     def schedules(nothing: Ragged) -> list[Schedule]:
         return [graph.read(nothing).running.schedule_for(engine)]
 
-    return Runnable(single(graph.inputs, leaves(graph.params)), run, schedules)
+    params = leaves(graph.params)
+    return Runnable(single(graph.inputs, params), run, schedules, lambda: params)
 
 
 def last_of(output: Any) -> Any:

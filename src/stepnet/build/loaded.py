@@ -82,6 +82,7 @@ class Library:
 
     def __init__(self, path: Path, functions: "Functions", about: Description, beside: Path | None) -> None:
         self.path, self.about, self._functions = path, about, functions
+        self._files = (path,) if beside is None else (path, beside)
         self._context, self._lock = ctypes.c_void_p(), Lock()
         out = ctypes.byref(self._context)
         self.check(functions.new(out) if beside is None else functions.open(os.fsencode(beside), out))
@@ -153,7 +154,10 @@ class Library:
             made: Ragged = self({text.name: sequences})[output.name]
             return made
 
-        return Runnable(Spec(shape, text.dtype), run)
+        def content() -> list[Array]:
+            return [np.fromfile(path, np.uint8) for path in self._files]
+
+        return Runnable(Spec(shape, text.dtype), run, values=content)
 
     def offsets(self, arrays: Mapping[str, Any]) -> Array:
         """The offsets that all sequences have."""

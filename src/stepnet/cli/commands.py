@@ -1,11 +1,10 @@
 """The command line: `stepnet demo`, `show`, `convert`, `verify`, `layouts`, `explain`, `run`, `build` ...
 
-Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage. With --json a command
-writes one JSON object to stdout, and nothing else.
+Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage; 130 stopped by Ctrl-C.
+With --json a command writes one JSON object to stdout, and nothing else.
 """
 
 import json
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -286,10 +285,45 @@ def explain(
 @app.command()
 def run(
     file: Model,
-    source: Annotated[Path, typer.Option("--input", metavar="PARQUET", help="The sequences: a list column.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="PARQUET", help="Where the outputs go.")],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="OUTPUT", help="A folder for the results; of a single file also a file."
+        ),
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="INPUT...", help="Files, folders or globs of Parquet and Arrow files."),
+    ] = None,
+    also: Annotated[list[str] | None, typer.Option("--input", metavar="INPUT", hidden=True)] = None,
     column: Annotated[
         str | None, typer.Option(help="The list column; not needed if it is the only one.")
+    ] = None,
+    result: Annotated[
+        str, typer.Option(help="outputs, those of all steps; or last, the last one of each sequence.")
+    ] = "outputs",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="NAME", help="A column to pass on; without it, all others are."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the results that are in OUTPUT.")
+    ] = False,
+    bad: Annotated[
+        str | None,
+        typer.Option(
+            "--bad", metavar="ROWS.parquet", help="Set rows that cannot be run aside in this file, and go on."
+        ),
+    ] = None,
+    refuse_nan: Annotated[
+        bool, typer.Option("--refuse-nan", help="A row with NaN or infinite numbers cannot be run.")
+    ] = False,
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help="Of the results in a folder: parquet, as without it, or arrow."),
+    ] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="snappy, as without it, none or zstd; of Arrow none or zstd.")
     ] = None,
     layout: From = None,
     module: Part = None,
@@ -308,30 +342,53 @@ def run(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Run the recurrent layers of FILE over sequences in a Parquet file.
+    """Run the recurrent layers of FILE over sequences in Parquet and Arrow files, which may be of any size.
 
-    A row is a sequence: a list of steps, each a list of numbers (or one number). The output has the same rows
+    A row is a sequence: a list of steps, each a list of numbers (or one number). A result has the same rows
     in the same order, all other columns, and in place of the sequences a column "outputs": the outputs of the
     last layer at every step. A null gives a null.
+
+    The results of a folder have its tree. Each appears under its name when it is whole, so what was stopped,
+    by Ctrl-C or otherwise, goes on with --resume.
     """
-    from stepnet.arrow import parquet
-    from stepnet.cli.report.progress import progress
+    from stepnet import arrow
+    from stepnet.cli.report.sequences import bar
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     model, notes = runnable(file, chosen, trust)
-    sequences = parquet.Sequences(source, column)
-    begun = time.perf_counter()
-    with progress("sequences", sequences.rows, shown=not as_json) as advance:
-        done = parquet.run(model, sequences, output, engine=engine, force=force, advance=advance)
-    seconds = time.perf_counter() - begun
+    paths = [*(inputs or ()), *(also or ())]
+    if not paths:
+        raise typer.BadParameter("there is no INPUT: give files, folders or globs")
+    try:
+        with bar(shown=not as_json) as progress:
+            done = arrow.run(
+                paths,
+                model,
+                output,
+                column=column,
+                result=result,
+                keep=keep,
+                engine=engine,
+                bad=bad,
+                refuse_nan=refuse_nan,
+                resume=resume,
+                force=force,
+                file_format=file_format,
+                compression=compression,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        typer.echo(
+            f"stepnet: stopped; what is in {output} is whole, and --resume goes on from there", err=True
+        )
+        raise typer.Exit(130) from None
     if as_json:
-        write_json({**done, "seconds": seconds, "output": str(output), "notes": notes})
-    else:
-        for name, module_notes in notes.items():
-            for note in module_notes:
-                typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
-        counts = f"{done['sequences']} sequences of {done['steps']} steps in all"
-        typer.echo(f"{counts}: {done['features']} outputs per step in {output}, after {seconds:.2f} s")
+        write_json({**asdict(done), "notes": notes})
+        return
+    for name, module_notes in notes.items():
+        for note in module_notes:
+            typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
+    typer.echo(done.text(bad))
 
 
 @app.command()

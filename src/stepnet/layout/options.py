@@ -43,6 +43,9 @@ OPTIONS = {
     "force": Option("--force", "", "force=True"),
     "column": Option("--column", "NAME", "column=NAME"),
     "most": Option("--most", "BYTES", "most=BYTES"),
+    "resume": Option("--resume", "", "resume=True"),
+    "bad": Option("--bad", "ROWS.parquet", "bad='ROWS.parquet'"),
+    "keep": Option("--keep", "NAME", "keep=[NAME]"),
     "trust": Option("--trust-library", "", "trust=True"),
 }
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from threading import Timer
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, ProgressColumn
 
 PATIENCE = 1.0  # seconds
 
@@ -20,15 +20,22 @@ def progress(
     ...     for _ in range(3):
     ...         advance(100)
     """
+    with shown_late(shown) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def shown_late(shown: bool, *columns: ProgressColumn) -> Generator[Progress]:
+    """Bars on stderr that appear after `PATIENCE`, if that is a terminal, and vanish at the end."""
     console = Console(stderr=True)
     hidden = not (shown and console.is_terminal)
-    bar = Progress(console=console, transient=True, disable=hidden, refresh_per_second=4)
-    task = bar.add_task(title, total=total)
+    bar = Progress(*columns, console=console, transient=True, disable=hidden, refresh_per_second=4)
     late = Timer(PATIENCE, bar.start)
     late.daemon = True
     late.start()
     try:
-        yield lambda count: bar.advance(task, count)
+        yield bar
     finally:
         late.cancel()
         late.join()

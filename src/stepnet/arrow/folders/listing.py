@@ -1,0 +1,149 @@
+"""The files that paths, folders and globs name, and where the result of each belongs.
+
+calls                    calls/day=1/a.parquet   ->  day=1/a.parquet
+calls/day=*/*.parquet    calls/day=1/a.parquet   ->  day=1/a.parquet
+calls/day=1/a.parquet                            ->  a.parquet
+"""
+
+import glob
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from stepnet.errors import FileError, InputError
+from stepnet.values.arguments import file_path, shown
+
+ENDINGS = (".parquet", ".arrow", ".feather", ".ipc")
+"""The endings of files that are taken from folders and globs."""
+KNOWN = f"Parquet or Arrow file ({', '.join(ENDINGS)})"
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file to read. name: its path below the folder that was asked for, or below a glob's first part."""
+
+    path: Path
+    name: Path
+
+
+@dataclass
+class Listing:
+    """Files in the order in which they are run.
+
+    folders: those that were searched, with all below them. passed_over: how many files there are of no known
+    ending, or of a name that begins with a dot or an underscore.
+    """
+
+    files: list[Listed] = field(default_factory=list[Listed])
+    folders: list[Path] = field(default_factory=list[Path])
+    passed_over: int = 0
+
+
+def listing(inputs: Any) -> Listing:
+    """The files that paths, folders and globs name.
+
+    Raises `FileError` for a path that does not exist, a folder or a glob without any file, a link that leads
+    nowhere or back, and for a file that is named twice.
+    """
+    several: Any = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    if not isinstance(several, Iterable):
+        raise InputError(f"inputs is a path, or several, not {shown(several)}")
+    paths = [file_path(each, "inputs") for each in cast("Iterable[Any]", several)]
+    if not paths:
+        raise InputError("there are no inputs: give files, folders or globs")
+    made = Listing()
+    for path in paths:
+        before = len(made.files)
+        if os.path.lexists(path):
+            of_path(path, made)
+        elif glob.has_magic(str(path)):
+            of_glob(path, made)
+        else:
+            raise FileError(f"{path}: there is no such file")
+        if len(made.files) == before:
+            raise FileError(f"{path}: there is no {KNOWN}")
+    check_once(made.files)
+    return made
+
+
+def of_path(path: Path, made: Listing) -> None:
+    """Adds a file, or all files of a folder."""
+    if os.path.isdir(path):
+        made.folders.append(path)
+        in_folder(path, Path(), made, ())
+    else:
+        check_regular(path)
+        made.files.append(Listed(path, Path(path.name)))
+
+
+def of_glob(pattern: Path, made: Listing) -> None:
+    """Adds the files that match, and those of folders that do."""
+    fixed = next(place for place, part in enumerate(pattern.parts) if glob.has_magic(part))
+    root, inside = Path(*pattern.parts[:fixed]), Listing()
+    if "**" in pattern.parts:
+        made.folders.append(root)
+    for match in map(Path, sorted(glob.glob(str(pattern), recursive=True))):
+        name = match.relative_to(root)
+        if os.path.isdir(match):
+            inside.folders.append(match)
+            if "**" not in pattern.parts:  # which matches the files of the folder, too
+                in_folder(match, name, inside, ())
+        else:
+            add(match, name, inside)
+    made.files += sorted(inside.files, key=lambda each: each.name.parts)
+    made.folders += inside.folders
+    made.passed_over += inside.passed_over
+
+
+def in_folder(folder: Path, name: Path, made: Listing, above: tuple[Path, ...]) -> None:
+    """Adds the files of a folder and of those inside it. above: the folders that it lies in."""
+    here = folder.resolve()
+    if here in above:
+        raise FileError(f"{folder}: this link leads back to a folder that it lies in; remove it")
+    try:
+        inside = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise FileError(f"{folder}: the folder cannot be read ({error.strerror})") from error
+    for entry in inside:
+        if entry.is_dir() and not hidden(entry.name):
+            in_folder(folder / entry.name, name / entry.name, made, (*above, here))
+        elif not entry.is_dir():
+            add(folder / entry.name, name / entry.name, made)
+
+
+def add(path: Path, name: Path, made: Listing) -> None:
+    """Adds a file, unless its name says that it holds no table."""
+    if path.suffix.lower() not in ENDINGS or any(map(hidden, name.parts)):
+        made.passed_over += 1
+        return
+    check_regular(path)
+    made.files.append(Listed(path, name))
+
+
+def hidden(name: str) -> bool:
+    """Whether a name is passed over, as pyarrow and Spark do it.
+
+    >>> [hidden(name) for name in ("_SUCCESS", ".part.crc", "_day=1", "a.parquet")]
+    [True, True, False, False]
+    """
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def check_regular(path: Path) -> None:
+    """Raises `FileError` for what is no file: a device, or a link that leads nowhere."""
+    if not os.path.exists(path):
+        raise FileError(f"{path}: this link leads nowhere")
+    if not os.path.isfile(path):
+        raise FileError(f"{path}: this is no file but a device")
+
+
+def check_once(files: Iterable[Listed]) -> None:
+    """Raises `FileError` for a file that is there twice, by links or by inputs that overlap."""
+    known = dict[tuple[int, int], Path]()
+    for each in files:
+        status = os.stat(each.path)
+        first = known.setdefault((status.st_dev, status.st_ino), each.path)
+        if first is not each.path:
+            raise FileError(f"{each.path}: this file is named twice, the first time as {first}")

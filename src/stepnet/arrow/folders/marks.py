@@ -1,0 +1,100 @@
+"""What a result says of its origin, so that results of another model, options or input are not mixed.
+
+    "stepnet"        JSON in the schema's metadata: version, model, options, input, part
+    "stepnet.rows"   JSON that follows the rows: how many were read, and how many of these were set aside
+
+Nothing of a mark depends on when, where or in how many runs a result was made.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from stepnet.arrow.folders.tables import FILES, kind_of, native, opened, reading
+from stepnet.arrow.runnable import Runnable
+from stepnet.net.digest import digest
+from stepnet.ragged.arrow import pyarrow_module
+from stepnet.rnn.blank import no_sequences
+from stepnet.trace.step import Spec
+
+MARK, ROWS = b"stepnet", b"stepnet.rows"
+EXPLAINED = {
+    "version": "it was made by stepnet {before}, and this is {now}",
+    "model": "it was made by another model",
+    "options": "it was made with other options: {before}, and now {now}",
+    "input": "it was made of another input: the file was changed since, or another has its name",
+    "part": "it was made of another part of its input",
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a result says of itself. rows: how many were read. bad: how many of these were set aside."""
+
+    mark: dict[str, Any]
+    first: int
+    rows: int
+    bad: int
+
+
+def text_of(value: Any) -> bytes:
+    """JSON, the same for equal values."""
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def model_digest(runnable: Runnable, spec: Spec) -> str:
+    """What identifies a model for sequences of such steps: its equations, and the bits of its parameters."""
+    nets = (schedule.net for schedule in runnable.schedules(no_sequences(spec)))
+    values = map(np.ascontiguousarray, runnable.values())
+    return digest(*nets, *((each.dtype.name, each.shape, bits_of(each)) for each in values))
+
+
+def bits_of(array: np.ndarray) -> str:
+    """What identifies the bytes of an array."""
+    return hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
+
+
+def made_by(path: Path) -> Made | None:
+    """What a result says of itself; None for a file that is no result. Raises `FileError` for no file."""
+    kind, metadata = kind_of(path), dict[bytes, bytes]()
+    with reading(path, kind), native(path) as file:
+        if kind == "Parquet":
+            metadata |= pyarrow_module("pyarrow.parquet", FILES).read_metadata(file).metadata or {}
+        else:
+            reader = opened(file)
+            metadata |= reader.schema.metadata or {}
+            batches = getattr(reader, "num_record_batches", 0)
+            if batches:
+                metadata |= reader.get_batch_with_custom_metadata(batches - 1).custom_metadata or {}
+    try:
+        mark, counts = json.loads(metadata[MARK]), json.loads(metadata[ROWS])
+        return Made(dict(mark), *(int(counts[name]) for name in ("first", "rows", "bad")))
+    except (KeyError, TypeError, ValueError):  # of another program, or without its end
+        return None
+
+
+def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """Why a result is not one that a run would make; None where it is."""
+    for part, text in EXPLAINED.items():
+        if before.get(part) != now.get(part):
+            old, new = changed(before.get(part), now.get(part))
+            return text.format(before=old, now=new)
+    return None
+
+
+def changed(before: Any, now: Any) -> tuple[str, str]:
+    """Two values as texts; of tables that which differs alone.
+
+    >>> changed({"result": "last", "keep": None}, {"result": "outputs", "keep": None})
+    ('result=last', 'result=outputs')
+    """
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return f"{cast(object, before)}", f"{cast(object, now)}"
+    old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", now)
+    names = [name for name in new if old.get(name) != new[name]]
+    first, second = (", ".join(f"{name}={each.get(name)}" for name in names) for each in (old, new))
+    return first, second

@@ -1,0 +1,198 @@
+"""Which result is made of which part of which file, and which results are there already.
+
+    inputs --listing--> files --TableFile.of--> parts --jobs--> [day=1/a.parquet, day=1/b-00000.parquet, ...]
+
+All that can be known before a row is read is checked here: names, schemas, and what is in the output folder.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepnet.arrow.folders.listing import ENDINGS, Listing
+from stepnet.arrow.folders.marks import Made, difference, made_by
+from stepnet.arrow.folders.tables import Part, TableFile
+from stepnet.arrow.folders.targets import is_partial
+from stepnet.arrow.predictor import Chosen
+from stepnet.errors import FileError, InputError, named
+from stepnet.files.paths import free
+from stepnet.layout.options import option
+
+ARROW_ENDINGS = tuple(ending for ending in ENDINGS if ending != ".parquet")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A result to make.
+
+    target: its path. chosen: what its rows are run with. mark: what it says of itself.
+    """
+
+    table: TableFile
+    part: Part
+    chosen: Chosen
+    target: Path
+    mark: dict[str, Any]
+
+    @property
+    def size(self) -> float:
+        """The bytes of its part of the file."""
+        return self.table.size * self.part.share
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All results in their order.
+
+    done: those that are there. partial: files that a process left half-written.
+    """
+
+    jobs: tuple[Job, ...]
+    done: dict[Path, Made]
+    partial: tuple[Path, ...]
+
+
+def jobs_of(
+    found: Listing, output: Path, alone: bool, ending: str, choose: Any, mark: dict[str, Any]
+) -> Iterator[Job]:
+    """The results of all files. choose: a function of a schema. mark: what is the same for all results.
+
+    Raises `FileError` for files that are damaged, `InputError` for one whose columns do not fit, or are not
+    those of the first file.
+    """
+    first: tuple[Path, Chosen] | None = None
+    for each in found.files:
+        table = TableFile.of(each.path)
+        with named(str(each.path)):
+            chosen = choose(table.schema)
+        first = first or (each.path, chosen)
+        check_alike(each.path, chosen, *first)
+        for part in [Part(groups=whole_groups(table), rows=rows_of(table))] if alone else table.parts:
+            name = each.name.with_name(result_name(each.name.name, part, ending))
+            origin = {"name": each.name.as_posix(), "size": table.size, "digest": table.digest}
+            yield Job(
+                table,
+                part,
+                chosen,
+                output if alone else output / name,
+                mark | {"input": origin, "part": part.number},
+            )
+
+
+def whole_groups(table: TableFile) -> tuple[int, ...]:
+    """The row groups of all parts of a file."""
+    return tuple(group for part in table.parts for group in part.groups)
+
+
+def rows_of(table: TableFile) -> int:
+    """The rows of all parts of a file."""
+    return sum(part.rows for part in table.parts)
+
+
+def result_name(name: str, part: Part, ending: str) -> str:
+    """The name of a result.
+
+    >>> result_name("a b.2.arrow", Part(), ".parquet"), result_name("a.parquet", Part(3), ".parquet")
+    ('a b.2.parquet', 'a-00003.parquet')
+    """
+    stem = next((name[: -len(known)] for known in ENDINGS if name.lower().endswith(known)), name)
+    return f"{stem}{'' if part.number is None else f'-{part.number:05}'}{ending}"
+
+
+def check_alike(path: Path, chosen: Chosen, first_path: Path, first: Chosen) -> None:
+    """Raises `InputError` for a file with other columns than the first one has."""
+    for name in {**first.used, **chosen.used}:
+        kind, before = chosen.used.get(name), first.used.get(name)
+        if kind is None or before is None:
+            has, lacks = (first_path, path) if kind is None else (path, first_path)
+            hint = f"{option('keep')} names those to pass on"
+            raise InputError(f"{lacks}: there is no column `{name}`, which {has} has; {hint}")
+        if kind != before:
+            raise InputError(
+                f"{path}: column `{name}` is {kind}, and in {first_path} it is {before}; cast one of them"
+            )
+
+
+def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) -> None:
+    """Raises `FileError` for two results of one name, for an output folder in a folder that is read, and for
+    inputs in the output folder.
+    """
+    known = dict[Path, Job]()
+    for job in jobs:
+        other = known.setdefault(job.target, job)
+        if other is not job:
+            raise FileError(
+                f"{job.target}: this would be the result of {other.table.path} and of {job.table.path}; "
+                "rename one, or run them into two folders"
+            )
+    place = output.resolve()
+    for folder in folders:
+        if place.is_relative_to(folder.resolve()):
+            raise FileError(
+                f"{output}: the output lies in {folder}, which is read; choose a folder beside it"
+            )
+    for job in jobs:
+        if job.table.path.resolve().is_relative_to(place):
+            raise FileError(f"{output}: {job.table.path} lies in the output; choose another folder")
+
+
+def planned(jobs: Sequence[Job], output: Path, resume: bool) -> Plan:
+    """What is to be done for an output folder.
+
+    Raises `FileError` for a folder that is not empty, unless `resume`, and then for what is in it and is no
+    result of these jobs.
+    """
+    if os.path.lexists(output) and not output.is_dir():
+        raise FileError(f"{output}: this is no folder, and the results of these inputs are several files")
+    there = list(files_below(output)) if output.is_dir() else []
+    if there and not resume:
+        raise FileError(
+            f"{output}: the folder is not empty; {option('resume')} goes on with the results that are in it"
+        )
+    partial = tuple(path for path in there if is_partial(path))
+    by_target, done = {job.target: job for job in jobs}, dict[Path, Made]()
+    for path in there:
+        if is_partial(path):
+            continue
+        job = by_target.get(path)
+        if job is None:
+            raise FileError(
+                f"{path}: this is no result of these inputs; move it elsewhere, or choose another folder"
+            )
+        done[path] = checked(path, job)
+    return Plan(tuple(jobs), done, partial)
+
+
+def planned_file(job: Job, resume: bool, force: bool) -> Plan:
+    """What is to be done for a single result. Raises `FileError` as `planned` does."""
+    target = job.target
+    if os.path.exists(target) and os.path.samefile(target, job.table.path):
+        raise FileError(f"{target}: the output is the input; choose another name")
+    if resume and os.path.isfile(target):
+        return Plan((job,), {target: checked(target, job)}, ())
+    return Plan((free(target, force) and job,), {}, ())
+
+
+def checked(path: Path, job: Job) -> Made:
+    """What a result says of itself; raises `FileError` if it is not that of the job."""
+    made = made_by(path)
+    reason = "it is no result of stepnet run" if made is None else difference(made.mark, job.mark)
+    if reason is None and job.table.time > os.stat(path).st_mtime_ns:
+        reason = f"{job.table.path} was changed since it was made"
+    if made is None or reason:
+        raise FileError(f"{path}: {reason}; remove it to make it again, or choose another output")
+    return made
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files of a folder, and of those inside it."""
+    for place, inside, names in os.walk(folder, onerror=refuse):
+        inside.sort()
+        yield from (Path(place, name) for name in sorted(names))
+
+
+def refuse(error: OSError) -> None:
+    """Raises `FileError` for a folder that cannot be read."""
+    raise FileError(f"{error.filename}: the folder cannot be read ({error.strerror})") from error

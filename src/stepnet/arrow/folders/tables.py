@@ -1,0 +1,227 @@
+"""A Parquet or Arrow file: its schema, what identifies its content, its parts, and its rows chunk by chunk.
+
+    Parquet          parts of whole row groups, of about `PART_BYTES` each; chunks of so many rows
+    Arrow            one part; chunks as its record batches are, small ones together
+
+A file is not held open between its schema and its rows, so that there may be any number of files.
+"""
+
+import hashlib
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from stepnet.arrow.blocks import Batch
+from stepnet.arrow.predictor import Chosen
+from stepnet.errors import FileError
+from stepnet.ragged.arrow import pyarrow_module
+
+FILES = "Parquet and Arrow files"
+PART_BYTES = 1 << 30
+"""From how many bytes of numbers on a Parquet file is cut into parts."""
+CHUNK_BYTES = 1 << 24
+"""What a call takes for the rows that are read at a time, about."""
+CHUNK_ROWS = 1 << 16
+BUFFER = 1 << 20
+"""How much of a Parquet column is read at a time."""
+EDGE = 1 << 16
+"""How much of either end of an Arrow file identifies it."""
+KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow", ".ipc": "Arrow"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a file that become one result.
+
+    number: its place among several; None for the whole file. first: the number of its first row. groups: the
+    row groups of a Parquet file, and rows how many rows these have. share: its part of the file.
+    """
+
+    number: int | None = None
+    first: int = 0
+    groups: tuple[int, ...] = ()
+    rows: int = 0
+    share: float = 1
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file of rows.
+
+    kind: Parquet or Arrow. parts: those that become a result each. size, time: what `os.stat` says of it.
+    digest: of its size, and of the footer of Parquet or of both ends of an Arrow file.
+    """
+
+    path: Path
+    kind: str
+    schema: Any
+    parts: tuple[Part, ...]
+    size: int
+    time: int
+    digest: str
+
+    @classmethod
+    def of(cls, path: Path) -> "TableFile":
+        """What is known of a file without its rows; raises `FileError` for a file that is damaged."""
+        kind = kind_of(path)
+        with reading(path, kind), native(path) as file:
+            status = os.stat(path)
+            if kind == "Parquet":
+                metadata = pyarrow_module("pyarrow.parquet", FILES).read_metadata(file)
+                schema, parts = metadata.schema.to_arrow_schema(), parts_of(metadata)
+                edges = [(status.st_size - metadata.serialized_size - 8, metadata.serialized_size)]
+            else:
+                schema, parts = opened(file).schema, (Part(),)
+                edges = [(0, EDGE), (max(0, status.st_size - EDGE), EDGE)]
+            hasher = hashlib.blake2b(str(status.st_size).encode(), digest_size=16)
+            for begin, count in edges:
+                file.seek(max(0, begin))
+                hasher.update(file.read(count))
+        return cls(path, kind, schema, parts, status.st_size, status.st_mtime_ns, hasher.hexdigest())
+
+    def chunks(self, part: Part, column: str, chosen: Chosen) -> Iterator[tuple[Batch, float]]:
+        """The rows of a part in batches, each with its share of the file, about.
+
+        Raises `FileError` for rows that cannot be read, and for a file that has changed since it was listed.
+        """
+        first = part.first
+        with reading(self.path, self.kind), native(self.path) as file:
+            self.check_unchanged()
+            parquet = self.kind == "Parquet"
+            for records in of_groups(file, part, column, chosen) if parquet else together(file, chosen):
+                if parquet:
+                    share = records.num_rows / max(1, part.rows) * part.share
+                else:
+                    records.validate(full=True)
+                    share = records.nbytes / self.size
+                yield Batch(str(self.path), first, records), share
+                first += records.num_rows
+                del records  # or it would be held beside the next
+            self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Raises `FileError` if the file is no longer what it was."""
+        status = os.stat(self.path)
+        if (status.st_size, status.st_mtime_ns) != (self.size, self.time):
+            raise FileError(f"{self.path}: the file was changed while it was run")
+
+
+def parts_of(metadata: Any) -> tuple[Part, ...]:
+    """The parts of a Parquet file: cut where a row group ends, by what its footer says alone."""
+    groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
+    sizes, rows = [group.total_byte_size for group in groups], [group.num_rows for group in groups]
+    cuts, size = [0], 0
+    for place, each in enumerate(sizes):
+        if size >= PART_BYTES:
+            cuts.append(place)
+            size = 0
+        size += each
+    ranges = list(zip(cuts, [*cuts[1:], len(groups)], strict=True))
+    return tuple(
+        Part(
+            number if len(ranges) > 1 else None,
+            sum(rows[:start]),
+            tuple(range(start, stop)),
+            sum(rows[start:stop]),
+            sum(sizes[start:stop]) / max(1, sum(sizes)),
+        )
+        for number, (start, stop) in enumerate(ranges)
+    )
+
+
+def of_groups(file: Any, part: Part, column: str, chosen: Chosen) -> Iterator[Any]:
+    """The record batches of row groups of a Parquet file, of the columns that are read."""
+    source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
+    rows = min((chunk_rows(source.metadata, group, column, chosen) for group in part.groups), default=1)
+    names = None if chosen.others else [*chosen.used]
+    return source.iter_batches(rows, row_groups=list(part.groups), columns=names)
+
+
+def kind_of(path: Path) -> str:
+    """Parquet or Arrow, by the ending of a name, and by the content of other files."""
+    kind = KINDS.get(path.suffix.lower())
+    if kind is not None:
+        return kind
+    with reading(path, "Parquet"), path.open("rb") as file:
+        return "Arrow" if file.read(6) == b"ARROW1" else "Parquet"
+
+
+def native(path: Path) -> Any:
+    """A file that pyarrow reads without Python."""
+    return pyarrow_module("pyarrow", FILES).OSFile(os.fsencode(path))
+
+
+def opened(file: Any) -> Any:
+    """A reader of an Arrow file or stream."""
+    pyarrow = pyarrow_module("pyarrow", FILES)
+    ipc = pyarrow_module("pyarrow.ipc", FILES)
+    magic = file.read(6)
+    file.seek(0)
+    if magic == b"ARROW1":
+        return ipc.open_file(file)
+    if not magic:
+        raise pyarrow.ArrowInvalid("it is empty")
+    return ipc.open_stream(file)
+
+
+def batches_of(reader: Any) -> Iterator[Any]:
+    """The record batches of an Arrow file or stream."""
+    if hasattr(reader, "num_record_batches"):
+        return map(reader.get_batch, range(reader.num_record_batches))
+    return iter(reader)
+
+
+def together(file: Any, chosen: Chosen) -> Iterator[Any]:
+    """The record batches of an Arrow file; those that are small are made one."""
+    held, size = list[Any](), 0
+    for batch in batches_of(opened(file)):
+        if size + batch.nbytes > CHUNK_BYTES:
+            yield from joined(held, chosen)
+            held, size = [], 0
+        held.append(batch)
+        size += batch.nbytes
+        del batch
+    yield from joined(held, chosen)
+
+
+def joined(batches: Sequence[Any], chosen: Chosen) -> Iterator[Any]:
+    """Record batches in one, of the columns that are read."""
+    pyarrow = pyarrow_module("pyarrow", FILES)
+    if len(batches) > 1:
+        batches = pyarrow.Table.from_batches(batches).combine_chunks().to_batches() or batches[:1]
+    for batch in batches:
+        yield batch if chosen.others else batch.select([*chosen.used])
+
+
+def chunk_rows(metadata: Any, group: int, column: str, chosen: Chosen) -> int:
+    """The number of rows to read at a time, so that a call for them takes about `CHUNK_BYTES`."""
+    rows = metadata.row_group(group).num_rows
+    steps = numbers_in(metadata, column, [group]) / max(1, prod(chosen.column.spec.shape) * rows)
+    outer, *inner = chosen.level_bytes
+    return int(min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, outer + steps * sum(inner)))))
+
+
+def numbers_in(metadata: Any, name: str, groups: Sequence[int] | None = None) -> int:
+    """How many numbers a column of a Parquet file has, those inside lists counted one by one."""
+    places = range(metadata.num_row_groups) if groups is None else groups
+    columns = [
+        metadata.row_group(group).column(place) for group in places for place in range(metadata.num_columns)
+    ]
+    return sum(each.num_values for each in columns if f"{each.path_in_schema}.".startswith(f"{name}."))
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Generator[None]:
+    """Turns errors of the block into a `FileError` that says that the file cannot be read."""
+    pyarrow = pyarrow_module("pyarrow", FILES)
+    try:
+        yield
+    except PermissionError as error:
+        raise FileError(f"{path}: the file cannot be read ({error.strerror})") from error
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or " ".join(str(error).split())).rstrip(".")
+        raise FileError(f"{path}: this is no whole {kind} file ({reason})") from error

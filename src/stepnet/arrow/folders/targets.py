@@ -1,0 +1,146 @@
+"""Files that appear under their names when they are whole, and are on disk then; and the two kinds of them.
+
+    rows --Target.write--> .day.parquet.partial --Target.finish--> fsync, rename --> day.parquet
+
+A lock on the partial file keeps two processes from writing the same result.
+"""
+
+import errno
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from stepnet.arrow.folders.marks import MARK, ROWS, text_of
+from stepnet.arrow.folders.tables import FILES
+from stepnet.errors import FileError
+from stepnet.ragged.arrow import pyarrow_module
+
+try:
+    import fcntl
+except ImportError:  # Windows, where a file that is open cannot be replaced
+    fcntl = None
+
+COMPRESSIONS = {"parquet": ("snappy", "none", "zstd"), "arrow": ("none", "zstd")}
+"""How the numbers of each format may be compressed; by default as is said first."""
+
+
+class Target:
+    """A result that is being written. form: parquet or arrow. plain: a column of numbers that no dictionary
+    makes smaller.
+
+    Its methods raise `FileError` if the file cannot be written, and leave nothing of it then.
+    """
+
+    def __init__(
+        self, path: Path, schema: Any, mark: dict[str, Any], form: str, compression: str, plain: str = ""
+    ) -> None:
+        self.path, self.partial = path, partial_of(path)
+        self.form = form
+        self.schema = schema.with_metadata({MARK: text_of(mark)})
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.lock = open(self.partial, "ab")  # noqa: SIM115 - as long as the file is written
+            try:
+                locked(self.lock, self.partial)
+                self.lock.truncate(0)
+                self.file = pyarrow_module("pyarrow", FILES).OSFile(os.fsencode(self.partial), "wb")
+                self.writer = self._opened(compression, plain)
+            except BaseException:
+                self.lock.close()
+                raise
+
+    def _opened(self, compression: str, plain: str) -> Any:
+        if self.form == "arrow":
+            ipc = pyarrow_module("pyarrow.ipc", FILES)
+            options = ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+            return ipc.new_file(self.file, self.schema, options=options)
+        return pyarrow_module("pyarrow.parquet", FILES).ParquetWriter(
+            self.file,
+            self.schema,
+            compression=compression,
+            use_dictionary=[name for name in self.schema.names if name != plain],
+            write_statistics=[name for name in self.schema.names if name != plain],
+        )
+
+    def write(self, records: Any) -> None:
+        """Adds the rows of a record batch: a row group of Parquet, or a batch of Arrow."""
+        with writing(self.path):
+            self.writer.write_batch(records.replace_schema_metadata(self.schema.metadata))
+
+    def finish(self, first: int, rows: int, bad: int) -> None:
+        """Gives the file its name, once all of it is on disk."""
+        counts = text_of({"first": first, "rows": rows, "bad": bad})
+        with writing(self.path):
+            if self.form == "arrow":
+                empty = pyarrow_module().RecordBatch.from_pylist([], self.schema)
+                self.writer.write_batch(empty, custom_metadata={ROWS: counts})
+            else:
+                self.writer.add_key_value_metadata({ROWS: counts})
+            self.writer.close()
+            self.file.close()
+            os.fsync(self.lock.fileno())
+            os.replace(self.partial, self.path)
+            on_disk(self.path.parent)
+        self.lock.close()
+
+    def drop(self) -> None:
+        """Removes what there is of the file."""
+        for each in (self.writer, self.file):
+            with suppress(OSError, ValueError):  # it is removed in any case
+                each.close()
+        self.partial.unlink(missing_ok=True)
+        self.lock.close()
+
+
+def partial_of(path: Path) -> Path:
+    """The name of a file until it is whole."""
+    return path.with_name(f".{path.name}.partial")
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a file was being written when a process ended."""
+    return path.name.startswith(".") and path.name.endswith(".partial")
+
+
+def remove_partial(path: Path) -> None:
+    """Removes what a process left that ended; raises `FileError` where one is at work."""
+    with writing(path), path.open("ab") as file:
+        locked(file, path)
+        path.unlink()
+
+
+def locked(file: Any, path: Path) -> None:
+    """Locks a file; raises `FileError` where another process holds it."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        alone = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        alone = False
+    if not alone:  # another one holds it, or has just renamed it
+        raise FileError(f"{path}: another process is writing this file; wait for it, or stop it")
+
+
+def on_disk(folder: Path) -> None:
+    """Puts the names in a folder on disk."""
+    if os.name == "posix":
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+@contextmanager
+def writing(path: Path) -> Generator[None]:
+    """Turns errors of the block into a `FileError` that says that the file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        if error.errno == errno.ENOSPC:
+            reason += "; make room, and go on with what is there"
+        raise FileError(f"{path}: the file cannot be written ({reason})") from error

@@ -1,0 +1,35 @@
+"""A progress bar of a run over files: how much is done, sequences per second, and the time left."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from stepnet.arrow import Progress as Done
+from stepnet.cli.report.progress import shown_late
+
+
+class Rate(ProgressColumn):
+    """The sequences of each second."""
+
+    def render(self, task: Task) -> Text:
+        """The text beside the bar."""
+        seconds = task.elapsed
+        rate = f"{task.fields['sequences'] / seconds:,.0f}" if seconds else "0"
+        return Text(f"{task.fields['sequences']:,} sequences, {rate}/s")
+
+
+@contextmanager
+def bar(shown: bool = True) -> Generator[Callable[[Done], None]]:
+    """A function to call with how far a run is; a bar on stderr shows it, if that is a terminal."""
+    columns = BarColumn(), TextColumn("{task.percentage:>3.0f}%"), Rate(), TimeRemainingColumn()
+    with shown_late(shown, *columns) as progress:
+        task = progress.add_task("", total=None, sequences=0)
+
+        def show(done: Done) -> None:
+            if progress.tasks[0].total is None:
+                progress.reset(task, total=done.total, completed=int(done.done), sequences=done.sequences)
+            progress.update(task, completed=done.done, sequences=done.sequences)
+
+        yield show

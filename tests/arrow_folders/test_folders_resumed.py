@@ -1,0 +1,327 @@
+"""`stepnet.arrow.run` that is stopped in any way, and goes on: nothing lost, doubled or mixed."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from folder_cases import FRAMES, RNN, contents, read, rows_of, table_of, tree, written
+
+import stepnet as sn
+from stepnet import arrow, cells
+from stepnet.arrow.folders import tables
+from stepnet.errors import FileError, InputError, StepnetError
+
+WRONG = [[[1.0, 2.0]], [[1.0]]]
+CHILD = """
+import sys
+sys.path[:0] = {paths!r}
+from folder_cases import RNN
+from stepnet import arrow
+from stepnet.arrow.folders import tables
+tables.PART_BYTES = 2000
+arrow.run({inputs!r}, RNN, {output!r}, resume=True, bad={bad!r}, engine="interpret")
+"""
+
+
+def poisoned(folder: Path, files: int) -> Path:
+    """A tree in which every other file has wrong rows."""
+    for seed in range(files):
+        rows = rows_of(seed, 20)
+        if seed % 2:
+            rows[seed % 20] = rows[(seed + 7) % 20] = WRONG[1]
+        table = pa.table({"id": np.arange(20), "frames": pa.array(rows, FRAMES)})
+        written(folder / f"day={seed % 3}" / f"{seed}.parquet", table)
+    return folder
+
+
+def results(folder: Path) -> list[Path]:
+    """The files of a folder that are whole."""
+    return [path for path in folder.rglob("*.parquet") if not path.is_dir()]
+
+
+def killed(source: Path, folder: Path, wait: float) -> bool:
+    """Whether a process that runs a folder was killed before its end, some time after a new result."""
+    output, bad = str(folder / "out"), str(folder / "bad.parquet")
+    before = len(results(folder))
+    paths = ["tests", "tests/arrow_folders", "src", "."]
+    text = CHILD.format(paths=paths, inputs=str(source), output=output, bad=bad)
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", text], cwd=root) as process:
+        while process.poll() is None and len(results(folder)) == before:
+            time.sleep(0.001)
+        time.sleep(wait)
+        process.kill()
+        return process.wait() != 0
+
+
+@pytest.mark.long(every=2)
+@pytest.mark.parametrize("times", [2, 10])
+def test_a_run_that_is_killed_ends_as_one_that_is_not(
+    tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tables, "PART_BYTES", 2000)
+    chosen = random.Random()
+    source = poisoned(tmp_path / "in", 20 * times)
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "whole").mkdir()
+    stopped = [killed(source, tmp_path / "killed", chosen.uniform(0, 0.05)) for _ in range(times)]
+    assert any(stopped)
+    arrow.run(
+        source, RNN, tmp_path / "killed" / "out", resume=True, bad=tmp_path / "killed" / "bad.parquet",
+        engine="interpret",
+    )  # fmt: skip
+    arrow.run(
+        source, RNN, tmp_path / "whole" / "out", bad=tmp_path / "whole" / "bad.parquet", engine="interpret"
+    )
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    assert pq.read_table(tmp_path / "whole" / "bad.parquet").num_rows == 20 * times
+
+
+def stop_at(number: int, error: Callable[[], Any]) -> Callable[[arrow.Progress], None]:
+    """A function that is called with progress, and at a call of this number calls another."""
+    calls = iter(range(1000))
+
+    def step(_: arrow.Progress) -> None:
+        if next(calls) == number:
+            error()
+
+    return step
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def test_what_is_interrupted_anywhere_goes_on(tmp_path: Path):
+    source = poisoned(tmp_path / "in", 5)
+    (tmp_path / "stopped").mkdir()
+    (tmp_path / "whole").mkdir()
+    arrow.run(source, RNN, tmp_path / "whole" / "out", bad=tmp_path / "whole" / "bad.parquet")
+    output, bad = tmp_path / "stopped" / "out", tmp_path / "stopped" / "bad.parquet"
+    for number in (1, 2, 3, 4):
+        with pytest.raises(KeyboardInterrupt):
+            arrow.run(source, RNN, output, bad=bad, resume=number > 1, progress=stop_at(number, interrupt))
+        names = contents(output) if output.exists() else {}
+        assert not any(name.endswith(".partial") for name in names)
+        whole = contents(tmp_path / "whole" / "out")
+        assert all(whole[name] == data for name, data in names.items())
+        assert not bad.exists()
+    done = arrow.run(source, RNN, output, bad=bad, resume=True)
+    assert done.before > 0
+    assert done.bad == 4
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+    again = arrow.run(source, RNN, output, bad=bad, resume=True)
+    assert (again.before, again.sequences, again.bad) == (5, 0, 4)
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+def test_inputs_that_come_later_are_run_beside_those_that_are_done(tmp_path: Path):
+    source = poisoned(tmp_path / "in", 4)
+    for name in ("grown", "at once"):
+        (tmp_path / name).mkdir()
+    arrow.run(source, RNN, tmp_path / "grown" / "out", bad=tmp_path / "grown" / "bad.parquet")
+    poisoned(tmp_path / "in", 9)
+    for name in contents(source):  # written again, with the same content
+        os.utime(source / name, ns=(0, 0))
+    done = arrow.run(
+        source, RNN, tmp_path / "grown" / "out", resume=True, bad=tmp_path / "grown" / "bad.parquet"
+    )
+    assert (done.before, done.bad) == (4, 8)
+    arrow.run(source, RNN, tmp_path / "at once" / "out", bad=tmp_path / "at once" / "bad.parquet")
+    assert contents(tmp_path / "grown") == contents(tmp_path / "at once")
+
+
+def test_the_command_that_is_interrupted_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from contextlib import contextmanager
+
+    from test_cli import MODEL, stepnet
+
+    from stepnet.cli.report import sequences
+
+    rows = pa.table({"x": [[[0.5] * 12] * 3] * 4})
+    for name in ("a", "b", "c"):
+        written(tmp_path / "in" / f"{name}.parquet", rows)
+
+    @contextmanager
+    def stopping(shown: bool) -> Any:
+        assert shown
+        yield stop_at(2, interrupt)
+
+    monkeypatch.setattr(sequences, "bar", stopping)
+    command = ("run", MODEL, tmp_path / "in", "-o", tmp_path / "out", "--engine", "interpret")
+    code, told, said = stepnet(*command)
+    assert (code, told) == (130, "")
+    assert said == f"stepnet: stopped; what is in {tmp_path}/out is whole, and --resume goes on from there\n"
+    monkeypatch.undo()
+    code, told, said = stepnet(*command, "--resume")
+    assert (code, said) == (0, "")
+    assert [len(read(path)) for path in sorted((tmp_path / "out").iterdir())] == [4, 4, 4]
+
+
+def one_of(seed: int) -> sn.RNN:
+    """A recurrence with other weights."""
+    params = cells.CELLS["gru"].parameters(2, 3)
+    return cells.rnn("gru", {name: value + np.float32(seed) for name, value in params.items()})
+
+
+def rewritten(folder: Path) -> None:
+    written(folder / "in" / "b.parquet", table_of(7))
+
+
+def patched(folder: Path) -> None:
+    data = bytearray((folder / "in" / "b.parquet").read_bytes())
+    data[60] ^= 1
+    (folder / "in" / "b.parquet").write_bytes(data)
+
+
+def spoilt(folder: Path) -> None:
+    pq.write_table(read(folder / "out" / "b.parquet"), folder / "out" / "b.parquet")
+    table = pq.read_table(folder / "out" / "b.parquet").replace_schema_metadata({"stepnet": "{}"})
+    pq.write_table(table, folder / "out" / "b.parquet", store_schema=False)
+
+
+MIXED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
+    "model": (lambda _: None, {"model": one_of(1)}, r"out/a\.parquet: it was made by another model; remove"),
+    "reverse": (
+        lambda _: None,
+        {"model": cells.rnn("gru", cells.CELLS["gru"].parameters(2, 3), reverse=True)},
+        r"out/a\.parquet: it was made by another model; remove",
+    ),
+    "options": (
+        lambda _: None,
+        {"keep": ["id"], "refuse_nan": True},
+        r"made with other options: keep=None, refuse_nan=False, and now keep=\['id'\], refuse_nan=True;",
+    ),
+    "version": (
+        lambda _: None,
+        {"version": "99"},
+        r"out/a\.parquet: it was made by stepnet \S+, and this is 99; remove it to make it again, or choose",
+    ),
+    "other content": (rewritten, {}, r"out/b\.parquet: it was made of another input: the file was changed"),
+    "a bit": (patched, {}, r"out/b\.parquet: .*in/b\.parquet was changed since it was made; remove it"),
+    "gone": (
+        lambda folder: (folder / "in" / "b.parquet").unlink(),
+        {},
+        r"out/b\.parquet: this is no result of these inputs; move it elsewhere",
+    ),
+    "foreign": (
+        lambda folder: (folder / "out" / "notes").touch(),
+        {},
+        r"out/notes: this is no result of these inputs",
+    ),
+    "spoilt": (spoilt, {}, r"out/b\.parquet: it is no result of stepnet run; remove it"),
+    "cut": (
+        lambda folder: os.truncate(folder / "out" / "b.parquet", 50),
+        {},
+        r"out/b\.parquet: this is no whole Parquet file",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MIXED)
+def test_what_was_made_otherwise_is_not_mixed(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch):
+    from stepnet.arrow.folders import running
+
+    change, options, message = MIXED[case]
+    source = tree(tmp_path / "in", ("a.parquet", "b.parquet", "c.parquet"))
+    arrow.run(source, RNN, tmp_path / "out")
+    (tmp_path / "out" / "c.parquet").unlink()
+    change(tmp_path)
+    before = contents(tmp_path / "out")
+    asked = dict(options)
+    if version := asked.pop("version", None):
+        monkeypatch.setattr(running, "__version__", version)
+    model = asked.pop("model", RNN)
+    with pytest.raises(FileError, match=message):
+        arrow.run(source, model, tmp_path / "out", resume=True, **asked)
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path):
+    source = tree(tmp_path / "in", ("a.parquet",))
+    arrow.run(source, RNN, tmp_path / "out")
+    message = r"out: the folder is not empty; --resume \(Python: resume=True\) goes on with the results"
+    with pytest.raises(FileError, match=message):
+        arrow.run(source, RNN, tmp_path / "out")
+    with pytest.raises(
+        InputError, match=r"--force \(Python: force=True\) replaces an output file, and \S+ is a"
+    ):
+        arrow.run(source, RNN, tmp_path / "out", force=True)
+
+
+def test_a_damaged_file_stops_the_run_and_goes_on_when_it_is_mended(tmp_path: Path):
+    source = tree(tmp_path / "in", ("a.parquet", "b.parquet", "c.parquet"), count=400)
+    whole = (source / "b.parquet").read_bytes()
+    arrow.run(source, RNN, tmp_path / "expected")
+    damaged = bytearray(whole)
+    damaged[200:3000] = b"\xff" * 2800
+    (source / "b.parquet").write_bytes(damaged)
+    with pytest.raises(FileError, match=r"in/b\.parquet: this is no whole Parquet file \("):
+        arrow.run(source, RNN, tmp_path / "out")
+    assert list(contents(tmp_path / "out")) == ["a.parquet"]
+    for cut in (whole[:-9], b"", whole[:100]):
+        (source / "b.parquet").write_bytes(cut)
+        with pytest.raises(FileError, match=r"in/b\.parquet: this is no whole Parquet file \("):
+            arrow.run(source, RNN, tmp_path / "out", resume=True)
+    (source / "b.parquet").write_bytes(whole)
+    assert arrow.run(source, RNN, tmp_path / "out", resume=True).before == 1
+    assert contents(tmp_path / "out") == contents(tmp_path / "expected")
+
+
+def test_a_damaged_arrow_file_is_named(tmp_path: Path):
+    source = tree(tmp_path / "in", ("a.arrow", "b.ipc", "c.feather"), count=400)
+    for name in ("b.ipc", "c.feather"):
+        whole = (source / name).read_bytes()
+        (source / name).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(FileError, match=rf"in/{name}: this is no whole Arrow file \("):
+            arrow.run(source, RNN, tmp_path / "out", resume=True)
+        (source / name).write_bytes(b"")
+        with pytest.raises(FileError, match=rf"in/{name}: this is no whole Arrow file \("):
+            arrow.run(source, RNN, tmp_path / "out", resume=True)
+        (source / name).write_bytes(whole)
+    assert arrow.run(source, RNN, tmp_path / "out", resume=True).results == 3
+
+
+def test_rows_that_were_set_aside_are_not_lost(tmp_path: Path):
+    source, output, bad = poisoned(tmp_path / "in", 3), tmp_path / "out", tmp_path / "bad.parquet"
+    arrow.run(source, RNN, output, bad=bad)
+    (output / "day=2" / "2.parquet").unlink()
+    before = contents(output)
+    for asked, message in (
+        ({}, r"out/day=1/1\.parquet: 2 rows were set aside for it; name their file, --bad"),
+        (
+            {"bad": tmp_path / "other.parquet"},
+            r"1\.parquet: 2 rows were set aside for it, and 0 of them are in",
+        ),
+    ):
+        with pytest.raises(StepnetError, match=message):
+            arrow.run(source, RNN, output, resume=True, **asked)
+    with pytest.raises(FileError, match=r"bad\.parquet: it was made by another model; choose another file"):
+        arrow.run(source, one_of(1), tmp_path / "new", bad=bad, resume=True)
+    with pytest.raises(FileError, match=r"bad\.parquet: the file is there already"):
+        arrow.run(source, RNN, tmp_path / "new", bad=bad)
+    assert contents(output) == before
+
+
+def test_two_processes_do_not_write_the_same_result(tmp_path: Path):
+    from stepnet.arrow.folders import targets
+
+    source, output = tree(tmp_path / "in", ("a.parquet",)), tmp_path / "out"
+    held = targets.Target(output / "a.parquet", pa.schema([("x", pa.int8())]), {}, "parquet", "none")
+    message = r"out/\.a\.parquet\.partial: another process is writing this file; wait for it, or stop it$"
+    with pytest.raises(FileError, match=message):
+        arrow.run(source, RNN, output, resume=True)
+    with pytest.raises(FileError, match=message):
+        arrow.run(source / "a.parquet", RNN, output / "a.parquet")
+    held.drop()
+    assert arrow.run(source, RNN, output, resume=True).results == 1
