@@ -68,8 +68,9 @@ def predict(
     >>> import ray.data, pyarrow as pa, stepnet as sn
     >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"), inputs=())
     >>> table = pa.table({"id": [7, 8], "x": pa.array([[1, 2], [3]], pa.list_(pa.float32()))})
-    >>> predict(ray.data.from_arrow(table), total, column="x", concurrency=1).take_all()
-    [{'id': 7, 'last': 3.0}, {'id': 8, 'last': 3.0}]
+    >>> results = predict(ray.data.from_arrow(table), total, column="x", concurrency=2)  # nothing runs yet
+    >>> isinstance(results, ray.data.Dataset)
+    True
     """
     if not isinstance(dataset, Dataset):
         raise InputError(
