@@ -51,8 +51,8 @@ class Run:
     used: tuple[float, ...]
 
 
-def processor_seconds() -> dict[str, float]:
-    """The processor time of this process and those that it started, by kind."""
+def processor_seconds() -> dict[tuple[str, int], float]:
+    """The processor time of this process and those that it started, by kind and number."""
     stats = dict[int, tuple[int, float, str]]()
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -61,11 +61,11 @@ def processor_seconds() -> dict[str, float]:
             continue
         fields = text.rpartition(")")[2].split()
         stats[int(entry.parent.name)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / TICKS, title
-    spent = dict.fromkeys(KINDS, 0.0)
+    parents, spent = {number: stat[0] for number, stat in stats.items()}, dict[tuple[str, int], float]()
     for number, (_, seconds, title) in stats.items():
-        if os.getpid() in ancestors(number, {each: parent for each, (parent, _, _) in stats.items()}):
-            worker = "workers" if "ModelWorker" in title else "others"
-            spent["driver" if number == os.getpid() else worker] += seconds
+        if os.getpid() in ancestors(number, parents):
+            child = "workers" if "ModelWorker" in title else "others"
+            spent["driver" if number == os.getpid() else child, number] = seconds
     return spent
 
 
@@ -78,14 +78,15 @@ def ancestors(number: int, parents: dict[int, int]) -> Iterator[int]:
 
 def timed(results: Iterator[Any], expected: Any, together: int) -> Run:
     """One run, whose results come block by block. Raises `SystemExit` for other bits than expected."""
-    begun, times, spent = time.perf_counter(), list[float](), dict[str, float]()
+    begun, times, spent = time.perf_counter(), list[float](), dict[tuple[str, int], float]()
     for result in results:
         times.append(time.perf_counter())
         spent = spent or processor_seconds()
         if not np.array_equal(result, expected):
             raise SystemExit("a worker gives other outputs than the engine")
     after, least = processor_seconds(), times[-1] - times[0]
-    used = tuple((after[kind] - spent[kind]) / least for kind in KINDS)
+    grown = {key: seconds - spent[key] for key, seconds in after.items() if key in spent}
+    used = tuple(sum(own for (each, _), own in grown.items() if each == kind) / least for kind in KINDS)
     return Run(times[-1] - begun, least / (len(times) - together), used)
 
 
@@ -128,7 +129,7 @@ def measured(hidden: int, size: float, blocks: int, rounds: int) -> list[dict[st
     blocks_of = {count: median(run.block for run in own) for count, own in runs.items()}
     return [
         {
-            "way": f"{count} workers" if count else "engine",
+            "way": f"workers: {count}" if count else "engine",
             "seconds": median(run.seconds for run in own),
             "a block": 1e3 * blocks_of[count],
             "times": blocks_of[1] / blocks_of[count],

@@ -102,7 +102,9 @@ def test_bits_do_not_depend_on_blocks_their_chunks_and_memory(sizes: list[int], 
     whole, before = many("recurrence", 40), threads_set()
     worker = ModelWorker(pickled(arrow.Predictor(MODELS["recurrence"], memory=memory)), 2)
     blocks = cut_into(whole, sizes)
-    tables = [pa.Table.from_batches(blocks[start : start + chunks]) for start in range(0, len(blocks), chunks)]
+    tables = [
+        pa.Table.from_batches(blocks[start : start + chunks]) for start in range(0, len(blocks), chunks)
+    ]
     made = [part for table in tables for part in worker(table)]
     sn.set_threads(before)
     expected = arrow.predict([whole], MODELS["recurrence"]).read_all()

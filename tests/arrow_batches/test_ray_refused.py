@@ -75,7 +75,10 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda dataset: predict(dataset, RNN, column="id"),
         "column `id`: the Arrow array is int64, and must be a list or large_list",
     ),
-    "no column to pass on": (lambda dataset: predict(dataset, RNN, keep=["user"]), "there is no column `user`"),
+    "no column to pass on": (
+        lambda dataset: predict(dataset, RNN, keep=["user"]),
+        "there is no column `user`",
+    ),
     "another model": (
         lambda dataset: predict(dataset, MODELS["nested"]),
         "column `frames`: it is list<item: fixed_size_list<item: float>[2]>, and the model takes",
@@ -92,11 +95,17 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda dataset: predict(dataset, RNN, num_cpus=0),
         "num_cpus is the number of processors of a worker, from 1 on, or a part of one between 0 and 1, not 0",
     ),
-    "processors and a part": (lambda dataset: predict(dataset, RNN, num_cpus=1.5), "between 0 and 1, not 1.5"),
+    "processors and a part": (
+        lambda dataset: predict(dataset, RNN, num_cpus=1.5),
+        "between 0 and 1, not 1.5",
+    ),
     "no number": (lambda dataset: predict(dataset, RNN, num_cpus=float("nan")), "between 0 and 1, not nan"),
     "any number": (lambda dataset: predict(dataset, RNN, num_cpus=float("inf")), "between 0 and 1, not inf"),
     "processors as text": (lambda dataset: predict(dataset, RNN, num_cpus="1"), "between 0 and 1, not '1'"),
-    "processors as a flag": (lambda dataset: predict(dataset, RNN, num_cpus=True), "between 0 and 1, not True"),
+    "processors as a flag": (
+        lambda dataset: predict(dataset, RNN, num_cpus=True),
+        "between 0 and 1, not True",
+    ),
     "no memory": (lambda dataset: predict(dataset, RNN, memory=0), "memory is a number of bytes, from 1 on"),
     "an option of its own": (
         lambda dataset: predict(dataset, RNN, batch_size=3),
@@ -106,7 +115,10 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda dataset: predict(dataset, RNN, fn_kwargs={}),
         "fn_kwargs is set by predict: leave it out",
     ),
-    "a lock": (lambda dataset: pickled(with_a_lock()), NOT_SENT.format("`lock` in `step` is a lock of _thread")),
+    "a lock": (
+        lambda dataset: pickled(with_a_lock()),
+        NOT_SENT.format("`lock` in `step` is a lock of _thread"),
+    ),
     "what holds a lock": (
         lambda dataset: pickled(holding(Holder())),
         NOT_SENT.format("`lock` is a lock of _thread"),
@@ -170,7 +182,9 @@ def test_columns_that_are_known_late_are_refused_by_the_worker(table: Any, messa
 
 def test_a_module_that_a_worker_lacks_is_named():
     text = pickle.dumps(holding(Sum())).replace(__name__.encode(), b"n" * len(__name__))
-    with pytest.raises(WorkerError, match=r"the model needs a module that this worker lacks: No module named"):
+    with pytest.raises(
+        WorkerError, match=r"the model needs a module that this worker lacks: No module named"
+    ):
         ModelWorker(text, 1)
 
 

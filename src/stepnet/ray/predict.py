@@ -91,7 +91,8 @@ def predict(
         zero_copy_batch=True,
         compute=strategy,
         num_cpus=reserved,
-        **{"memory": worker_bytes(predictor.memory, len(sent)), **options},
+        memory=worker_bytes(predictor.memory, len(sent)),
+        **options,
     )
 
 
