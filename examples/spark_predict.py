@@ -1,10 +1,13 @@
-"""A recurrence over a Parquet file in Spark: each worker of Spark runs stepnet over the record batches that it has.
+"""A recurrence over a Parquet file in Spark, whose workers run stepnet over their record batches.
 
     python examples/spark_predict.py calls.parquet scores --master 'local[2]'
 
 The file has a column `frames` of lists of lists of numbers; the results are a folder of Parquet files, with a
 column `last` in its place. Spark 4 needs Java 17 or later, and in its workers stepnet, pyarrow and pandas.
 """
+
+# pyright: reportMissingImports=false
+# pyspark is in an environment of its own.
 
 import os
 import sys

@@ -32,8 +32,9 @@ class RaySession:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Starts Ray, if it is needed and not there."""
         if self.folder is None and uses_ray(item):
-            self.folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # the paths of sockets are short
-            start(self.folder)
+            folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # the paths of sockets are short
+            start(folder)
+            self.folder = folder
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, nextitem: pytest.Item | None) -> None:

@@ -23,6 +23,9 @@ from stepnet.ray.worker import ModelWorker
 
 TABLE = pa.Table.from_batches([batch_of()])
 LOOSE = pa.table({"frames": [[[1.0, 2.0]], [[1.0, 2.0], [3.0]]]})
+TEXT: Any = "1"
+PART: Any = 1.5
+THREE: Any = (1, 2, 3)
 NOT_SENT = r"the model cannot be sent to workers: {}, which cannot be pickled: make it inside the step"
 
 
@@ -87,13 +90,14 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda dataset: predict(dataset, RNN, concurrency=0),
         "concurrency is the number of workers, from 1 on, or the least and the most, as (1, 8), not 0",
     ),
-    "workers as text": (lambda dataset: predict(dataset, RNN, concurrency="2"), "as (1, 8), not '2'"),
-    "part of a worker": (lambda dataset: predict(dataset, RNN, concurrency=1.5), "as (1, 8), not 1.5"),
+    "workers as text": (lambda dataset: predict(dataset, RNN, concurrency=TEXT), "as (1, 8), not '1'"),
+    "part of a worker": (lambda dataset: predict(dataset, RNN, concurrency=PART), "as (1, 8), not 1.5"),
     "more than the most": (lambda dataset: predict(dataset, RNN, concurrency=(3, 2)), "not (3, 2)"),
-    "three bounds": (lambda dataset: predict(dataset, RNN, concurrency=(1, 2, 3)), "not (1, 2, 3)"),
+    "three bounds": (lambda dataset: predict(dataset, RNN, concurrency=THREE), "not (1, 2, 3)"),
     "no processors": (
         lambda dataset: predict(dataset, RNN, num_cpus=0),
-        "num_cpus is the number of processors of a worker, from 1 on, or a part of one between 0 and 1, not 0",
+        "num_cpus is the number of processors of a worker, from 1 on, or a part of one between 0 and 1, "
+        "not 0",
     ),
     "processors and a part": (
         lambda dataset: predict(dataset, RNN, num_cpus=1.5),
@@ -101,7 +105,7 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no number": (lambda dataset: predict(dataset, RNN, num_cpus=float("nan")), "between 0 and 1, not nan"),
     "any number": (lambda dataset: predict(dataset, RNN, num_cpus=float("inf")), "between 0 and 1, not inf"),
-    "processors as text": (lambda dataset: predict(dataset, RNN, num_cpus="1"), "between 0 and 1, not '1'"),
+    "processors as text": (lambda dataset: predict(dataset, RNN, num_cpus=TEXT), "between 0 and 1, not '1'"),
     "processors as a flag": (
         lambda dataset: predict(dataset, RNN, num_cpus=True),
         "between 0 and 1, not True",
@@ -152,7 +156,7 @@ def test_a_model_that_does_not_run_is_refused_though_the_columns_are_not_known(d
     unknown = dataset.map_batches(lambda batch: batch)
     assert predict(unknown, RNN).schema(fetch_if_missing=False) is None
     with pytest.raises(RefusedError, match="onednn"):
-        predict(unknown, MODELS["nested"], engine="onednn")
+        predict(unknown, MODELS["ends"], engine="onednn")
 
 
 @pytest.mark.usefixtures("same_threads")

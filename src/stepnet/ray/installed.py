@@ -1,4 +1,6 @@
-"""Ray's modules: imported by name, since few of their types are known, or an error that says how to get them."""
+"""Ray's modules: imported by name, since few of their types are known, or an error that says how to get
+them.
+"""
 
 from importlib import import_module
 from typing import Any
