@@ -14,7 +14,7 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 BENCH_PEERS := openvino tensorflow jax paddle
-PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla
+PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla spark
 
 .PHONY: help demo test test-long test-fuzz ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers
 
@@ -75,8 +75,8 @@ pictures: $(VENV)/test.stamp ## the pictures of the documentation, taken by Chro
 layouts: $(VENV)/test.stamp ## docs/layouts.md, from the records
 	$(BIN)/python docs/layouts_page.py
 
-test-peers: peers $(VENV)/test.stamp ## layouts, cells, files, Paddle's operators and programs, and Keras' backends against the frameworks themselves
-	$(BIN)/python -m pytest $(addprefix tests/peers/,test_peers.py test_cells_themselves.py test_paddle_itself.py test_corpus.py test_keras_backends.py) $(ARGS)
+test-peers: peers $(VENV)/test.stamp ## layouts, cells, files, Paddle's operators and programs, Keras' backends and Spark against the frameworks themselves
+	$(BIN)/python -m pytest $(addprefix tests/peers/,test_peers.py test_cells_themselves.py test_paddle_itself.py test_corpus.py test_keras_backends.py test_spark.py) $(ARGS)
 
 # What is installed
 
@@ -94,7 +94,7 @@ $(VENV)/demo.stamp: pyproject.toml $(VENV)/pip.stamp
 
 $(VENV)/test.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing stepnet and all that its tests need in $(VENV) ..."
-	@$(BIN)/python $(PIP) --editable '.[demo,arrow,torch,keras,onnx,onednn,flax]' --group test --group bench
+	@$(BIN)/python $(PIP) --editable '.[demo,arrow,torch,keras,onnx,onednn,flax,ray]' --group test --group bench
 	@touch $(VENV)/demo.stamp $@
 
 $(VENV)/lint.stamp: pyproject.toml $(VENV)/pip.stamp

@@ -16,14 +16,17 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of torch and NumPy, whose threads wait fo
 os.environ["STEPNET_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # but stepnet has all
 # Tests see the code that is generated now, by them. Those of the cache have folders of their own.
 os.environ["STEPNET_CACHE"] = "0"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles all of stepnet
 
 import pytest
 from hypothesis import settings
+from ray_session import RaySession, uses_ray
 from sharing import by_rows
 
 from stepnet.engines.llvm.running import native
-from stepnet.engines.threads import set_threads, threads
+from stepnet.engines.threads import set_threads, threads_set
 
 sys.dont_write_bytecode = False
 
@@ -48,7 +51,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def same_threads() -> Generator[None]:
     """Leaves the number of threads as it was."""
-    before = threads()
+    before = threads_set()
     yield
     set_threads(before)
 
@@ -65,6 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """A new seed for random steps where none is asked for; the workers of a run have it from there."""
+    config.pluginmanager.register(RaySession())
     if config.option.seed is None:
         config.option.seed = int.from_bytes(os.urandom(3), "big")
     if config.option.long and not hasattr(config, "workerinput"):
@@ -89,8 +93,9 @@ LEFT = pytest.StashKey[dict[str, tuple[int, int]]]()
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without --long each n-th case alone of a test marked `long(every=n)`, of those with one `of`. Without
-    oneDNN the examples of its own pages are skipped.
+    oneDNN the examples of its own pages are skipped. What runs on Ray is first.
     """
+    items.sort(key=lambda item: not uses_ray(item))
     skip_without_onednn(items)
     if config.option.long:
         return

@@ -39,6 +39,7 @@ STAGES = {
     "onnx": "onnx paddle",
     "model file": "model_file",
     "arrow": "arrow",
+    "ray": "ray",
     "build": "build",
     "report": "cli.report cli.demo",
     "cli": "cli",

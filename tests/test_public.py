@@ -37,6 +37,7 @@ NAMES = {
     "stepnet.onnx": "Backend Prepared load save",
     "stepnet.paddle": "load",
     "stepnet.arrow": "Predictor Progress Summary predict run",
+    "stepnet.ray": "WorkerError predict",
     "stepnet.build": "Build Library build load",
     "stepnet.torch": "GRU GRUCell LSTM LSTMCell RNN RNNCell Recurrence Scan accelerate graph ready trace",
 }
@@ -47,6 +48,7 @@ NOT_IMPORTED = """
     zipfile asyncio xml.etree email unittest pydoc numpy.random numpy.ctypeslib safetensors torch pyarrow
     keras tensorflow jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo
     stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.build stepnet.arrow
+    stepnet.ray ray
     stepnet.engines.llvm.writing.code stepnet.cli.report.show stepnet.cli.report.picture
     stepnet.cells stepnet.layout stepnet.graph stepnet.grad stepnet.rnn.compose stepnet.rnn.cotangents
     stepnet.rnn.explain
@@ -76,6 +78,12 @@ def modules() -> list[str]:
 
 def test_only_what_running_a_step_needs_is_imported(modules: list[str]):
     assert [name for name in NOT_IMPORTED.split() if name in modules] == []
+
+
+def test_batches_of_arrow_need_no_framework():
+    text = LOADED.replace("import stepnet\n", "import stepnet.arrow\n")
+    frameworks = {"onnx", "onnxruntime", "torch", "keras", "ray", "pandas"}
+    assert {name.partition(".")[0] for name in loaded(text)} & frameworks == set()
 
 
 def test_few_modules_are_imported(modules: list[str]):

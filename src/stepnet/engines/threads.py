@@ -25,6 +25,11 @@ def set_threads(count: int | None) -> None:
     _threads[:] = [] if count is None else [whole(count, meaning, 1)]
 
 
+def threads_set() -> int | None:
+    """The number that `set_threads` was called with; None where it was not."""
+    return _threads[0] if _threads else None
+
+
 def threads() -> int:
     """The number of threads that a call may use."""
     return _threads[0] if _threads else limit().count

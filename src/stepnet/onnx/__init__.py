@@ -1,10 +1,22 @@
 """ONNX: `load` makes a graph of a model, `save` a model of a graph, and `Backend` is for ONNX's own tools."""
 
-from stepnet.onnx.backend import Backend, Prepared
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from stepnet.onnx.loading import load
 from stepnet.onnx.saving import save
 
+if TYPE_CHECKING:
+    from stepnet.onnx.backend import Backend, Prepared
+
 __all__ = ["Backend", "Prepared", "load", "save"]
+
+
+def __getattr__(name: str) -> object:
+    """What ONNX's own tools use, imported when it is first used: it alone needs the package onnx."""
+    if name not in ("Backend", "Prepared"):
+        raise AttributeError(f"module 'stepnet.onnx' has no attribute '{name}'")
+    return getattr(import_module("stepnet.onnx.backend"), name)
 
 
 def __dir__() -> list[str]:

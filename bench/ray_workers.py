@@ -1,0 +1,156 @@
+"""What workers of Ray give: two beside one, and one beside the engine alone.
+
+    python -m bench.ray_workers                      sequences of 25 steps, 256 units, 32 blocks of 64 MB
+    python -m bench.ray_workers --blocks 64 --rounds 3
+    python -m bench.ray_workers --json
+
+A GRU, float32, inputs as wide as the memory, its last outputs; each worker has one thread. `engine` is one
+thread of this process that runs the recurrence over the same block as often. The ways take turns, and have to
+give the same bits. Columns are medians of all rounds:
+
+    seconds       of all blocks, the start of the workers included
+    a block       milliseconds of a block, from when the first results are there to when the last are; so many
+                  blocks are left out as there are workers
+    times         how many times as many blocks as one worker, by `a block`
+    engine        how many times as long as the engine, by `a block`, for so many workers
+    workers, driver, others    processors in use in that time: by the workers, by this process, and by Ray's
+                  other processes
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+import ray.data
+import typer
+
+import stepnet as sn
+from bench.arrow_batches import MEGABYTE, record_batch, recurrence, rows_of, write
+from stepnet.ray import predict
+
+WAYS = 0, 1, 2
+"""How many workers; none is the engine alone."""
+TICKS = os.sysconf("SC_CLK_TCK")
+KINDS = "workers", "driver", "others"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its seconds, those of a block, and the processors that each kind of process used."""
+
+    seconds: float
+    block: float
+    used: tuple[float, ...]
+
+
+def processor_seconds() -> dict[tuple[str, int], float]:
+    """The processor time of this process and those that it started, by kind and number."""
+    stats = dict[int, tuple[int, float, str]]()
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text, title = entry.read_text(), entry.with_name("cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            continue
+        fields = text.rpartition(")")[2].split()
+        stats[int(entry.parent.name)] = int(fields[1]), (int(fields[11]) + int(fields[12])) / TICKS, title
+    parents, spent = {number: stat[0] for number, stat in stats.items()}, dict[tuple[str, int], float]()
+    for number, (_, seconds, title) in stats.items():
+        if os.getpid() in ancestors(number, parents):
+            child = "workers" if "ModelWorker" in title else "others"
+            spent["driver" if number == os.getpid() else child, number] = seconds
+    return spent
+
+
+def ancestors(number: int, parents: dict[int, int]) -> Iterator[int]:
+    """A process, what started it, and so on."""
+    while number in parents:
+        yield number
+        number = parents[number]
+
+
+def timed(results: Iterator[Any], expected: Any, together: int) -> Run:
+    """One run, whose results come block by block. Raises `SystemExit` for other bits than expected."""
+    begun, times, spent = time.perf_counter(), list[float](), dict[tuple[str, int], float]()
+    for result in results:
+        times.append(time.perf_counter())
+        spent = spent or processor_seconds()
+        if not np.array_equal(result, expected):
+            raise SystemExit("a worker gives other outputs than the engine")
+    after, least = processor_seconds(), times[-1] - times[0]
+    grown = {key: seconds - spent[key] for key, seconds in after.items() if key in spent}
+    used = tuple(sum(own for (each, _), own in grown.items() if each == kind) / least for kind in KINDS)
+    return Run(times[-1] - begun, least / (len(times) - together), used)
+
+
+def of_engine(rnn: sn.RNN, block: Any, blocks: int) -> Iterator[Any]:
+    """The results of the engine alone."""
+    sequences = sn.Ragged.from_arrow(block.column("frames"))
+    for _ in range(blocks):
+        yield rnn(sequences, last_only=True)[0]
+
+
+def of_workers(rnn: sn.RNN, reference: Any, blocks: int, count: int) -> Iterator[Any]:
+    """The results of workers of one thread."""
+    source = ray.data.from_arrow_refs([reference] * blocks)
+    results = predict(source, rnn, keep=[], concurrency=count, num_cpus=1)
+    for part in results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        column = part.column("last").combine_chunks()
+        yield column.flatten().to_numpy().reshape(len(column), -1)
+
+
+def started(size: float) -> None:
+    """Starts Ray for two workers, without its messages."""
+    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    ray.init(num_cpus=2, object_store_memory=int(max(20 * size, 2e8)), ignore_reinit_error=True, **options)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def measured(hidden: int, size: float, blocks: int, rounds: int) -> list[dict[str, Any]]:
+    """A row for each way."""
+    rnn, block = recurrence(hidden), record_batch(hidden, rows_of(hidden, size))
+    started(size)
+    sn.set_threads(1)
+    expected = next(of_engine(rnn, block, 1))
+    reference = ray.put(pa.Table.from_batches([block]))
+    runs = dict[int, list[Run]]((count, []) for count in WAYS)
+    for _ in range(rounds):
+        for count in WAYS:
+            results = of_workers(rnn, reference, blocks, count) if count else of_engine(rnn, block, blocks)
+            runs[count].append(timed(results, expected, count or 1))
+    blocks_of = {count: median(run.block for run in own) for count, own in runs.items()}
+    return [
+        {
+            "way": f"workers: {count}" if count else "engine",
+            "seconds": median(run.seconds for run in own),
+            "a block": 1e3 * blocks_of[count],
+            "times": blocks_of[1] / blocks_of[count],
+            "engine": blocks_of[count] * (count or 1) / blocks_of[0],
+            **{kind: median(run.used[place] for run in own) for place, kind in enumerate(KINDS)},
+        }
+        for count, own in runs.items()
+    ]
+
+
+def main(
+    hidden: Annotated[int, typer.Option(help="Units, and features of a step.")] = 256,
+    block: Annotated[float, typer.Option(help="The megabytes of a block.")] = 64,
+    blocks: Annotated[int, typer.Option(help="How many blocks.", min=4)] = 32,
+    rounds: Annotated[int, typer.Option(help="How many times each is run.", min=1)] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Time two workers beside one, and one beside the engine."""
+    rows = measured(hidden, block * MEGABYTE, blocks, rounds)
+    write(rows, as_json, f"{hidden} units, {blocks} blocks of {block:g} MB, workers of one thread")
+
+
+if __name__ == "__main__":
+    typer.run(main)

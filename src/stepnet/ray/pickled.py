@@ -1,0 +1,82 @@
+"""A model as bytes that workers read, and which part of it has no bytes where that fails.
+
+Ray pickles with cloudpickle: lambdas and functions of a script go by value, with the values that they use;
+functions of modules by their name.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from pickle import PicklingError
+from types import FunctionType
+from typing import Any, cast
+
+from stepnet.errors import InputError, StepnetError
+from stepnet.ray.installed import installed
+
+cloudpickle: Any = installed("ray.cloudpickle")
+
+REFUSALS = (
+    *(TypeError, ValueError, AttributeError, NotImplementedError, RecursionError, PicklingError),
+    StepnetError,
+)
+"""What objects raise that cannot be pickled."""
+
+
+def pickled(model: Any) -> bytes:
+    """The bytes of a model; raises `InputError`, naming the part that cannot be pickled.
+
+    >>> from threading import Lock
+    >>> lock = Lock()
+    >>> pickled(lambda x: (lock, x))
+    Traceback (most recent call last):
+    stepnet.errors.InputError: the model cannot be sent to workers: `lock` in `<lambda>` is a lock of _thread,
+    which cannot be pickled: make it inside the step, or pass what it is made from
+    """
+    try:
+        return cloudpickle.dumps(model)
+    except REFUSALS as error:
+        names, part = culprit((), model)
+        place = " in ".join(f"`{name}`" for name in reversed(names)) or "it"
+        raise InputError(
+            f"the model cannot be sent to workers: {place} is a {type(part).__name__} of "
+            f"{type(part).__module__}, which cannot be pickled: make it inside the step, or pass what it is "
+            "made from"
+        ) from error
+
+
+def culprit(names: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
+    """The innermost part of a value that cannot be pickled, and the names that lead to it."""
+    own = (*names, value.__name__) if isinstance(value, FunctionType) else names
+    for name, part in parts(value):
+        if not picklable(part):
+            return culprit((*own, name) if name else own, part)
+    return names, value
+
+
+def parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a value is pickled as, by name; no name for what has none."""
+    if isinstance(value, FunctionType):
+        used = inspect.getclosurevars(value)
+        yield from {**used.nonlocals, **used.globals}.items()
+        yield from ((name, part) for name, part in vars(value).items())
+        yield from (("", part) for part in value.__defaults__ or ())
+    elif isinstance(value, Mapping):
+        yield from ((str(name), part) for name, part in cast("Mapping[Any, Any]", value).items())
+    elif isinstance(value, tuple | list):
+        yield from (("", part) for part in cast("list[Any]", value))
+    else:
+        try:
+            reduced = value.__reduce_ex__(4)
+        except REFUSALS:
+            return
+        if isinstance(reduced, tuple):
+            yield from (("", part) for part in cast("tuple[Any, ...]", reduced)[:3])
+
+
+def picklable(value: Any) -> bool:
+    """Whether a value can be pickled."""
+    try:
+        cloudpickle.dumps(value)
+    except REFUSALS:
+        return False
+    return True

@@ -1,0 +1,106 @@
+"""A model over the rows of a dataset of Ray, by actors that each compile it once."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from stepnet.arrow.predictor import MEMORY, Predictor
+from stepnet.arrow.runnable import Compiled
+from stepnet.errors import InputError
+from stepnet.ragged.arrow import pyarrow_module
+from stepnet.ray.installed import installed
+from stepnet.ray.pickled import pickled
+from stepnet.ray.resources import pool, processors, worker_bytes
+from stepnet.ray.worker import ModelWorker
+from stepnet.rnn.program import Asked
+from stepnet.values.arguments import kind
+
+Dataset: Any = installed("ray.data").Dataset
+
+OWN = ("batch_size", "batch_format", "zero_copy_batch", "compute", "udf_modifying_row_count")
+"""Options of `map_batches` that `predict` sets itself; so does it with those that begin with `fn_`."""
+
+
+def predict(
+    dataset: Any,
+    model: Any,
+    column: str = "frames",
+    output: str = "last",
+    keep: Iterable[str] | None = None,
+    *,
+    concurrency: int | tuple[int, int] | None = None,
+    num_cpus: float | None = None,
+    memory: int = MEMORY,
+    engine: Asked = "auto",
+    **options: Any,
+) -> Any:
+    """The results of a model for each row of a dataset of Ray, as such a dataset.
+
+    Nothing is run before the results are asked for. Workers are actors of Ray, which compile the model once.
+    Blocks are read where they lie in Ray's object store. Results of the engine llvm, which "auto" takes, have
+    the same bits however many workers there are, and however the rows are cut into blocks.
+
+    Args:
+        dataset: A `ray.data.Dataset`.
+        model: A recurrence, a `Stack`, a `Bidirectional`, a `Graph`, or the path of a model file, which is
+            read here. It is checked here, too; so are columns whose types Ray knows without running.
+        column: The name of the list column, as for `stepnet.arrow.predict`.
+        output: "last" for the last output of each sequence, "outputs" for those of all its steps.
+        keep: The names of the columns that are passed on; by default all but the list column.
+        concurrency: The number of workers, or the least and the most, as `(1, 8)`; by default as many as
+            there is work and place for.
+        num_cpus: The processors that Ray reserves for a worker, which has as many threads, but no more than
+            `sn.set_threads` was called with here. A part of a processor, as 0.5, is one thread. By default
+            what `sn.set_threads` says, or one.
+        memory: How many bytes a call of the model takes at most, sequences and outputs included. Ray reserves
+            this much for a worker, beside what the process and the parameters take.
+        engine: An engine, or several in order of preference.
+        options: Further options of Ray's `Dataset.map_batches`: `num_gpus`, `runtime_env`, `resources`.
+
+    Returns:
+        A `ray.data.Dataset`. A dataset without rows gives one without rows.
+
+    Raises:
+        InputError: For a model or columns that do not fit, and for a model that cannot be pickled. Without
+            Ray.
+        FileError: For a model file that cannot be read.
+        WorkerError: Where the results are asked for, for rows that the model does not take.
+
+    >>> import ray.data, pyarrow as pa, stepnet as sn
+    >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"), inputs=())
+    >>> table = pa.table({"id": [7, 8], "x": pa.array([[1, 2], [3]], pa.list_(pa.float32()))})
+    >>> results = predict(ray.data.from_arrow(table), total, column="x", concurrency=2)  # nothing runs yet
+    >>> isinstance(results, ray.data.Dataset)
+    True
+    """
+    if not isinstance(dataset, Dataset):
+        raise InputError(
+            f"dataset is a Dataset of Ray, and is {kind(dataset)}: make one with ray.data.from_arrow, "
+            "from_pandas or read_parquet"
+        )
+    if own := next((name for name in options if name in OWN or name.startswith("fn_")), None):
+        raise InputError(f"{own} is set by predict: leave it out")
+    strategy, (reserved, count) = pool(concurrency), processors(num_cpus)
+    predictor = Predictor(model, column, output, keep, memory=memory, engine=engine)
+    check(predictor, dataset)
+    sent = pickled(predictor)
+    return dataset.map_batches(
+        ModelWorker,
+        fn_constructor_args=(sent, count),
+        batch_size=None,
+        batch_format="pyarrow",
+        zero_copy_batch=True,
+        compute=strategy,
+        num_cpus=reserved,
+        memory=worker_bytes(predictor.memory, len(sent)),
+        **options,
+    )
+
+
+def check(predictor: Predictor, dataset: Any) -> None:
+    """Compiles the model, for the columns of a dataset where these are known without running anything."""
+    schema, spec = dataset.schema(fetch_if_missing=False), predictor.runnable.spec
+    types = None if schema is None else schema.base_schema
+    if isinstance(types, pyarrow_module().Schema):
+        predictor.choose(types)
+    elif spec is not None:
+        Compiled.of(predictor.runnable, spec)
