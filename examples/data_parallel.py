@@ -46,7 +46,12 @@ class SpeakerTagger(nn.Module):
     layer: the class of the recurrence, of stepnet.torch or of torch.nn.
     """
 
-    def __init__(self, utterances: list[Tensor], layer: Any = stepnet.torch.GRU, hidden: int = HIDDEN) -> None:
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(
+        self, utterances: list[Tensor], layer: Any = stepnet.torch.GRU, hidden: int = HIDDEN
+    ) -> None:
         super().__init__()
         deviation, mean = torch.std_mean(torch.cat(utterances), dim=0)
         self.register_buffer("deviation", deviation)
@@ -62,7 +67,7 @@ class SpeakerTagger(nn.Module):
 
 
 def batches(count: int, size: int, epoch: int) -> tuple[Tensor, ...]:
-    """The places of the utterances of each batch: the same in all processes, of sizes that differ by 1 at most.
+    """The places of the utterances of each batch: the same in all processes, and sizes differ by 1 at most.
 
     So each process has a part of every batch, and none waits for another that has fewer batches.
     """
@@ -94,7 +99,7 @@ def loss_of(model: nn.Module, frames: PackedSequence, speakers: Tensor) -> Tenso
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, the mean loss and the seconds of each epoch, and the share of test frames told right."""
+    """A trained model, the loss and the seconds of each epoch, and the share of test frames told right."""
 
     model: SpeakerTagger
     losses: list[float]
@@ -112,9 +117,7 @@ def accuracy(model: nn.Module, utterances: list[Tensor], speakers: Tensor) -> fl
     return float(counts[0] / counts[1])
 
 
-def train(
-    layer: str = "GRU", epochs: int = EPOCHS, batch: int = BATCH, hidden: int = HIDDEN
-) -> Trained:
+def train(layer: str = "GRU", epochs: int = EPOCHS, batch: int = BATCH, hidden: int = HIDDEN) -> Trained:
     """What all processes of the group make together; each calls this, and gets the same.
 
     The group is there already. A batch is that of all processes.
@@ -134,7 +137,9 @@ def train(
             loss = loss_of(parallel, *packed(utterances, speakers, places))
             optimizer.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # of gradients that are the same in all processes
+            nn.utils.clip_grad_norm_(
+                model.parameters(), 1.0
+            )  # of gradients that are the same in all processes
             optimizer.step()
             total += loss.detach()
         dist.all_reduce(total)
@@ -148,15 +153,19 @@ def join() -> None:
     if dist.is_torchelastic_launched():
         dist.init_process_group("gloo")
     else:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Trains; process 0 prints the losses and the accuracy, and saves the parameters."""
-    parser = argparse.ArgumentParser(description="Train a tagger of speakers, in as many processes as there are.")
+    parser = argparse.ArgumentParser(
+        description="Train a tagger of speakers, in as many processes as there are."
+    )
     parser.add_argument("--layer", choices=LAYERS, default="GRU")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--batch", type=int, default=BATCH, help="the utterances of a batch, of all processes")
+    parser.add_argument(
+        "--batch", type=int, default=BATCH, help="the utterances of a batch, of all processes"
+    )
     parser.add_argument("--hidden", type=int, default=HIDDEN)
     parser.add_argument("--save", type=Path, help="where to write the state_dict")
     options = parser.parse_args(arguments)

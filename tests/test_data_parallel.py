@@ -35,7 +35,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def ran(*command: str, limit: int = 1800) -> str:
     """What a command prints that starts processes, which have the threads that torchrun or Ray gives them."""
     given = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    given["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "examples")])
+    given["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("src", "tests", "examples"))
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=given, timeout=limit, check=False
     )
@@ -89,9 +89,30 @@ def test_batches_are_cut_equally(example: Any):
     assert not torch.equal(torch.cat(cut), torch.cat(example.batches(269, 30, epoch=4)))
 
 
-def test_a_batch_of_fewer_utterances_than_processes_is_refused(
-    example: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_batch_of_fewer_utterances_than_processes_is_refused(example: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(example.dist, "get_world_size", lambda: 31)
     with pytest.raises(SystemExit, match="a batch has 31 utterances or more: one for each process"):
         example.train(batch=30)
+
+
+@LINUX
+@pytest.mark.long
+def test_workers_of_ray_learn_what_one_process_learns(
+    example: Any, tmp_path: Path, request: pytest.FixtureRequest
+):
+    """The trainer of docs/training.md as it stands there."""
+    if not request.config.getoption("--long"):
+        pytest.skip("--long is missing: Ray takes a minute")
+    pytest.importorskip("ray.train", reason="ray[train] is missing, which starts the workers")
+    page = (ROOT / "docs/training.md").read_text("utf-8")
+    (block,) = re.findall(r"```python\n(import tempfile.*?)```", page, re.DOTALL)
+    begun = "import ray\nray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)\n"
+    in_folder = f'storage_path="{tmp_path}"'
+    block = block.replace("torch_config=", f"run_config=ray.train.RunConfig({in_folder}), torch_config=")
+    last = ran(sys.executable, "-c", begun + block).splitlines()[-1]
+    loss, _, folder = last.partition(" ")
+    alone = example.train("torch.nn.GRU", epochs=2, hidden=8)
+    assert_same_losses(example, [float(loss)], alone.losses[-1:])
+    example.SpeakerTagger(*example.read("train")[:1], torch.nn.GRU, hidden=8).load_state_dict(
+        torch.load(Path(folder, "model.pt"), weights_only=True)
+    )

@@ -13,18 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import data_parallel as example
 import numpy as np
 import torch
 import torch.distributed as dist
+from tolerance import assert_close
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils.rnn import pack_sequence, pad_sequence, unpack_sequence
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "examples")]
-
-import data_parallel as example
-from tolerance import assert_close
 
 import stepnet as sn
 import stepnet.torch

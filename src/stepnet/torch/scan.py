@@ -213,8 +213,8 @@ def check_padded(value: Any) -> None:
         )
     if isinstance(value, torch.Tensor) and value.is_nested:
         raise InputError(
-            "a Scan takes padded sequences, not a nested tensor: call it with x = nested.to_padded_tensor(0.0) "
-            "and lengths = nested.offsets().diff(), as scan(x, lengths=lengths)"
+            "a Scan takes padded sequences, not a nested tensor: call it with x = "
+            "nested.to_padded_tensor(0.0) and lengths = nested.offsets().diff(), as scan(x, lengths=lengths)"
         )
 
 
