@@ -263,9 +263,7 @@ def test_sequences_that_are_not_padded_are_refused_with_what_pads_them():
     scan = Scan(sn.RNN(lambda x, h, p: (h * p + x, h + x), np.full(2, 0.5), memory=2))
     rows = [torch.ones(4, 2).double(), torch.ones(1, 2).double()]
     packed, nested = pack_sequence(rows), torch.nested.nested_tensor(rows, layout=torch.jagged)
-    with pytest.raises(
-        InputError, match=r"not a PackedSequence: .* torch\.nn\.utils\.rnn\.pad_packed_sequence"
-    ):
+    with pytest.raises(InputError, match=r"not a PackedSequence: .*rnn\.pad_packed_sequence"):
         scan(packed)
     with pytest.raises(
         InputError, match=r"nested tensor: .* nested\.to_padded_tensor\(0\.0\) and lengths = nes"
