@@ -46,16 +46,11 @@ class SpeakerTagger(nn.Module):
     layer: the class of the recurrence, of stepnet.torch or of torch.nn.
     """
 
-    mean: Tensor
-    deviation: Tensor
-
     def __init__(
         self, utterances: list[Tensor], layer: Any = stepnet.torch.GRU, hidden: int = HIDDEN
     ) -> None:
         super().__init__()
-        deviation, mean = torch.std_mean(torch.cat(utterances), dim=0)
-        self.register_buffer("deviation", deviation)
-        self.register_buffer("mean", mean)
+        self.deviation, self.mean = torch.std_mean(torch.cat(utterances), dim=0)
         self.rnn = layer(FEATURES, hidden)
         self.head = nn.Linear(hidden, SPEAKERS)
 
@@ -89,10 +84,11 @@ def packed(utterances: list[Tensor], speakers: Tensor, places: Tensor) -> tuple[
     return pack_sequence(chosen, enforce_sorted=False), pack_sequence(each, enforce_sorted=False).data
 
 
-def loss_of(model: nn.Module, frames: PackedSequence, speakers: Tensor) -> Tensor:
-    """This process's share of the loss of a batch: the sum over its frames, times W/N."""
-    count = torch.tensor(len(speakers))
-    dist.all_reduce(count)
+def loss_of(model: nn.Module, frames: PackedSequence, speakers: Tensor, count: int) -> Tensor:
+    """This process's share of the loss of a batch: the sum over its frames, times W/N.
+
+    count: N, the frames of the whole batch. Each process knows it, as all draw the same batches.
+    """
     total = nn.functional.cross_entropy(model(frames), speakers, reduction="sum")
     return total * dist.get_world_size() / count
 
@@ -132,9 +128,10 @@ def train(layer: str = "GRU", epochs: int = EPOCHS, batch: int = BATCH, hidden: 
     losses, seconds = list[float](), list[float]()
     for epoch in range(epochs):
         begun, total = time.perf_counter(), torch.zeros(())
-        parts = [part(one, utterances) for one in batches(len(utterances), batch, epoch)]
-        for places in parts:
-            loss = loss_of(parallel, *packed(utterances, speakers, places))
+        cut = batches(len(utterances), batch, epoch)
+        for places in cut:
+            mine, count = part(places, utterances), sum(len(utterances[place]) for place in places)
+            loss = loss_of(parallel, *packed(utterances, speakers, mine), count)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(
@@ -143,7 +140,7 @@ def train(layer: str = "GRU", epochs: int = EPOCHS, batch: int = BATCH, hidden: 
             optimizer.step()
             total += loss.detach()
         dist.all_reduce(total)
-        losses.append(float(total) / len(parts) / dist.get_world_size())
+        losses.append(float(total) / len(cut) / dist.get_world_size())
         seconds.append(time.perf_counter() - begun)
     return Trained(model, losses, seconds, accuracy(model, *test))
 

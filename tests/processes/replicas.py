@@ -235,8 +235,8 @@ def check_example() -> None:
         made.append(example.SpeakerTagger(utterances, rnn, hidden=8))
     parallel = DistributedDataParallel(made[0])
     mine = example.part(batch, utterances)
-    example.loss_of(parallel, *example.packed(utterances, speakers, mine)).backward()
     frames, targets = example.packed(utterances, speakers, batch)
+    example.loss_of(parallel, *example.packed(utterances, speakers, mine), len(targets)).backward()
     nn.functional.cross_entropy(made[1](frames), targets).backward()
     for one, other in zip(*map(gradients, made), strict=True):
         assert_close(one.numpy(), other.numpy(), len(targets), 8)
