@@ -1,4 +1,4 @@
-"""An epoch of examples/data_parallel.py by two processes, by one process of two threads, and by one of one.
+"""An epoch of examples/data_parallel.py by two processes of one thread, and by one process.
 
     python bench/data_parallel.py                            the sizes of the example
     python bench/data_parallel.py --hidden 256 --batch 90    larger
@@ -23,18 +23,19 @@ from rich.table import Table
 
 EXAMPLE = str(Path(__file__).resolve().parents[1] / "examples" / "data_parallel.py")
 TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
-WAYS: dict[str, tuple[tuple[str, ...], int]] = {
-    "2 processes": (TORCHRUN, 1),
-    "1 process, 2 threads": ((), 2),
-    "1 process, 1 thread": ((), 1),
+WAYS: dict[str, tuple[tuple[str, ...], int, int]] = {
+    "2 processes": (TORCHRUN, 1, 1),
+    "1 process, 2 threads": ((), 2, 2),
+    "1 process, 2 threads, of PyTorch 1": ((), 2, 1),
+    "1 process, 1 thread": ((), 1, 1),
 }
+"""How each is started, and the threads of stepnet and of PyTorch."""
 
 
 def turn(way: str, arguments: list[str]) -> tuple[str, float]:
     """The first loss, and the seconds of an epoch."""
-    starter, threads = WAYS[way]
-    given = {name: text for name, text in os.environ.items() if name != "STEPNET_NUM_THREADS"}
-    given["OMP_NUM_THREADS"] = str(threads)
+    starter, own, theirs = WAYS[way]
+    given = {**os.environ, "STEPNET_NUM_THREADS": str(own), "OMP_NUM_THREADS": str(theirs)}
     command = [sys.executable, *starter, EXAMPLE, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=given, check=False)
     rows = re.findall(r"^epoch +\d+ +loss ([\d.]+) +([\d.]+) s$", done.stdout, re.MULTILINE)

@@ -156,7 +156,7 @@ def cores(
     cell: Cell = "gru",
     hidden: Hidden = 256,
     steps: Steps = 25,
-    rows: Rows = 20_000,
+    rows: Rows = 4000,
     slow: Annotated[float, typer.Option(help="The share of slow workers.", min=0, max=1)] = 0.05,
     factor: Annotated[float, typer.Option(help="How many times as long these take.", min=1)] = 2.0,
     lost: Annotated[int, typer.Option(help="How many workers are lost in the run.", min=0)] = 1,

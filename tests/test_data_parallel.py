@@ -14,7 +14,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import typer
 from tolerance import assert_close
+from typer.testing import CliRunner
+
+from bench import data_parallel as bench
 
 ROOT = Path(__file__).resolve().parents[1]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux is missing, where two processes meet")
@@ -75,7 +79,7 @@ def test_the_example_saves_what_layers_of_torch_read(
     said = re.fullmatch(r"([\d.]+)% of the test frames right, by 1 process", last)
     assert said is not None
     utterances, speakers = example.read("test")
-    model = example.SpeakerTagger(utterances, torch.nn.GRU, hidden=8)
+    model = example.SpeakerTagger(example.read("train")[0], torch.nn.GRU, hidden=8)
     model.load_state_dict(torch.load(file, weights_only=True))
     example.join()
     assert example.accuracy(model, utterances, speakers) == pytest.approx(float(said[1]) / 100, abs=0.002)
@@ -93,6 +97,36 @@ def test_a_batch_of_fewer_utterances_than_processes_is_refused(example: Any, mon
     monkeypatch.setattr(example.dist, "get_world_size", lambda: 31)
     with pytest.raises(SystemExit, match="a batch has 31 utterances or more: one for each process"):
         example.train(batch=30)
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, loss: str, code: int = 0) -> Any:
+    """What the benchmark says where an epoch takes 10 ms for each thread of stepnet, and 5 by torchrun."""
+
+    def run(command: list[str], env: dict[str, str], **options: Any) -> Any:
+        threads, by_torchrun = int(env["STEPNET_NUM_THREADS"]), "torch.distributed.run" in command
+        seconds, first = 0.005 if by_torchrun else threads / 100, loss if by_torchrun else "1.5000"
+        lines = f"epoch   1  loss {first}  9.000 s\nepoch   2  loss 1.0000  {seconds:.3f} s\n"
+        return subprocess.CompletedProcess(command, code, lines, "why")
+
+    monkeypatch.setattr(bench.subprocess, "run", run)
+    app = typer.Typer()
+    app.command()(bench.main)
+    return CliRunner().invoke(app, ["--rounds", "2", "--json"])
+
+
+def test_the_benchmark_compares_epochs_behind_the_first(monkeypatch: pytest.MonkeyPatch):
+    told = json.loads(timed(monkeypatch, "1.5000").stdout)
+    assert list(told["ratios"].values()) == [1, 4, 4, 2]
+    assert told["seconds"]["1 process, 1 thread"] == [0.01, 0.01]
+
+
+def test_the_benchmark_stops_where_losses_differ_or_a_turn_fails(monkeypatch: pytest.MonkeyPatch):
+    refused = timed(monkeypatch, "1.5001")
+    assert refused.exit_code != 0
+    assert "first losses differ: 1.5000, 1.5001" in refused.output + str(refused.exception)
+    refused = timed(monkeypatch, "1.5000", code=1)
+    assert "2 processes: " in refused.output + str(refused.exception)
+    assert "ended with 1\nwhy" in refused.output + str(refused.exception)
 
 
 @LINUX
