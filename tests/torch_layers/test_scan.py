@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from layer_cases import assert_same, numbers
+from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
 import stepnet as sn
 import stepnet.torch
@@ -256,6 +257,25 @@ def test_tensors_that_do_not_fit_are_refused(name: str):
     arguments, message = WRONG[name]
     with pytest.raises(sn.StepnetError, match=message):
         mamba()(**arguments)
+
+
+def test_sequences_that_are_not_padded_are_refused_with_what_pads_them():
+    scan = Scan(sn.RNN(lambda x, h, p: (h * p + x, h + x), np.full(2, 0.5), memory=2))
+    rows = [torch.ones(4, 2).double(), torch.ones(1, 2).double()]
+    packed, nested = pack_sequence(rows), torch.nested.nested_tensor(rows, layout=torch.jagged)
+    with pytest.raises(InputError, match=r"not a PackedSequence: .*rnn\.pad_packed_sequence"):
+        scan(packed)
+    with pytest.raises(
+        InputError, match=r"nested tensor: .* nested\.to_padded_tensor\(0\.0\) and lengths = nes"
+    ):
+        scan(nested)
+    with pytest.raises(InputError, match="takes padded sequences, not a PackedSequence"):
+        scan(torch.ones(2, 4, 2).double(), initial=packed)
+    x, lengths = pad_packed_sequence(packed, batch_first=True)
+    right = torch.tensor([[4.0, 4.0], [1.0, 1.0]]).double()
+    assert torch.equal(scan(x, lengths=lengths)[1], right)
+    padded, counts = nested.to_padded_tensor(0.0), nested.offsets().diff()
+    assert torch.equal(scan(padded, lengths=counts)[1], right)
 
 
 def test_parameters_on_another_device_are_refused():

@@ -13,7 +13,7 @@ from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.bound import BOUND, Runnable
-from stepnet.torch.checks import DTYPES
+from stepnet.torch.checks import DTYPES, dtypes_refused
 from stepnet.torch.loop import Turns, looped
 from stepnet.torch.operator import MODULES, check_graph, in_graph
 from stepnet.torch.pytorch import pytorch
@@ -190,6 +190,8 @@ class Recurrence(torch.nn.Module):
     def rnn(self, tensors: list[Any]) -> RNN:
         """The step as a recurrence, in the dtype of the parameters."""
         floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+        if (why := dtypes_refused(tensor for tensor in tensors if tensor.is_floating_point())) is not None:
+            raise InputError(f"a Recurrence cannot run: {why}; make them float32 with .float()")
 
         def in_dtype(tensor: Any) -> Any:
             return tensor.to(floats[0]) if floats and tensor.is_floating_point() else tensor

@@ -21,6 +21,7 @@ from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.function import Differentiable, NetRun, array_of
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.sequences import PackedSequence
 from stepnet.torch.untraced import untraced
 from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, transform
 
@@ -184,6 +185,7 @@ def parameters_of(params: Any) -> Any:
 
 def checked(value: Any, what: str) -> Any:
     """Tensors as they are computed with; raises `InputError` for those that are not."""
+    transform(check_padded, value, is_leaf=lambda part: isinstance(part, PackedSequence))
     names = iter([f"{what} {name}".strip() for name, _ in named_leaves(value)])
 
     def tensor_of(tensor: Any) -> Any:
@@ -200,6 +202,20 @@ def checked(value: Any, what: str) -> Any:
         return tensor
 
     return transform(tensor_of, value)
+
+
+def check_padded(value: Any) -> None:
+    """Raises `InputError` for sequences in other forms of PyTorch than padded tensors."""
+    if isinstance(value, PackedSequence):
+        raise InputError(
+            "a Scan takes padded sequences, not a PackedSequence: call it with x, lengths = "
+            "torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True), as scan(x, lengths=lengths)"
+        )
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        raise InputError(
+            "a Scan takes padded sequences, not a nested tensor: call it with x = "
+            "nested.to_padded_tensor(0.0) and lengths = nested.offsets().diff(), as scan(x, lengths=lengths)"
+        )
 
 
 def blank_of(tensor: Any) -> Any:
