@@ -65,7 +65,8 @@ class Blocks:
 
     def is_all(self, call: Call) -> bool:
         """Whether they are all steps of a call, and lie as these do."""
-        return isinstance(self.piece.rows, slice) and self.piece.places[0] == slice(0, call.total)
+        first, everyone = self.piece.places[0], isinstance(self.piece.rows, slice)
+        return everyone and isinstance(first, slice) and first == slice(0, call.total)
 
     def blocks(self, array: Array, type_: Type) -> Array:
         """An array of the piece as one of blocks."""
@@ -156,7 +157,9 @@ class InBlocks:
     def begun(self, values: Values) -> list[Array | None]:
         """The memories that the section begins with."""
         numbers = self.section.net.inputs[len(self.section.reads) :]
-        arrays = [None if memory.begins is None else values[memory.begins] for memory in self.section.memories]
+        arrays = [
+            None if memory.begins is None else values[memory.begins] for memory in self.section.memories
+        ]
         dtypes = [self.section.net.type_of(number).dtype for number in numbers]
         pairs = zip(arrays, dtypes, strict=True)
         return [None if array is None else array.astype(dtype, copy=False) for array, dtype in pairs]
@@ -204,7 +207,5 @@ class InBlocks:
         for part, ahead, saved in ((others, kept[first:last], kept[last:]), (blocks, begun, kept)):
             if part.piece.call.rows:
                 seeds = turn.cotangents(part.piece)
-                turn.add(
-                    part.piece, part.backward(net, inputs, ahead, seeds, saved, self.wanted, way.engine)
-                )
+                turn.add(part.piece, part.backward(net, inputs, ahead, seeds, saved, self.wanted, way.engine))
         return turn.gradients(asked)

@@ -128,7 +128,10 @@ def part_of(
         if call.steps is None:
             places, starts = [np.arange(lowest, lowest + total)], call.starts[alive] - lowest + firsts
         elif not apart and (firsts == first).all():
-            places, steps = [np.arange(lowest, lowest + total)], call.steps[first : first + int(lengths.max())]
+            places, steps = (
+                [np.arange(lowest, lowest + total)],
+                call.steps[first : first + int(lengths.max())],
+            )
             starts, steps = call.starts[alive] - lowest + int(steps[0]), steps - steps[0]
     everyone = len(alive) == call.rows
     beside = {axis: of_rows(offsets, alive) for axis, offsets in call.beside.items()}
