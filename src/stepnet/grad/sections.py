@@ -51,7 +51,7 @@ class Section:
 
     @property
     def gives(self) -> tuple[int | None, ...]:
-        """The values of the whole net that its net's results are; None for a last memory that nobody reads."""
+        """The values of the whole net that its results are; None for a last memory that nobody reads."""
         return (*self.results, *(memory.ends for memory in self.memories))
 
     @property
