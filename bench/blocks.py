@@ -7,6 +7,7 @@
 A gated delta rule, and linear attention with a decay, of 8 heads on one thread:
 
 stepnet        step by step
+derived        with --gradients: as `sn.vjp` runs it, in blocks that it derives and whose size it chooses
 in one step    the equations of 2, 4 or 8 steps written as one step of stepnet, which reads the matrix once
                for all of them; products of their keys are computed before the loop
 by hand        `blocks.c`, compiled by the system's compiler (CC, or cc) for this processor: step by step, and
@@ -22,7 +23,8 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from statistics import median
@@ -34,6 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 import stepnet as sn
+import stepnet.rnn.in_blocks
 from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
@@ -151,20 +154,38 @@ def run_of(recurrence: sn.RNN, x: Inputs, gradients: bool) -> Callable[[], Array
     return run
 
 
+@contextmanager
+def step_by_step() -> Iterator[None]:
+    """Within it gradients are made for steps alone, not for blocks of them."""
+    chosen = stepnet.rnn.in_blocks.block_sizes
+    stepnet.rnn.in_blocks.block_sizes = lambda net: {}
+    try:
+        yield
+    finally:
+        stepnet.rnn.in_blocks.block_sizes = chosen
+
+
 def ways(rule: str, keys: int, steps: int, folder: Path, gradients: bool) -> dict[str, Callable[[], Array]]:
     """What is timed, by name; raises `AssertionError` where one gives something else than stepnet."""
     x, is_delta = inputs_of(keys, steps), RULES[rule] is delta_step
     found = {"stepnet": run_of(sn.RNN(RULES[rule], memory=(keys, keys)), x, gradients)}
+    with step_by_step():
+        right = found["stepnet"]()
+    if gradients:
+        found["derived"] = run_of(sn.RNN(RULES[rule], memory=(keys, keys)), x, gradients)
+        found["derived"]()
     for count in TOGETHER:
         block = sn.RNN(steps_in_one(count, is_delta), memory=(keys, keys))
         own = {name: value.reshape(HEADS, steps // count, -1) for name, value in x.items()}
         run = run_of(block, own, gradients)
+        with step_by_step():
+            run()
         found[f"{count} in one step"] = lambda run=run: run().reshape(HEADS, steps, keys)
     for count in () if gradients else BLOCKS:
         program = compiled(folder, keys, count, is_delta)
         found.setdefault("by hand, steps", by_hand(program.steps, x))
         found[f"by hand, blocks of {count}"] = by_hand(program.blocks, x)
-    right, most = found["stepnet"](), tolerance("float32", steps, keys)
+    most = tolerance("float32", steps, keys)
     for name, way in found.items():
         away = float(np.abs(way() - right).max())
         assert away <= most, f"{name} is {away:.1e} away from stepnet, where {most:.1e} is rounding"

@@ -50,9 +50,14 @@ class Section:
         return (*self.reads, *(memory.begins for memory in self.memories if memory.begins is not None))
 
     @property
+    def gives(self) -> tuple[int | None, ...]:
+        """The values of the whole net that its results are; None for a last memory that nobody reads."""
+        return (*self.results, *(memory.ends for memory in self.memories))
+
+    @property
     def values(self) -> tuple[int, ...]:
         """All values of the whole net that it makes."""
-        return (*self.results, *(memory.ends for memory in self.memories if memory.ends is not None))
+        return tuple(number for number in self.gives if number is not None)
 
 
 def sections(net: Net) -> tuple[Section, ...]:

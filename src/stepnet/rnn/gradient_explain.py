@@ -17,6 +17,7 @@ from stepnet.rnn.explain import explain, wrapped
 from stepnet.rnn.explanation import choice, source
 from stepnet.rnn.expressions import amount
 from stepnet.rnn.gradient_runs import GradientRun, Halved
+from stepnet.rnn.in_blocks import InBlocks
 from stepnet.rnn.in_sections import AtOnce, Sectioned
 from stepnet.rnn.paired import Paired
 from stepnet.rnn.pieces import Checkpoint, piece_size
@@ -39,7 +40,7 @@ class Saved:
 class Half:
     """One net that is run: what it does it for, its schedule and costs. section: where a gradient runs in
     several, which it is, from 1. by: the engine whose own code does it in place of the schedule, and what
-    that is.
+    that is. blocks: how many steps one step of the schedule is; costs are those of one of them.
     """
 
     name: str
@@ -47,11 +48,13 @@ class Half:
     costs: Costs
     section: int | None = None
     by: str = ""
+    blocks: int = 1
 
     @property
     def title(self) -> str:
         """Its name, with the section."""
-        return self.name if self.section is None else f"section {self.section}, {self.name}"
+        name = self.name if self.blocks == 1 else f"{self.name}, {self.blocks} steps at a time"
+        return name if self.section is None else f"section {self.section}, {name}"
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,14 @@ def in_sections(run: Sectioned) -> tuple[tuple[Saved, ...], tuple[Half, ...], Me
             halves += [replace(half, section=section) for half in both]
             if run.checkpoint is None:
                 kept, most = sum_of(kept, memory.kept), max_of(most, memory.most)
+        elif isinstance(part, InBlocks):
+            values, both, memory = at_once(part.by_blocks)
+            saved += [of_one(value, part.size) for value in values]
+            halves += [replace(of_steps(half, part.size), section=section) for half in both]
+            kept, most = (
+                sum_of(kept, a_step(memory.kept, part.size)),
+                max_of(most, a_step(memory.most, part.size)),
+            )
         elif isinstance(part, Paired):
             name = f"kept by {part.choice.engine}"
             own = Saved(name, "bytes", part.extent, part.bytes_per_step)
@@ -211,6 +222,29 @@ def halves_of(part: Paired, section: int | None) -> list[Half]:
         Half(name, program.schedule, costs(program.schedule), section, by)
         for name, program in programs.items()
     ]
+
+
+def of_steps(half: Half, size: int) -> Half:
+    """A half that runs blocks of so many steps, with the costs of one step."""
+    costs = {
+        extent: Cost(*(-(-count // size) for count in (cost.flops, cost.weights, cost.values)))
+        if extent == STEPS
+        else cost
+        for extent, cost in half.costs.items()
+    }
+    return replace(half, costs=costs, blocks=size)
+
+
+def of_one(value: Saved, size: int) -> Saved:
+    """A value that is saved once for so many steps, with the bytes of one step."""
+    if value.extent != STEPS:
+        return value
+    return replace(value, name=f"{value.name}, for {size} steps", bytes=-(-value.bytes // size))
+
+
+def a_step(each: Held, size: int) -> dict[Extent, int]:
+    """Bytes of blocks of so many steps as those of steps."""
+    return {extent: -(-count // size) if extent == STEPS else count for extent, count in each.items()}
 
 
 def max_of(first: Held, second: Held) -> Held:

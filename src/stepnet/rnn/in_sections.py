@@ -94,11 +94,7 @@ class AtOnce:
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
         """See `SectionRun`."""
-        section, cotangents = self.section, list[Array]()
-        for number, value in zip(section.net.results, section.results, strict=True):
-            type_, array = section.net.type_of(number).computed, known.get(value)
-            if type_.is_float:
-                cotangents.append(zeros(type_, way.call) if array is None else array.astype(type_.dtype))
+        section, cotangents = self.section, cotangents_of(self.section, known, way.call)
         arrays = [values[number] for number in section.reads]
         made = self.halved.backward(arrays, cotangents, kept, way.call, way.engine)
         return zip((section.reads[place] for place in self.wanted), made, strict=True)
@@ -190,6 +186,16 @@ class Sectioned:
         longest = int(call.lengths.max(initial=0))
         size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
         return Way(call, size, between(engine))
+
+
+def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list[Array]:
+    """The cotangents of the floating-point results of a section, of those that are known; zeros of others."""
+    made = list[Array]()
+    for number, value in zip(section.net.results, section.gives, strict=True):
+        type_, array = section.net.type_of(number).computed, None if value is None else known.get(value)
+        if type_.is_float:
+            made.append(zeros(type_, call) if array is None else array.astype(type_.dtype, copy=False))
+    return made
 
 
 def add(known: dict[int, Array], number: int, array: Array) -> None:

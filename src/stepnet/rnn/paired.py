@@ -26,8 +26,7 @@ from stepnet.plan.passes.unloop import unloop
 from stepnet.plan.plan import plan
 from stepnet.plan.schedule import is_nested
 from stepnet.ragged.offsets import offsets_of
-from stepnet.rnn.in_sections import AtOnce, Sectioned, SectionRun, Values, Way
-from stepnet.rnn.pieces import zeros
+from stepnet.rnn.in_sections import AtOnce, Sectioned, SectionRun, Values, Way, cotangents_of
 
 Array = np.ndarray
 
@@ -50,9 +49,7 @@ class Paired:
         """See `SectionRun`. What is kept are bytes, which nobody else reads."""
         section = self.section
         results, kept = self.pair.forward(self.arrays(values), sequences_at(way.call, self.extent))
-        lasts = [memory.ends for memory in section.memories]
-        numbers = (*section.results, *lasts)
-        values.update({n: array for n, array in zip(numbers, results, strict=True) if n is not None})
+        values.update({n: array for n, array in zip(section.gives, results, strict=True) if n is not None})
         return [kept]
 
     def gradients(
@@ -60,12 +57,7 @@ class Paired:
     ) -> Iterable[tuple[int, Array]]:
         """See `SectionRun`."""
         section, call = self.section, sequences_at(way.call, self.extent)
-        lasts = [memory.ends for memory in section.memories]
-        cotangents: list[Array] = []
-        for number, value in zip(section.net.results, (*section.results, *lasts), strict=True):
-            type_ = section.net.type_of(number).computed
-            array = None if value is None else known.get(value)
-            cotangents.append(zeros(type_, call) if array is None else array.astype(type_.dtype, copy=False))
+        cotangents = cotangents_of(section, known, call)
         made = self.pair.backward(self.arrays(values), cotangents, kept[0], call)
         for place in self.wanted:
             yield section.reads[place], made[place]

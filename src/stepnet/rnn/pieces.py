@@ -103,20 +103,36 @@ def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Pie
     """The piece of so many steps from one on."""
     alive = np.flatnonzero(call.lengths > first)
     lengths = np.minimum(call.lengths[alive] - first, size)
-    at = call.places(alive, np.full(len(alive), first), lengths)
-    starts, steps, total = offsets_of(lengths)[:-1], None, len(at)
-    lowest, places, inner = int(at.min()), [at], ()
-    if call.inner:
-        places, inner = within_steps(at, call.inner)
-    elif int(at.max()) + 1 - lowest == total:
-        places, starts = [np.arange(lowest, lowest + total)], call.starts[alive] - lowest + first
-        if call.steps is not None:
-            steps = call.steps[first : first + size] - call.steps[first]
-            starts += int(call.steps[first]) - first
     begun = None
     if counts:
         before = call.lengths[alive] - first - lengths if reverse else np.full(len(alive), first)
         begun = before if call.begun is None else before + call.begun[alive]
+    return part_of(call, alive, np.full(len(alive), first), lengths, begun)
+
+
+def part_of(
+    call: Call, alive: Array, firsts: Array, lengths: Array, begun: Array | None = None, apart: bool = False
+) -> Piece:
+    """The piece of some sequences, each from a step of its own on.
+
+    begun: how many steps each had before these. apart: whether the steps of each sequence lie together in it,
+    as those of arrays [time, batch] do not.
+    """
+    at = call.places(alive, firsts, lengths)
+    starts, steps, total = offsets_of(lengths)[:-1], None, len(at)
+    places, inner = [at], ()
+    if call.inner:
+        places, inner = within_steps(at, call.inner)
+    elif total and int(at.max()) + 1 - int(at.min()) == total:
+        lowest, first = int(at.min()), int(firsts[0])
+        if call.steps is None:
+            places, starts = [np.arange(lowest, lowest + total)], call.starts[alive] - lowest + firsts
+        elif not apart and (firsts == first).all():
+            places, steps = (
+                [np.arange(lowest, lowest + total)],
+                call.steps[first : first + int(lengths.max())],
+            )
+            starts, steps = call.starts[alive] - lowest + int(steps[0]), steps - steps[0]
     everyone = len(alive) == call.rows
     beside = {axis: of_rows(offsets, alive) for axis, offsets in call.beside.items()}
     inside = {axis: offsets_of(np.diff(offsets)[alive]) for axis, offsets in call.beside.items()}

@@ -8,8 +8,9 @@ from stepnet.engines import Order, order_of
 from stepnet.engines.pairs import has_nets, has_pairs, refused
 from stepnet.net.ir import Net
 from stepnet.rnn.checkpoint import checkpointed
-from stepnet.rnn.gradient_runs import GradientRun, Halved
+from stepnet.rnn.gradient_runs import GradientRun
 from stepnet.rnn.gradients import Programs
+from stepnet.rnn.in_blocks import trained
 from stepnet.rnn.paired import paired
 from stepnet.rnn.pieces import Checkpoint
 
@@ -37,4 +38,4 @@ def gradient_run(
         return replace(made, checkpoint=checkpoint)
     if has_pairs(engine):
         return programs.get((*key, engine), lambda: paired(net, wanted, engine))
-    return programs.get((*key, "halved"), lambda: Halved.of(net, wanted))
+    return programs.get((*key, "at once"), lambda: trained(net, wanted))

@@ -7,7 +7,7 @@ dx, dW of dy, dh            its backward procedure; or, where that is to have a 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class Differentiable:
 
     def halves(self, wanted: tuple[int, ...]) -> Halved:
         """The same where everything is kept, which a graph says the shapes of."""
-        return cast("Halved", self.run(wanted))
+        return self.kept.get(("halves", wanted), lambda: Halved.of(self.net, wanted))
 
     def gradient(self, wanted: tuple[int, ...]) -> "Differentiable":
         """The gradients of these inputs, as a function of all inputs and the cotangents of all results."""
