@@ -210,7 +210,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.take(o.x, o.k, axis=1),
     ),
     "gather by floats": (
-        r"gather wants integer indices, not float32; cast them with .astype\(np.int64\)",
+        r"gather takes integer indices, not float32; cast them with .astype\(np.int64\)",
         lambda o: o.E[o.x],
     ),
     "concatenate that does not fit": (
@@ -675,61 +675,64 @@ NETS: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: Net((Node("tanh", (1,), (ROW,)), a(ROW)), (1,), (0,)),
     ),
     "another type than it gives": (
-        r"%1 = tanh does not give rows f32\[3\]",
+        r"%1 = tanh does not have the result types rows f32\[3\]",
         lambda: Net((a(ROW), Node("tanh", (0,), (Type(ROWS, (3,), "float32"),))), (0,), (1,)),
     ),
     "inputs that are none": (
-        "the inputs of a net are exactly its input nodes",
+        "the inputs of a net must be exactly its `input` nodes",
         lambda: Net((a(ROW),), (), (0,)),
     ),
-    "a result that is none": ("a result of the net is none of its nodes", lambda: Net((a(ROW),), (0,), (1,))),
-    "a dtype": ("dtype uint8 is none of float32", lambda: Type(ROWS, (), "uint8")),
+    "a result that is none": (
+        "a result of the net is not one of its nodes",
+        lambda: Net((a(ROW),), (0,), (1,)),
+    ),
+    "a dtype": ("dtype uint8 is not supported: use one of float32", lambda: Type(ROWS, (), "uint8")),
     "a size": (r"a shape has no negative size: \(-1,\)", lambda: Type(ROWS, (-1,), "float32")),
     "extents": (
         "values of different extents meet: rows, rows/steps",
         lambda: build("add", ROW, ROW.at(STEPS)),
     ),
     "a view of two extents": (
-        "takes values of one extent",
+        "the operands of an operation within elements must have the same extent",
         lambda: build("concatenate", ROW, ROW.at(STEPS), axis=-1),
     ),
-    "products of rows": ("the right side of a matmul is a parameter", lambda: build("matmul", ROW, ROW)),
+    "products of rows": ("the right side of a matmul must be a parameter", lambda: build("matmul", ROW, ROW)),
     "gather of rows": (
-        "gather takes rows of a parameter",
+        "gather takes rows of a parameter with at least one axis",
         lambda: build("gather", ROW, Type(ROWS, (), "int64")),
     ),
     "expand outward": (
-        r"expand goes to a deeper extent, not from rows f32\[4\] to rows",
+        r"expand goes to a deeper extent, which rows is not for rows f32\[4\]",
         lambda: build("expand", ROW, extent=ROWS),
     ),
     "reduce of one": (
-        "reduce takes a value that there is more than one of",
+        "reduce takes a value with one entry per row or per step, not a constant",
         lambda: build("reduce", TABLE, how="sum"),
     ),
     "reduce by what": (
-        "reduce is one of sum, mean, max, first, last, not least",
+        "a reduction is one of sum, mean, max, first, last, not least",
         lambda: build("reduce", ROW, how="least"),
     ),
     "reduce to another dtype": (
-        "the mean of int32 is of another dtype; cast it first",
+        "the mean of int32 would have another dtype; cast the operand first",
         lambda: build("reduce", Type(STEPS, (3,), "int32"), how="mean"),
     ),
     "contract": (
-        r"contract takes two values of one extent, vector by vector, not rows f32\[4\] and const",
+        r"contract takes two values of the same extent and leading feature axes, not rows f32\[4\] and const",
         lambda: build("contract", ROW, TABLE),
     ),
-    "recur over nothing": ("a recurrence runs over at least one sequence", lambda: recur(ROW, 0, 1)),
+    "recur over nothing": ("a recurrence must run over at least one sequence", lambda: recur(ROW, 0, 1)),
     "recur of another shape": (
-        r"operand 0 of the recurrence is rows/steps f32\[3\], its body expects rows f32\[4\]",
+        r"operand 0 of the recurrence is rows/steps f32\[3\], but its body expects rows f32\[4\]",
         lambda: recur(Type(STEPS, (3,), "float32"), 1, 0),
     ),
     "recur with a changing memory": (
         r"a memory enters the body as f32\[4\] and leaves as bool\[4\]",
         lambda: recur(ROW.at(STEPS), 1, 1),
     ),
-    "several results": ("recur gives 2 results; read one with `result`", lambda: build_two().type),
+    "several results": ("recur has 2 results; read one of them with `result`", lambda: build_two().type),
     "meaning across extents": (
-        "this operation crosses extents; the interpreter runs it",
+        "an operation that crosses extents has no NumPy meaning of its own",
         lambda: build_two().row.meaning(),
     ),
 }

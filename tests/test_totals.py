@@ -379,9 +379,9 @@ def test_a_body_mixes_no_rows() -> None:
     outer = Builder()
     operands = [outer.input(Type(STEPS, (2,), "float32"), "x"), outer.input(Type(ROWS, (2,), "float32"), "h")]
     mean = inside.add("reduce", x, how="mean")
-    with pytest.raises(NetError, match="a body mixes no rows, and reduce to const does"):
+    with pytest.raises(NetError, match="a reduce to const sums over all rows, which a body may not do"):
         Recur(inside.net([inside.add("add", h, mean)]), 1, 1).add(outer, operands)
-    with pytest.raises(NetError, match=r"an output of a body is const f32\[2\], one for all rows"):
+    with pytest.raises(NetError, match=r"an output of a body is const f32\[2\], a constant for all rows"):
         Recur(inside.net([inside.constant(np.ones(2, np.float32)), h]), 1, 1).add(outer, operands)
 
 

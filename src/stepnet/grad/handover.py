@@ -11,7 +11,7 @@ transposed step reads.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from stepnet.net.cut import is_dear, smallest_cut
+from stepnet.net.cut import is_expensive, smallest_cut
 from stepnet.net.ir import Builder, Net, Recur
 from stepnet.net.types import ROWS
 
@@ -82,7 +82,7 @@ def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
     cheap: set[int] = set()
     for inner, inside in enumerate(body.nodes):
         read = [operand for operand in inside.inputs if body.nodes[operand].operation != "constant"]
-        easy = inside.kind in ("pointwise", "view") and len(inside.types) == 1 and not is_dear(inside)
+        easy = inside.kind in ("pointwise", "view") and len(inside.types) == 1 and not is_expensive(inside)
         if easy and inside.type.extent == ROWS and read and all(n in saved or n in cheap for n in read):
             cheap.add(inner)
     early = cheap | saved.keys()

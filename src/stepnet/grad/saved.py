@@ -7,7 +7,7 @@ again from these. Sums may be added in another order then, so no adjoint compare
 was saved. Of what is saved a pass takes away what nobody reads.
 """
 
-from stepnet.net.cut import is_dear
+from stepnet.net.cut import is_expensive
 from stepnet.net.ir import Node, Recur
 from stepnet.net.types import ROWS
 
@@ -26,4 +26,4 @@ def saved_values(recur: Recur) -> list[int]:
 def is_saved(node: Node) -> bool:
     """Whether a node's value is not computed again: the count of steps, and dear values of each row."""
     flat = len(node.types) == 1 and node.type.extent == ROWS and node.kind not in ("gather", "extent")
-    return flat and (node.operation == "index" or is_dear(node))
+    return flat and (node.operation == "index" or is_expensive(node))

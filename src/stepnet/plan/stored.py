@@ -15,14 +15,14 @@ from stepnet.disk.folder import NotUsableError
 from stepnet.disk.sources import sources
 from stepnet.net.digest import digest
 from stepnet.net.ends import Ends
-from stepnet.net.ir import Net, Node, all_nodes, unchecked
+from stepnet.net.ir import Net, Node, all_nodes, unchecked_net
 from stepnet.net.precision import Precision
 from stepnet.net.types import Literal, Type
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Cut, Part, Schedule, cut_of
 from stepnet.values.once import computed_once
 
-FORM = Form(Part, Plan, Net, Node, Type, Literal, Ends, Precision, shortcuts={Net: unchecked})
+FORM = Form(Part, Plan, Net, Node, Type, Literal, Ends, Precision, shortcuts={Net: unchecked_net})
 PLANNING = ("values", "net", "plan")
 """The folders of the modules that decide what a schedule is."""
 MOST_BYTES = 2**20

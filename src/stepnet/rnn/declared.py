@@ -13,7 +13,7 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.net.precision import Precision
-from stepnet.net.types import own_copy
+from stepnet.net.types import read_only_copy
 from stepnet.plan.passes.narrow import check_narrow
 from stepnet.rnn.batch import Batch, Statics, initial_arrays
 from stepnet.rnn.control import MASKED, Control, Until
@@ -181,7 +181,7 @@ def parameter(value: Any) -> Any:
         return value
     array = array_of(value, "a parameter")
     dtype_name(array.dtype, "a parameter")
-    return own_copy(array)
+    return read_only_copy(array)
 
 
 def same_parameters(params: Any, before: Any) -> Any:

@@ -17,7 +17,7 @@ copied to every step.
 
 from dataclasses import dataclass, replace
 
-from stepnet.net.cut import is_dear, smallest_cut
+from stepnet.net.cut import is_expensive, smallest_cut
 from stepnet.net.ir import Builder, Net, Node, Recur, ancestors
 from stepnet.net.type_rules import recur_extent
 from stepnet.net.types import CONST, ROWS
@@ -111,7 +111,7 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
     operands = {n: [operand for operand in body.nodes[n].inputs if operand in early] for n in early}
     weights = {n: weight(body, n, recur) for n in early}
     # A view of an input is never where a path begins, be it an output too: the input is.
-    leaves = {n for n in early if is_dear(body.nodes[n]) and not is_spread(body, n, early)}
+    leaves = {n for n in early if is_expensive(body.nodes[n]) and not is_spread(body, n, early)}
     first = {n for n in early if weights[n] and (n in leaves or n in recur.outputs)}
     first |= early & {*recur.sequences}
     cut = smallest_cut(operands, {n: size for n, size in weights.items() if size}, first, sinks)
