@@ -365,11 +365,11 @@ def test_a_memory_that_only_remembers_itself_goes() -> None:
 def test_a_plan_goes_over_the_steps_once() -> None:
     p = parts()
     mean = p.add("expand", p.add("reduce", p.outputs[1], how="mean"), extent=STEPS)
-    with pytest.raises(NetError, match="known behind all steps: a plan goes over them once"):
+    with pytest.raises(NetError, match="known only after all steps: a plan goes over the steps once"):
         plan(p.builder.net([p.add("subtract", p.outputs[1], mean)]))
     p = parts()
     product = p.add("matmul", p.x, p.add("contract", p.x, p.outputs[1]))
-    with pytest.raises(NetError, match=r"matmul reads %\d+, const f32\[3, 5\], known behind"):
+    with pytest.raises(NetError, match=r"matmul reads %\d+, const f32\[3, 5\], known only after"):
         plan(p.builder.net([product]))
 
 
