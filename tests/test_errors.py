@@ -63,20 +63,20 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.einsum("bk,b->bk", o.x, np.ones(3, "f4")),
     ),
     "einsum of two sizes": (
-        "the axis k is of size 4, and of size 3",
+        "the axis k has size 4 in one operand and size 3 in another",
         lambda o: np.einsum("bk,k->bk", o.x, np.ones(3)),
     ),
     "einsum of a diagonal of two sizes": (
-        "the axes i of one operand are of sizes",
+        "the axes i of one operand have different sizes",
         lambda o: np.einsum("bii->b", o.x[:, None]),
     ),
     "einsum of too few letters": (
-        "'b' is of 1 axes, and the operand has 2",
+        "'b' has 1 axes, but the operand has 2",
         lambda o: np.einsum("b->b", o.x),
     ),
     "einsum of too few operands": ("is of 2 operands, and there are 1", lambda o: np.einsum("bk,b->b", o.x)),
     "einsum of other letters": (
-        "the output 'bj' takes letters of the operands",
+        "the output 'bj' must consist of letters of the operands",
         lambda o: np.einsum("bk->bj", o.x),
     ),
     "einsum of digits": ("has '1', which is no letter", lambda o: np.einsum("b1->b", o.x)),
@@ -84,13 +84,13 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         r"names every axis: write letters for the \.\.\.",
         lambda o: np.einsum("b...->b", o.x),
     ),
-    "einsum of lists": ("takes its letters first", lambda o: np.einsum(o.x, [0, 1], [0])),
+    "einsum of lists": ("takes the subscripts as its first argument", lambda o: np.einsum(o.x, [0, 1], [0])),
     "tensordot of rows": (
         "np.tensordot of two values pairs all rows with all, which mixes them; write np.einsum",
         lambda o: np.tensordot(o.x, o.x, axes=([1], [1])),
     ),
     "tensordot of two sizes": (
-        r"sums over axes of sizes \[4\] of the one and \[3\] of the other",
+        r"sums over axes of sizes \[4\] of the first operand and \[3\] of the second",
         lambda o: np.tensordot(o.x, np.ones((3, 2)), axes=1),
     ),
     "tensordot of more axes": (
@@ -102,7 +102,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.tensordot(o.x, np.ones((4, 2)), axes=([5], [0])),
     ),
     "tensordot of uneven axes": (
-        "takes as many axes of the one as of the other",
+        "takes the same number of axes of both operands",
         lambda o: np.tensordot(o.x, np.ones((4, 2)), axes=([1], [0, 1])),
     ),
     "outer product": (r"x\.T would move the rows", lambda o: o.x @ o.x.T),
@@ -136,11 +136,11 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: o.x + o.s,
     ),
     "parameter against rows": (
-        r"a parameter f32\[5, 2, 3\] would lie against the rows of 1 feature axes",
+        r"a parameter f32\[5, 2, 3\] would be broadcast against the rows of a value with 1 feature axes",
         lambda o: o.x + o.E,
     ),
     "parameter beside rows": (
-        r"a parameter f32\[4\] does not lie beside 2 feature axes",
+        r"a parameter f32\[4\] cannot be concatenated with values of 2 feature axes",
         lambda o: np.concatenate([o.m, o.v], axis=1),
     ),
     # shapes
@@ -163,8 +163,8 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         "a value has dtype int64 and meets float32 parameters",
         lambda o: (o.k * 2) @ o.W,
     ),
-    "axis beyond": ("np.sum: axis 2 is none of the 2 axes", lambda o: o.x.sum(axis=2)),
-    "axis of a kind": ("np.sum: axis 1.5 is none of the 2 axes", lambda o: o.x.sum(axis=1.5)),
+    "axis beyond": ("np.sum: axis 2 does not exist; the value has 2 axes", lambda o: o.x.sum(axis=2)),
+    "axis of a kind": ("np.sum: axis 1.5 does not exist; the value has 2 axes", lambda o: o.x.sum(axis=1.5)),
     "too many indices": ("3 indices for 2 axes", lambda o: o.x[:, 1, 2]),
     "index beyond": ("index 4 is outside 4 features", lambda o: o.x[:, 4]),
     "list beyond": ("a list of features holds integers from -4 to 3", lambda o: o.x[:, [0, 4]]),
@@ -172,15 +172,15 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "index of a kind": ("a step's value cannot be indexed by 'a'", lambda o: o.x[:, "a"]),
     "a bool for an index": ("a step's value cannot be indexed by True", lambda o: o.x[:, True]),
     "features by a value": (
-        "features cannot be picked by a step's own values; use np.where, or a one-hot",
+        "features cannot be indexed by a value of the step; use np.where, or a one-hot vector",
         lambda o: o.x[:, o.k],
     ),
     "reshape that does not fit": (
-        r"f32\[4\] cannot be laid out as \(3,\)",
+        r"f32\[4\] cannot be reshaped to features \(3,\)",
         lambda o: o.x.reshape(o.x.shape[0], 3),
     ),
     "two open sizes": (
-        r"f32\[2, 3\] cannot be laid out as \(-1, -1\)",
+        r"f32\[2, 3\] cannot be reshaped to features \(-1, -1\)",
         lambda o: o.m.reshape(o.m.shape[0], -1, -1),
     ),
     "another order": ("reshape in a step is in C order", lambda o: np.reshape(o.m, (-1, 6), order="F")),
@@ -241,11 +241,11 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     ),
     "a whole power of booleans": ("whole powers of booleans .*; cast with .astype", lambda o: (o.x > 0) ** 3),
     "an integer beyond its dtype": (
-        "4294967296 is beyond int32; cast what it meets to a larger one",
+        "4294967296 does not fit int32; cast the other operand to a larger dtype",
         lambda o: o.k.astype("i4") < 2**32,
     ),
     "a ufunc's dtype": (
-        "np.square here is of dtype int8, which a step has not",
+        "np.square would compute in dtype int8 here, which steps do not support",
         lambda o: np.square(o.x > 0),
     ),
     "np.dot of two values": ("np.dot of two values mixes their rows", lambda o: np.dot(o.m, o.m)),

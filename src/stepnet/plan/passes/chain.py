@@ -59,12 +59,12 @@ def chain(net: Net) -> Net:
 
 def chained(net: Net) -> Net:
     """The net with its own products merged; bodies are not changed."""
-    while chains := apart(net):
+    while chains := disjoint_chains(net):
         net = joined(net, chains)
     return net
 
 
-def apart(net: Net) -> list[Chain]:
+def disjoint_chains(net: Net) -> list[Chain]:
     """Chains that pay and share no node."""
     chains, taken = list[Chain](), set[int]()
     for each in candidates(net):

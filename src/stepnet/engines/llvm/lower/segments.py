@@ -100,7 +100,7 @@ class Segments:
         """Whether a segment begins with a phase, behind its work for all rows."""
         return place in self.numbers[1]
 
-    def apart(self, one: int, other: int) -> bool:
+    def are_separated(self, one: int, other: int) -> bool:
         """Whether other lanes are at work between two phases."""
         return self.of(one) != self.of(other)
 

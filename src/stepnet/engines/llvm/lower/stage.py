@@ -147,7 +147,7 @@ class Stage:
         """Whether other lanes are at work between what computes a node and what reads it."""
         if self.segments.is_recurrence(root) or self.segments.is_recurrence(user):
             return True
-        return self.segments.apart(self.phase_of[root], self.phase_of[user])
+        return self.segments.are_separated(self.phase_of[root], self.phase_of[user])
 
     def pieces_inside(self, number: int) -> list[tuple[int, int]]:
         """The operands of a concatenation that are stored where it lies, and the place of each: whole vectors
