@@ -572,7 +572,7 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         {"statics": np.ones((2, 1), F32)},
     ),
     "no such engine": (
-        "no engine is called 'cuda'; there are llvm, onednn, interpret",
+        "no engine is called 'cuda'; the engines are llvm, onednn, interpret",
         (X,),
         {"engine": "cuda"},
     ),

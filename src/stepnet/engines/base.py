@@ -180,7 +180,7 @@ class Begun(Protocol):
     """Calls of several kernels, added in the order of the kernels, which run as one."""
 
     def add(self, call: Call, /) -> Results:
-        """The arrays of the results of the next call, which `run` fills."""
+        """The result arrays of the next call, which `run` will fill."""
         ...
 
     def run(self) -> None:
@@ -202,7 +202,7 @@ class BegunFrozen(Protocol):
         statics: Sequence[Array] = (),
         /,
     ) -> Results:
-        """The arrays of the results of the next call, which `run` fills."""
+        """The result arrays of the next call, which `run` will fill."""
         ...
 
     def run(self) -> None:
