@@ -1,6 +1,6 @@
 """The modules that generate code, imported when code is generated.
 
-They import LLVM's library, which takes longer than to load all the code of a model. A fork waits for an
+They import the LLVM library, which takes longer than loading all the code of a model. A fork waits for an
 import to end.
 """
 
