@@ -39,11 +39,11 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "argmax of all": ("np.argmax over all axes mixes rows; give axis=-1", lambda o: np.argmax(o.x)),
     "argmax of rows": ("np.argmax over axis 0 mixes rows", lambda o: o.x.argmax(axis=0)),
     "transposed rows": (r"x\.T would move the rows; use np.swapaxes on feature axes", lambda o: o.x.T),
-    "first row": (r"the first index is the rows, .*: write x\[:, \.\.\.\]", lambda o: o.x[0]),
-    "some rows": ("the first index is the rows", lambda o: o.x[1:]),
-    "rows backwards": ("the first index is the rows", lambda o: o.x[::-1]),
-    "rows by a mask": ("the first index is the rows", lambda o: o.x[o.x > 0]),
-    "axis before the rows": ("the first index is the rows", lambda o: o.x[None]),
+    "first row": (r"the first index selects rows, .*: write x\[:, \.\.\.\]", lambda o: o.x[0]),
+    "some rows": ("the first index selects rows", lambda o: o.x[1:]),
+    "rows backwards": ("the first index selects rows", lambda o: o.x[::-1]),
+    "rows by a mask": ("the first index selects rows", lambda o: o.x[o.x > 0]),
+    "axis before the rows": ("the first index selects rows", lambda o: o.x[None]),
     "x @ x": (r"f32\[4\] @ f32\[4\] would mix rows; .*x\[:, None, :\] @ m", lambda o: o.x @ o.x),
     "einsum over rows": (
         r"sums over the rows \(b\), which mixes them: .*; begin the output with them: ->b",
@@ -74,7 +74,10 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         "'b' has 1 axes, but the operand has 2",
         lambda o: np.einsum("b->b", o.x),
     ),
-    "einsum of too few operands": ("is of 2 operands, and there are 1", lambda o: np.einsum("bk,b->b", o.x)),
+    "einsum of too few operands": (
+        "has subscripts for 2 operands, but 1 were given",
+        lambda o: np.einsum("bk,b->b", o.x),
+    ),
     "einsum of other letters": (
         "the output 'bj' must consist of letters of the operands",
         lambda o: np.einsum("bk->bj", o.x),
@@ -282,7 +285,10 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "a constant that is none": ("a constant of dtype complex128 cannot enter a step", lambda o: o.x * 1j),
     "a constant of text": ("a constant of dtype <U1 cannot enter a step", lambda o: o.x + np.array("a")),
     "subtracted booleans": ("numpy boolean subtract|boolean subtract", lambda o: (o.x > 0) - (o.x > 1)),
-    "booleans to float16": ("no result of dtype float16 is supported", lambda o: np.tanh(o.x > 0)),
+    "booleans to float16": (
+        "would be of dtype float16, which a net does not support",
+        lambda o: np.tanh(o.x > 0),
+    ),
     # Python that a trace cannot follow
     "branch": (
         "a step cannot branch on a value: every row may differ; use np.where",
