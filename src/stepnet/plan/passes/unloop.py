@@ -2,8 +2,8 @@
 
     recur(d, h, W): h' = d @ W.T; y = h'      ->      y = d @ W.T
 
-A recurrence is replaced if its step reads no memory and nothing reads the final memory. Without a loop it
-needs no plan of its own. Gradients contain such recurrences too.
+A recurrence is replaced if its step reads no memory and nothing reads the final memory. A plan has no loop
+for such a recurrence. Gradients contain such recurrences too.
 """
 
 from dataclasses import replace

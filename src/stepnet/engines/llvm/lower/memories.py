@@ -4,7 +4,7 @@
     n [V]     ->  unchanged, in the record "now"; its next value is in the record "next"
 
 A memory stored fiber by fiber is copied into this order when a sequence begins, and out of it when it ends. A
-static stored fiber by fiber is copied into it once.
+static stored fiber by fiber is copied into it when a sequence begins.
 """
 
 from dataclasses import dataclass

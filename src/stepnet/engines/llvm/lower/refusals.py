@@ -13,8 +13,8 @@ WORDS = {"reduce"}
 
 
 def plan_refusal(plan: Plan) -> str | None:
-    """The reason why a plan has no machine code: its first unsupported operation. Totals after the loop run
-    in NumPy and are not checked.
+    """The reason why a plan has no machine code: its first unsupported operation. Reductions over steps and
+    totals run in NumPy, and need none.
     """
     in_numpy = {*plan.reduced, *plan.total}
     rest = [node for number, node in enumerate(plan.net.nodes) if number not in in_numpy]

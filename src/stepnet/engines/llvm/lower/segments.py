@@ -70,8 +70,8 @@ class Segments:
     def numbers(self) -> tuple[list[int], set[int]]:
         """The segment of each phase, 0 for none, and the phases that begin a segment after work on rows.
 
-        A segment begins with a phase that has work on words. It ends before the next phase with a product of
-        rows, which needs all rows at once.
+        A segment begins with a phase that has work on words. It ends with the last such phase before a phase
+        with a product of rows, which needs all rows at once.
         """
         nodes = self.net.nodes
         words = [any(map(self.of_words, phase)) for phase in self.phases]
