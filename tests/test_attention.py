@@ -171,7 +171,7 @@ def test_a_sequence_that_is_no_output():
     def step(x: Any, h: Any, p: Any, statics: Any) -> tuple[Any, Any]:
         return statics * 2, h
 
-    with pytest.raises(StepError, match="the output is a sequence that each row has besides: reduce it"):
+    with pytest.raises(StepError, match="the output is a sequence per row: reduce it"):
         sn.RNN(step, memory=4)(sequences([1], 3), statics=sequences([1], 2))
 
 

@@ -56,5 +56,5 @@ def test_of_equal_cuts_the_latest_or_the_earliest() -> None:
 def test_values_without_a_weight_are_in_no_cut() -> None:
     chain = {1: [0], 2: [1]}
     assert smallest_cut(chain, {1: 5}, [0], [2]) == {1}
-    with pytest.raises(NetError, match="no values with a weight lie between"):
+    with pytest.raises(NetError, match="has no value that may be cut"):
         smallest_cut(chain, {}, [0], [2])

@@ -39,11 +39,11 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "argmax of all": ("np.argmax over all axes mixes rows; give axis=-1", lambda o: np.argmax(o.x)),
     "argmax of rows": ("np.argmax over axis 0 mixes rows", lambda o: o.x.argmax(axis=0)),
     "transposed rows": (r"x\.T would move the rows; use np.swapaxes on feature axes", lambda o: o.x.T),
-    "first row": (r"the first index is the rows, .*: write x\[:, \.\.\.\]", lambda o: o.x[0]),
-    "some rows": ("the first index is the rows", lambda o: o.x[1:]),
-    "rows backwards": ("the first index is the rows", lambda o: o.x[::-1]),
-    "rows by a mask": ("the first index is the rows", lambda o: o.x[o.x > 0]),
-    "axis before the rows": ("the first index is the rows", lambda o: o.x[None]),
+    "first row": (r"the first index selects rows, .*: write x\[:, \.\.\.\]", lambda o: o.x[0]),
+    "some rows": ("the first index selects rows", lambda o: o.x[1:]),
+    "rows backwards": ("the first index selects rows", lambda o: o.x[::-1]),
+    "rows by a mask": ("the first index selects rows", lambda o: o.x[o.x > 0]),
+    "axis before the rows": ("the first index selects rows", lambda o: o.x[None]),
     "x @ x": (r"f32\[4\] @ f32\[4\] would mix rows; .*x\[:, None, :\] @ m", lambda o: o.x @ o.x),
     "einsum over rows": (
         r"sums over the rows \(b\), which mixes them: .*; begin the output with them: ->b",
@@ -63,20 +63,23 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.einsum("bk,b->bk", o.x, np.ones(3, "f4")),
     ),
     "einsum of two sizes": (
-        "the axis k is of size 4, and of size 3",
+        "the axis k has size 4 in one operand and size 3 in another",
         lambda o: np.einsum("bk,k->bk", o.x, np.ones(3)),
     ),
     "einsum of a diagonal of two sizes": (
-        "the axes i of one operand are of sizes",
+        "the axes i of one operand have different sizes",
         lambda o: np.einsum("bii->b", o.x[:, None]),
     ),
     "einsum of too few letters": (
-        "'b' is of 1 axes, and the operand has 2",
+        "'b' has 1 axes, but the operand has 2",
         lambda o: np.einsum("b->b", o.x),
     ),
-    "einsum of too few operands": ("is of 2 operands, and there are 1", lambda o: np.einsum("bk,b->b", o.x)),
+    "einsum of too few operands": (
+        "has subscripts for 2 operands, but 1 were given",
+        lambda o: np.einsum("bk,b->b", o.x),
+    ),
     "einsum of other letters": (
-        "the output 'bj' takes letters of the operands",
+        "the output 'bj' must consist of letters of the operands",
         lambda o: np.einsum("bk->bj", o.x),
     ),
     "einsum of digits": ("has '1', which is no letter", lambda o: np.einsum("b1->b", o.x)),
@@ -84,13 +87,13 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         r"names every axis: write letters for the \.\.\.",
         lambda o: np.einsum("b...->b", o.x),
     ),
-    "einsum of lists": ("takes its letters first", lambda o: np.einsum(o.x, [0, 1], [0])),
+    "einsum of lists": ("takes the subscripts as its first argument", lambda o: np.einsum(o.x, [0, 1], [0])),
     "tensordot of rows": (
         "np.tensordot of two values pairs all rows with all, which mixes them; write np.einsum",
         lambda o: np.tensordot(o.x, o.x, axes=([1], [1])),
     ),
     "tensordot of two sizes": (
-        r"sums over axes of sizes \[4\] of the one and \[3\] of the other",
+        r"sums over axes of sizes \[4\] of the first operand and \[3\] of the second",
         lambda o: np.tensordot(o.x, np.ones((3, 2)), axes=1),
     ),
     "tensordot of more axes": (
@@ -102,7 +105,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.tensordot(o.x, np.ones((4, 2)), axes=([5], [0])),
     ),
     "tensordot of uneven axes": (
-        "takes as many axes of the one as of the other",
+        "takes the same number of axes of both operands",
         lambda o: np.tensordot(o.x, np.ones((4, 2)), axes=([1], [0, 1])),
     ),
     "outer product": (r"x\.T would move the rows", lambda o: o.x @ o.x.T),
@@ -136,11 +139,11 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: o.x + o.s,
     ),
     "parameter against rows": (
-        r"a parameter f32\[5, 2, 3\] would lie against the rows of 1 feature axes",
+        r"a parameter f32\[5, 2, 3\] would be broadcast against the rows of a value with 1 feature axes",
         lambda o: o.x + o.E,
     ),
     "parameter beside rows": (
-        r"a parameter f32\[4\] does not lie beside 2 feature axes",
+        r"a parameter f32\[4\] cannot be concatenated with values of 2 feature axes",
         lambda o: np.concatenate([o.m, o.v], axis=1),
     ),
     # shapes
@@ -163,8 +166,8 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         "a value has dtype int64 and meets float32 parameters",
         lambda o: (o.k * 2) @ o.W,
     ),
-    "axis beyond": ("np.sum: axis 2 is none of the 2 axes", lambda o: o.x.sum(axis=2)),
-    "axis of a kind": ("np.sum: axis 1.5 is none of the 2 axes", lambda o: o.x.sum(axis=1.5)),
+    "axis beyond": ("np.sum: axis 2 does not exist; the value has 2 axes", lambda o: o.x.sum(axis=2)),
+    "axis of a kind": ("np.sum: axis 1.5 does not exist; the value has 2 axes", lambda o: o.x.sum(axis=1.5)),
     "too many indices": ("3 indices for 2 axes", lambda o: o.x[:, 1, 2]),
     "index beyond": ("index 4 is outside 4 features", lambda o: o.x[:, 4]),
     "list beyond": ("a list of features holds integers from -4 to 3", lambda o: o.x[:, [0, 4]]),
@@ -172,15 +175,15 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "index of a kind": ("a step's value cannot be indexed by 'a'", lambda o: o.x[:, "a"]),
     "a bool for an index": ("a step's value cannot be indexed by True", lambda o: o.x[:, True]),
     "features by a value": (
-        "features cannot be picked by a step's own values; use np.where, or a one-hot",
+        "features cannot be indexed by a value of the step; use np.where, or a one-hot vector",
         lambda o: o.x[:, o.k],
     ),
     "reshape that does not fit": (
-        r"f32\[4\] cannot be laid out as \(3,\)",
+        r"f32\[4\] cannot be reshaped to features \(3,\)",
         lambda o: o.x.reshape(o.x.shape[0], 3),
     ),
     "two open sizes": (
-        r"f32\[2, 3\] cannot be laid out as \(-1, -1\)",
+        r"f32\[2, 3\] cannot be reshaped to features \(-1, -1\)",
         lambda o: o.m.reshape(o.m.shape[0], -1, -1),
     ),
     "another order": ("reshape in a step is in C order", lambda o: np.reshape(o.m, (-1, 6), order="F")),
@@ -210,7 +213,7 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         lambda o: np.take(o.x, o.k, axis=1),
     ),
     "gather by floats": (
-        r"gather wants integer indices, not float32; cast them with .astype\(np.int64\)",
+        r"gather takes integer indices, not float32; cast them with .astype\(np.int64\)",
         lambda o: o.E[o.x],
     ),
     "concatenate that does not fit": (
@@ -241,11 +244,11 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     ),
     "a whole power of booleans": ("whole powers of booleans .*; cast with .astype", lambda o: (o.x > 0) ** 3),
     "an integer beyond its dtype": (
-        "4294967296 is beyond int32; cast what it meets to a larger one",
+        "4294967296 does not fit int32; cast the other operand to a larger dtype",
         lambda o: o.k.astype("i4") < 2**32,
     ),
     "a ufunc's dtype": (
-        "np.square here is of dtype int8, which a step has not",
+        "np.square would compute in dtype int8 here, which steps do not support",
         lambda o: np.square(o.x > 0),
     ),
     "np.dot of two values": ("np.dot of two values mixes their rows", lambda o: np.dot(o.m, o.m)),
@@ -282,7 +285,10 @@ MISTAKES: dict[str, tuple[str, Step]] = {
     "a constant that is none": ("a constant of dtype complex128 cannot enter a step", lambda o: o.x * 1j),
     "a constant of text": ("a constant of dtype <U1 cannot enter a step", lambda o: o.x + np.array("a")),
     "subtracted booleans": ("numpy boolean subtract|boolean subtract", lambda o: (o.x > 0) - (o.x > 1)),
-    "booleans to float16": ("no result of dtype float16 is supported", lambda o: np.tanh(o.x > 0)),
+    "booleans to float16": (
+        "would be of dtype float16, which a net does not support",
+        lambda o: np.tanh(o.x > 0),
+    ),
     # Python that a trace cannot follow
     "branch": (
         "a step cannot branch on a value: every row may differ; use np.where",
@@ -572,7 +578,7 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         {"statics": np.ones((2, 1), F32)},
     ),
     "no such engine": (
-        "no engine is called 'cuda'; there are llvm, onednn, interpret",
+        "no engine is called 'cuda'; the engines are llvm, onednn, interpret",
         (X,),
         {"engine": "cuda"},
     ),
@@ -675,61 +681,64 @@ NETS: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: Net((Node("tanh", (1,), (ROW,)), a(ROW)), (1,), (0,)),
     ),
     "another type than it gives": (
-        r"%1 = tanh does not give rows f32\[3\]",
+        r"%1 = tanh does not have the result types rows f32\[3\]",
         lambda: Net((a(ROW), Node("tanh", (0,), (Type(ROWS, (3,), "float32"),))), (0,), (1,)),
     ),
     "inputs that are none": (
-        "the inputs of a net are exactly its input nodes",
+        "the inputs of a net must be exactly its `input` nodes",
         lambda: Net((a(ROW),), (), (0,)),
     ),
-    "a result that is none": ("a result of the net is none of its nodes", lambda: Net((a(ROW),), (0,), (1,))),
-    "a dtype": ("dtype uint8 is none of float32", lambda: Type(ROWS, (), "uint8")),
+    "a result that is none": (
+        "a result of the net is not one of its nodes",
+        lambda: Net((a(ROW),), (0,), (1,)),
+    ),
+    "a dtype": ("dtype uint8 is not supported: use one of float32", lambda: Type(ROWS, (), "uint8")),
     "a size": (r"a shape has no negative size: \(-1,\)", lambda: Type(ROWS, (-1,), "float32")),
     "extents": (
         "values of different extents meet: rows, rows/steps",
         lambda: build("add", ROW, ROW.at(STEPS)),
     ),
     "a view of two extents": (
-        "takes values of one extent",
+        "the operands of an operation within elements must have the same extent",
         lambda: build("concatenate", ROW, ROW.at(STEPS), axis=-1),
     ),
-    "products of rows": ("the right side of a matmul is a parameter", lambda: build("matmul", ROW, ROW)),
+    "products of rows": ("the right side of a matmul must be a parameter", lambda: build("matmul", ROW, ROW)),
     "gather of rows": (
-        "gather takes rows of a parameter",
+        "gather takes rows of a parameter with at least one axis",
         lambda: build("gather", ROW, Type(ROWS, (), "int64")),
     ),
     "expand outward": (
-        r"expand goes to a deeper extent, not from rows f32\[4\] to rows",
+        r"expand goes to a deeper extent, which rows is not for rows f32\[4\]",
         lambda: build("expand", ROW, extent=ROWS),
     ),
     "reduce of one": (
-        "reduce takes a value that there is more than one of",
+        "reduce takes a value with one entry per row or per step, not a constant",
         lambda: build("reduce", TABLE, how="sum"),
     ),
     "reduce by what": (
-        "reduce is one of sum, mean, max, first, last, not least",
+        "a reduction is one of sum, mean, max, first, last, not least",
         lambda: build("reduce", ROW, how="least"),
     ),
     "reduce to another dtype": (
-        "the mean of int32 is of another dtype; cast it first",
+        "the mean of int32 would have another dtype; cast the operand first",
         lambda: build("reduce", Type(STEPS, (3,), "int32"), how="mean"),
     ),
     "contract": (
-        r"contract takes two values of one extent, vector by vector, not rows f32\[4\] and const",
+        r"contract takes two values of the same extent and leading feature axes, not rows f32\[4\] and const",
         lambda: build("contract", ROW, TABLE),
     ),
-    "recur over nothing": ("a recurrence runs over at least one sequence", lambda: recur(ROW, 0, 1)),
+    "recur over nothing": ("a recurrence must run over at least one sequence", lambda: recur(ROW, 0, 1)),
     "recur of another shape": (
-        r"operand 0 of the recurrence is rows/steps f32\[3\], its body expects rows f32\[4\]",
+        r"operand 0 of the recurrence is rows/steps f32\[3\], but its body expects rows f32\[4\]",
         lambda: recur(Type(STEPS, (3,), "float32"), 1, 0),
     ),
     "recur with a changing memory": (
         r"a memory enters the body as f32\[4\] and leaves as bool\[4\]",
         lambda: recur(ROW.at(STEPS), 1, 1),
     ),
-    "several results": ("recur gives 2 results; read one with `result`", lambda: build_two().type),
+    "several results": ("recur has 2 results; read one of them with `result`", lambda: build_two().type),
     "meaning across extents": (
-        "this operation crosses extents; the interpreter runs it",
+        "an operation that crosses extents has no NumPy meaning of its own",
         lambda: build_two().row.meaning(),
     ),
 }

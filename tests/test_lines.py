@@ -396,7 +396,7 @@ SAID = {
     "partial": "np.mean over all axes mixes rows",
     "partial that gives no pair": "a step returns (output, memory), as one tuple of two",
     "object": "x.T would move the rows; use np.swapaxes on feature axes, or transpose the parameter",
-    "method": "the first index is the rows, and a step sees them all alike: write x[:, ...]",
+    "method": "the first index selects rows, but a step treats all rows alike: write x[:, ...]",
     "object that gives no pair": "a step returns (output, memory), as one tuple of two",
     "decorated": "np.mean over all axes mixes rows",
     "decorated that gives text": "the output is a str, not a value of the step",

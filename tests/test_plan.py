@@ -160,7 +160,7 @@ def test_reverse_is_said() -> None:
 def test_a_plan_has_one_recurrence() -> None:
     builder = Builder()
     x = builder.input(Type(STEPS, (1,), "float32"), "x")
-    with pytest.raises(NetError, match="a plan is made of one recurrence; this net has 0"):
+    with pytest.raises(NetError, match="a plan needs a net with exactly one recurrence; this net has 0"):
         plan(builder.net([x]))
 
 

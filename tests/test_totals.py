@@ -365,11 +365,11 @@ def test_a_memory_that_only_remembers_itself_goes() -> None:
 def test_a_plan_goes_over_the_steps_once() -> None:
     p = parts()
     mean = p.add("expand", p.add("reduce", p.outputs[1], how="mean"), extent=STEPS)
-    with pytest.raises(NetError, match="known behind all steps: a plan goes over them once"):
+    with pytest.raises(NetError, match="known only after all steps: a plan goes over the steps once"):
         plan(p.builder.net([p.add("subtract", p.outputs[1], mean)]))
     p = parts()
     product = p.add("matmul", p.x, p.add("contract", p.x, p.outputs[1]))
-    with pytest.raises(NetError, match=r"matmul reads %\d+, const f32\[3, 5\], known behind"):
+    with pytest.raises(NetError, match=r"matmul reads %\d+, const f32\[3, 5\], known only after"):
         plan(p.builder.net([product]))
 
 
@@ -379,9 +379,9 @@ def test_a_body_mixes_no_rows() -> None:
     outer = Builder()
     operands = [outer.input(Type(STEPS, (2,), "float32"), "x"), outer.input(Type(ROWS, (2,), "float32"), "h")]
     mean = inside.add("reduce", x, how="mean")
-    with pytest.raises(NetError, match="a body mixes no rows, and reduce to const does"):
+    with pytest.raises(NetError, match="a reduce to const sums over all rows, which a body may not do"):
         Recur(inside.net([inside.add("add", h, mean)]), 1, 1).add(outer, operands)
-    with pytest.raises(NetError, match=r"an output of a body is const f32\[2\], one for all rows"):
+    with pytest.raises(NetError, match=r"an output of a body is const f32\[2\], a constant for all rows"):
         Recur(inside.net([inside.constant(np.ones(2, np.float32)), h]), 1, 1).add(outer, operands)
 
 

@@ -138,10 +138,12 @@ def test_what_is_only_stored_is_not_computed_with(dtype: str) -> None:
         lambda: builder.add("cumsum", x, axis=-1),
     ]
     for add in computing:
-        with pytest.raises(NetError, match=f"^{dtype} is stored in, and computed in float32: cast it$"):
+        with pytest.raises(
+            NetError, match=f"^{dtype} is a storage dtype: cast the value to float32 to compute with it$"
+        ):
             add()
     count = builder.input(Type(ROWS, (4,), "int64"), "count")
-    with pytest.raises(NetError, match=f"^int64 is not cast to {dtype}, floats alone are$"):
+    with pytest.raises(NetError, match=f"^int64 cannot be cast to {dtype}: only floats can$"):
         builder.add("cast", count, dtype=dtype)
 
 

@@ -411,7 +411,7 @@ def test_mistakes() -> None:
         )(x),
         "checkpoint= runs a few steps at a time, and the mean over steps is known when all of them are: "
         "leave checkpoint= out\n  at .*test_graph_gradients": lambda: run(x, checkpoint=2),
-        "a recurrence begins with what tanh gives, no input or zeros": lambda: sn.vjp(
+        "a recurrence begins with the result of tanh, neither an input nor zeros": lambda: sn.vjp(
             sn.Graph(with_statics, {"own": OWN, "P": numbers(3, 2)})
         )(frames(3), statics=STATICS, checkpoint=2),
     }

@@ -103,11 +103,14 @@ UNPAIRED: dict[str, tuple[Model, str]] = {
     "a third": (lambda x: concat(F(x)[0], B(x)[0], x), "they are merged by concatenate of 3 values"),
     "backward first": (
         lambda x: concat(B(x)[0], F(x)[0]),
-        "they are no forward recurrence and then a reverse",
+        "they are not a forward recurrence followed by a reverse",
     ),
-    "one direction": (lambda x: F(x)[0] + cell("gru", 3, 4, seed=3)(x)[0], "they are no forward recurrence"),
-    "read elsewhere": (read_elsewhere, "an output is read elsewhere too"),
-    "a result": (a_result, "an output is read elsewhere too"),
+    "one direction": (
+        lambda x: F(x)[0] + cell("gru", 3, 4, seed=3)(x)[0],
+        "they are not a forward recurrence",
+    ),
+    "read elsewhere": (read_elsewhere, "an output is also read elsewhere"),
+    "a result": (a_result, "an output is also read elsewhere"),
     "other cells": (
         lambda x: concat(F(x)[0], cell("lstm", 3, 4, reverse=True)(x)[0]),
         "they are different cells: gru and lstm",
@@ -119,7 +122,7 @@ UNPAIRED: dict[str, tuple[Model, str]] = {
     "sizes": (lambda x: concat(F(x)[0], cell("gru", 3, 5, reverse=True)(x)[0]), "they have 4 and 5 units"),
     "unknown": (
         lambda x: concat(F(x)[0], sn.RNN(own, np.ones((3, 4), "f4"), memory=4, reverse=True)(x)[0]),
-        "one is of no known cell: it computes sin",
+        "one is not a known cell: it computes sin",
     ),
     "one begins with the other's end": (chained, "one depends on the other"),
 }
@@ -170,10 +173,10 @@ UNSTACKED: dict[str, tuple[Model, str]] = {
     "directions": (lambda x: cell("gru", 4, 4, reverse=True)(F(x)[0])[0], "they run in different directions"),
     "cells": (lambda x: cell("lstm", 4, 4)(F(x)[0])[0], "they are different cells: gru and lstm"),
     "sizes": (lambda x: cell("gru", 4, 5)(F(x)[0])[0], "they have 4 and 5 units"),
-    "skip": (skipped, "the output between them is read elsewhere too"),
+    "skip": (skipped, "the output between them is also read elsewhere"),
     "unknown": (
         lambda x: sn.RNN(own, np.ones((4, 4), "f4"), memory=4)(F(x)[0])[0],
-        "one is of no known cell: it computes sin",
+        "one is not a known cell: it computes sin",
     ),
     "a pair below": (lambda x: cell("gru", 8, 4)(both(3, 0)(x)[0])[0], "one runs in both directions"),
     "merges": (

@@ -376,7 +376,7 @@ def test_statics_are_for_another_engine():
         return sn.RNN(step, change(params), memory=HIDDEN)
 
     same_gradients(make, sequences(2, 5, 0, 5), engine=BOTH, statics=statics)
-    with pytest.raises(RefusedError, match="the candidate n is given a static, which no known cell has"):
+    with pytest.raises(RefusedError, match="the candidate n reads a static, which no known cell has"):
         sn.vjp(make(as_is))(sequences(2), statics=statics[:1], engine="onednn")
 
 

@@ -417,7 +417,7 @@ def test_layers_that_need_their_own_results_are_apart() -> None:
     for model, joined in ((with_work_between, [False]), (entwined, [True, False])):
         made = reasons(model, HIDDEN)
         assert [each for each, _ in made] == joined
-        assert made[-1][1] == "one of them needs the results of another, by way of others"
+        assert made[-1][1] == "one of them depends on the results of another through other parts"
         graph, x = sn.Graph(model, inputs=HIDDEN), ragged([3, 3], HIDDEN)
         assert_close(graph(x, engine=BOTH).values, graph(x, engine="interpret").values, 6, 8)
 

@@ -169,21 +169,21 @@ LSTMS: dict[str, tuple[Step, str]] = {
     "a gate in place of the candidate": (lstm(C=lambda v: v["f"] * v["c"] + v["i"] + v["g"]), "not i g"),
     "the new cell's peephole for i, and the old one's for o": (
         lstm(o=lambda v: sn.sigmoid(v["a"]["o"] + v["p"]["b"][0] * v["c"])),
-        "output gate o is given a memory without a matrix",
+        "output gate o reads a memory without a matrix",
     ),
     "a peephole of the next cell for i": (
         lstm(
             i=lambda v: sn.sigmoid(v["a"]["i"] + v["p"]["b"][0] * (v["f"] * v["c"] + v["g"])),
         ),
-        "input gate i is given more",
+        "input gate i reads more",
     ),
     "a peephole of the candidate": (
         lstm(g=lambda v: np.tanh(v["a"]["g"] + v["p"]["b"][0] * v["c"])),
-        "candidate g is given a memory without a matrix",
+        "candidate g reads a memory without a matrix",
     ),
     "a peephole by a matrix": (
         lstm(f=lambda v: sn.sigmoid(v["a"]["f"] + v["c"] @ v["p"]["R"][0])),
-        "forget gate f is given a memory by a matrix",
+        "forget gate f reads a memory by a matrix",
     ),
     "layer normalisation of the cell": (
         lstm(H=lambda v: v["o"] * np.tanh(sn.layer_norm(v["C"]))),
@@ -271,7 +271,7 @@ def test_integers_are_refused() -> None:
 
 
 def test_a_net_without_one_recurrence_is_refused() -> None:
-    assert str(recognise(Builder().net([]))) == "there are no recurrences, and not one"
+    assert str(recognise(Builder().net([]))) == "the net has no recurrences instead of one"
 
 
 def test_what_is_rounded_is_refused() -> None:

@@ -129,7 +129,7 @@ def test_a_nested_recurrence_is_refused() -> None:
         ),
         (
             lambda x, h, p: np.concatenate([h @ p["R"][:, :2], x @ p["W"][:, :2]], axis=-1),
-            "several that are joined",
+            "several pieces of a concatenation",
         ),
         (lambda x, h, p: h[:, [0, 0, 1, 2]] @ p["R"], "a feature is multiplied twice by one matrix"),
     ],

@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "how many": (lambda x, h: x[x > 0], "aten.index.Tensor: how many numbers there are depends on values"),
     "one row": (lambda x, h: x[0] + h, "aten.select.int: the result has no rows"),
     "softmax over rows": (lambda x, h: x.softmax(0), "aten._softmax.default: .* mixes rows"),
-    "rows backwards": (lambda x, h: x.flip(0), "aten.flip.default: .*first index is the rows"),
+    "rows backwards": (lambda x, h: x.flip(0), "aten.flip.default: .*first index selects rows"),
     "rows rolled": (lambda x, h: x.roll(1, 0), "aten.roll.default: the number of rows is not known"),
     "rows rolled flat": (lambda x, h: x.roll(1), "aten.roll.default: roll over all axes mixes rows"),
     "gradients off": (

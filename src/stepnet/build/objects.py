@@ -5,7 +5,7 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from stepnet.build.targets import BuildTarget
-from stepnet.engines.apart import apart
+from stepnet.engines.apart import run_in_thread
 from stepnet.engines.llvm.machine.late import late
 from stepnet.engines.llvm.machine.target import Target
 
@@ -30,7 +30,7 @@ def object_of(text: str, target: BuildTarget, code: Target, public: frozenset[st
         )
         return data
 
-    return apart(emit)
+    return run_in_thread(emit)
 
 
 @cache

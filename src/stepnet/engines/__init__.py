@@ -1,14 +1,14 @@
-"""The engines, and the choice between them: the first one, in the order asked for, that does not refuse.
+"""The engines, and the choice among them: the first, in the requested order, that does not refuse.
 
-A schedule of several parts runs each of them on the first engine that does not refuse that part. Recurrences
-that their engine runs in one piece are one part.
+Each part of a schedule runs on the first engine that does not refuse that part. Recurrences that their engine
+runs in one call are one part.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from stepnet.engines.apart import undivided
+from stepnet.engines.apart import run_without_fork
 from stepnet.engines.base import Bound, Call, EarlyEnds, Engine, FrozenCall, Kernel, Pairs, Results, Steps
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.placed import together
@@ -19,8 +19,8 @@ from stepnet.values.arguments import shown
 if TYPE_CHECKING:
     from stepnet.engines.joined import Joining
 
-# The order of engine="auto". The interpreter is not in it: who wants the slow path says so. Nor is onednn,
-# which pads sequences of different lengths.
+# The order of engine="auto". The interpreter is not in it, as it is slow and must be requested by name. Nor
+# is onednn, which pads sequences of different lengths.
 AUTO = ("llvm",)
 
 Order = str | tuple[str, ...]
@@ -64,25 +64,25 @@ def interpreter() -> Engine:
 
 
 ENGINES: Mapping[str, Callable[[], Engine]] = {"llvm": LlvmEngine, "onednn": onednn, "interpret": interpreter}
-"""What makes each engine. That of LLVM imports its library when it first compiles."""
+"""For each engine, the function that makes it. The LLVM library is imported at the first compilation."""
 
 
 @cache
 def engine(name: str) -> Engine:
-    """The engine of a name of the table."""
-    return undivided(ENGINES[name])
+    """The engine with a name of the table."""
+    return run_without_fork(ENGINES[name])
 
 
 @cache
 def pairs() -> dict[str, Pairs]:
-    """What engines have for gradients of recurrences, by the names of those that have something."""
+    """The native gradients of engines: by the names of the engines that have some."""
 
     def imported() -> dict[str, Pairs]:
         from stepnet.engines.onednn.pair import OneDnnPairs
 
         return {"onednn": OneDnnPairs()}
 
-    return undivided(imported)
+    return run_without_fork(imported)
 
 
 def engine_names() -> tuple[str, ...]:
@@ -93,12 +93,12 @@ def engine_names() -> tuple[str, ...]:
 def engine_named(name: str) -> Engine:
     """The engine called `name`; raises `InputError` for any other name."""
     if name not in ENGINES:
-        raise InputError(f"no engine is called {name!r}; there are {', '.join(ENGINES)}, and 'auto'")
+        raise InputError(f"no engine is called {name!r}; the engines are {', '.join(ENGINES)}, or 'auto'")
     return engine(name)
 
 
 def checked_engine(asked: Any) -> Order:
-    """The engine or engines asked for, as a hashable value; raises `InputError` for unknown names."""
+    """The requested engine or engines as a hashable value; raises `InputError` for unknown names."""
     if isinstance(asked, str):
         if asked != "auto":
             engine_named(asked)
@@ -129,7 +129,8 @@ def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Eng
     """The first engine that does not refuse, and the refusals before it; raises `RefusedError` if there is
     none.
 
-    Of a schedule of several parts, what runs each part on the first engine that does not refuse that part.
+    For a schedule of several parts it is an engine that runs each part on the first engine that does not
+    refuse it.
     """
     reasons: dict[str, str] = {}
     engines = engines_of(asked)
@@ -145,13 +146,13 @@ def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Eng
 
 
 def joined(schedule: Schedule, asked: str | Sequence[str]) -> Schedule:
-    """The schedule in which recurrences are joined that their engine takes in one piece."""
+    """The schedule with those recurrences joined that their engine runs in one call."""
     parts = tuple(each.part for each in joinings(schedule, asked) if each.part is not None)
     return Schedule(schedule.traced, schedule.net, parts) if parts else schedule
 
 
 def joinings(schedule: Schedule, asked: str | Sequence[str]) -> "list[Joining]":
-    """What becomes of the layers of a schedule that might run in one piece."""
+    """For the layers of a schedule that might run in one call: whether they do, or why not."""
     engines = engines_of(asked)
     if not any_joins(asked):
         return []
@@ -162,5 +163,5 @@ def joinings(schedule: Schedule, asked: str | Sequence[str]) -> "list[Joining]":
 
 
 def any_joins(asked: str | Sequence[str]) -> bool:
-    """Whether any of these engines runs several recurrences in one piece."""
+    """Whether any of these engines runs several recurrences in one call."""
     return any(engine.joins is not None for engine in engines_of(asked))

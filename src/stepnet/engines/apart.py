@@ -1,11 +1,11 @@
-"""Work that neither a fork nor an interrupt may catch half done: imports on first use, and LLVM's.
+"""Work that neither a fork nor a signal may interrupt: imports at first use, and calls of LLVM.
 
-A forked child has the one thread that forked. What others held at that moment, a lock or a module that is
-being imported, it has for ever: so a fork waits for such work to end.
+A forked child has only the thread that forked. A lock that another thread held at that moment, such as that
+of a module being imported, is never released in the child. So a fork waits for such work to end.
 
-An exception out of a signal's handler may come between any two steps of the main thread: in the midst of a
-library that gives a lock back in the next. So such work is done in a thread of its own, where no handler
-runs, and the main one waits.
+A signal handler may raise an exception between any two bytecodes of the main thread, for instance in a
+library that holds a lock. So such work runs in another thread, where no handler runs, and the main thread
+waits.
 """
 
 import _thread
@@ -18,43 +18,44 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 FORKS = threading.RLock()
-"""Who holds it is in the midst of something: a fork waits for it."""
+"""Held while work must not be forked: a fork waits for it."""
 HOOKED = (logging,)
-"""What registers hooks for forks when it is imported. While a fork waits, only half of them would run."""
+"""Modules that register fork hooks when imported. They are imported here first: hooks registered while a fork
+waits would run only after the fork."""
 LOOK = 0.1  # seconds between looks at whether this is still the process that began to wait
 
 
-def undivided(work: Callable[[], Value]) -> Value:
-    """What some work gives, which no fork divides."""
+def run_without_fork(work: Callable[[], Value]) -> Value:
+    """The result of some work, during which the process does not fork."""
     with FORKS:
         return work()
 
 
-def apart(work: Callable[[], Value]) -> Value:
-    """What some work gives, which no fork divides and no signal's handler interrupts.
+def run_in_thread(work: Callable[[], Value]) -> Value:
+    """The result of some work, during which the process does not fork and no signal handler runs.
 
-    An interrupt of the main thread ends its waiting, and the work goes on to its end.
+    An interrupt of the main thread ends its waiting; the work itself runs to its end.
     """
     if threading.current_thread() is not threading.main_thread():
-        return undivided(work)
-    # A bare lock: an exception in the midst of an `Event`'s wait leaves that broken.
+        return run_without_fork(work)
+    # A bare lock: an exception in the middle of `Event.wait` would leave the event broken.
     done, results, process = _thread.allocate_lock(), list[Any](), os.getpid()
     done.acquire()
 
     def run() -> None:
         try:
-            results.append((undivided(work), None))
-        except BaseException as error:  # for whoever waits
+            results.append((run_without_fork(work), None))
+        except BaseException as error:  # handed to the waiting thread
             results.append((None, error))
         done.release()
 
     try:
         _thread.start_new_thread(run, ())
     except RuntimeError:  # the system has no thread to spare
-        return undivided(work)
+        return run_without_fork(work)
     while not done.acquire(timeout=LOOK):
         if os.getpid() != process:  # forked by a signal's handler: the thread is the parent's
-            return undivided(work)
+            return run_without_fork(work)
     value, error = results[0]
     if error is not None:
         raise error
@@ -65,7 +66,9 @@ if hasattr(os, "register_at_fork"):
     interrupts: list[BaseException] = []
 
     def hold() -> None:
-        """Waits for work to end; what a signal's handler raises meanwhile is kept for after the fork."""
+        """Waits for work to end; an exception that a signal handler raises meanwhile is postponed until after
+        the fork.
+        """
         while True:
             try:
                 FORKS.acquire()
@@ -75,7 +78,7 @@ if hasattr(os, "register_at_fork"):
                 return
 
     def go_on() -> None:
-        """Ends the wait of others; an interrupt that came meanwhile arrives now."""
+        """Releases the lock; a postponed exception is raised now."""
         FORKS.release()
         if any(isinstance(error, KeyboardInterrupt) for error in interrupts):
             _thread.interrupt_main()

@@ -16,11 +16,12 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class EarlyEnds:
-    """When sequences end ahead of their last step.
+    """When sequences end before their last step.
 
-    flag: the place of a memory, a bool that is False at first, and True from the last step of the sequence
-    on. No step behind that changes a memory. beyond: whether such steps may be computed, for nobody: else one
-    of them might index a table outside of it.
+    flag: the position of a bool memory that is False at first, and True from the step at which the sequence
+        ends. Later steps do not change any memory.
+    beyond: whether later steps may be computed and discarded. They may not if they could index a table out of
+        bounds.
     """
 
     flag: int
@@ -29,23 +30,26 @@ class EarlyEnds:
 
 @dataclass(frozen=True)
 class Call:
-    """The checked arrays of one call: C-contiguous, with the dtypes and features of the net's inputs.
+    """The checked arrays of one call: C-contiguous, with the dtypes and features of the net's inputs, in
+    their order.
 
-    They are in the order of the net's inputs: sequences, initial memories, statics.
-
-    sequences: for each input [total, features...]. Step t of sequence i is at starts[i] + steps[t], where
-    `steps` is as long as the longest sequence; or at starts[i] + t where `steps` is None. Outputs are
-    arranged as inputs are. An input that is a sequence at each step has the values of all these sequences end
-    to end, and `inner` has the offsets of each level, outermost first. initial: for each memory that is an
-    input [batch, features...], or None for zeros. statics: for each static [batch, features...]. A static
-    that is a sequence has the values of all rows end to end, and `beside` has its offsets, by the name of its
-    axis.
-
-    last_only: whether outputs are the last of each sequence, [batch, features...], or of every step, [total,
-    features...]. begun: the number of steps of each sequence that were run before this call, int64; None for
-    zeros. apart: how many of the outputs, the first ones, have memory of their own; the others live equally
-    long, and may lie in one piece. None for all. until: when sequences end ahead of their last step; None for
-    never. known: what engines have worked out of where the sequences lie.
+    sequences: for each sequence [total, features...]. An inner sequence has the values of all inner sequences
+        end to end.
+    starts, lengths: [batch], int64: the index of each sequence's first step, and its number of steps.
+    total: the number of entries in the sequences' arrays, padding included.
+    initial: for each initial memory [batch, features...]; None for zeros.
+    statics: for each static [batch, features...]. A static sequence has the values of all rows end to end.
+    last_only: whether outputs are those of the last step of each sequence, [batch, features...], or of every
+        step, [total, features...].
+    begun: the number of steps of each sequence that ran before this call, int64; None for zeros.
+    steps: the offset of step t from a sequence's start: it is at starts[i] + steps[t]. None for starts[i] +
+        t. Outputs are arranged as inputs are.
+    inner: the offsets of each level of inner sequences, outermost first.
+    beside: the offsets of static sequences, by the name of their axis.
+    apart: how many outputs, from the first on, need a buffer of their own. The others have the same lifetime,
+        and may share one buffer. None for all.
+    until: when sequences end before their last step; None for never.
+    known: a cache of what engines derive from the positions of the sequences.
     """
 
     sequences: Sequence[Array]
@@ -71,7 +75,7 @@ class Call:
         last_only: bool = False,
         apart: int | None = None,
     ) -> "Call":
-        """A call of sequences that lie as these do, which shares what is known of that."""
+        """A call with other arrays for sequences at the same positions; it shares the cache `known`."""
         made = object.__new__(Call)
         made.__dict__.update(
             self.__dict__,
@@ -98,7 +102,7 @@ class Call:
 
     @property
     def offsets(self) -> Array:
-        """The offsets of the sequences if they were laid end to end."""
+        """The offsets that the sequences would have end to end: the prefix sum of the lengths."""
         if "offsets" not in self.known:
             self.known["offsets"] = offsets_of(self.lengths)
         return self.known["offsets"]
@@ -112,9 +116,9 @@ class Call:
         return self.known["packed"]
 
     def places(self, rows: Array, first: Array, lengths: Array) -> Array:
-        """Where steps lie, one after the other: of each of these rows so many from its step `first` on.
+        """The indices of steps, row after row: for each of these rows, `lengths` steps from step `first` on.
 
-        Two sequences of two steps each, of which a batch [time, batch, features] has one beside the other:
+        Two sequences of two steps each, interleaved as in a batch [time, batch, features]:
 
         >>> batch = Call([], np.arange(2), np.full(2, 2), 4, [], steps=2 * np.arange(2))
         >>> batch.places(np.arange(2), np.zeros(2, np.int64), batch.lengths)
@@ -127,7 +131,7 @@ class Call:
 
     @property
     def all_places(self) -> Array:
-        """The places of all steps, sequence after sequence."""
+        """The indices of all steps, sequence after sequence."""
         return self.places(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
 
     def ends(self, values: Array, first: bool) -> Array:
@@ -143,8 +147,9 @@ class Call:
 class Results:
     """The results of a call, by kind, each kind in the order of the net's results.
 
-    outputs: those of each step, [total, features...] (or [batch, features...]). final: those of each row,
-    [batch, features...], such as the last value of a memory. totals: those over all rows, [features...].
+    outputs: results per step, [total, features...], or [batch, features...] with `last_only`.
+    final: results per row, [batch, features...], such as the final value of a memory.
+    totals: results over all rows, [features...].
     """
 
     outputs: list[Array]
@@ -158,7 +163,7 @@ class Results:
 
 
 class FrozenCall(Protocol):
-    """What runs a call that is laid out, for other arrays of the same shapes."""
+    """A prepared call, to be run on other arrays of the same shapes."""
 
     def __call__(
         self,
@@ -172,10 +177,10 @@ class FrozenCall(Protocol):
 
 
 class Begun(Protocol):
-    """Calls of several kernels, added in the order of the kernels, which run in one go."""
+    """Calls of several kernels, added in the order of the kernels, which run as one."""
 
     def add(self, call: Call, /) -> Results:
-        """The arrays of the results of the next call, which `run` fills."""
+        """The result arrays of the next call, which `run` will fill."""
         ...
 
     def run(self) -> None:
@@ -183,7 +188,7 @@ class Begun(Protocol):
         ...
 
     def frozen(self) -> "FrozenChain | None":
-        """What runs calls like these with other arrays; None where it would not be faster."""
+        """The prepared form of these calls, for other arrays; None if it would not be faster."""
         ...
 
 
@@ -197,7 +202,7 @@ class BegunFrozen(Protocol):
         statics: Sequence[Array] = (),
         /,
     ) -> Results:
-        """The arrays of the results of the next call, which `run` fills."""
+        """The result arrays of the next call, which `run` will fill."""
         ...
 
     def run(self) -> None:
@@ -206,39 +211,39 @@ class BegunFrozen(Protocol):
 
 
 class FrozenChain(Protocol):
-    """Several calls that are laid out, for other arrays of the same shapes, one thread at a time."""
+    """Several prepared calls, to be run on other arrays of the same shapes, by one thread at a time."""
 
     def started(self) -> BegunFrozen:
-        """What takes the arrays and then runs."""
+        """An object that takes the arrays and then runs."""
         ...
 
 
 class Chain(Protocol):
-    """Several kernels with their parameters, which run in one go, in any number of threads."""
+    """Several kernels with their parameters, which run as one, in any number of threads."""
 
     def started(self) -> Begun:
-        """What takes the calls and then runs them."""
+        """An object that takes the calls and then runs them."""
         ...
 
     def release(self) -> None:
-        """Gives back its memory: it is not called any more."""
+        """Frees its memory. It may not be called afterwards."""
         ...
 
 
 class Steps(Protocol):
-    """What runs single steps of rows of a call. Memories, statics and `begun` have a place for each row there
-    may be; sequences and outputs have at place i those of the i-th row of the step. The memories of rows that
-    take no step are not touched.
+    """Runs single steps of some rows of a call. Memories, statics and `begun` have an entry for each possible
+    row; sequences and outputs have at index i the values of the i-th row that takes the step. The memories of
+    other rows are not touched.
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """What takes a step of these rows on the present contents of the arrays, until `of` is asked for
-        others. An interrupt does not come between its beginning and its end.
+        """A function that runs a step of these rows on the current contents of the arrays. It is valid until
+        the next call of `of`, and a signal cannot interrupt it.
         """
         ...
 
     def renew(self, rows: Array) -> None:
-        """Says that the statics of these rows are others; at first those of all rows are."""
+        """Marks the statics of these rows as changed. At first those of all rows are."""
         ...
 
 
@@ -255,11 +260,11 @@ class Bound(Protocol):
         ...
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Takes other parameters in place of its own, for what it has laid out too; False where it cannot."""
+        """Replaces the parameters, also in prepared calls; False if it cannot."""
         ...
 
     def release(self) -> None:
-        """Gives back its memory: it is not called any more, and nothing that it has laid out is."""
+        """Frees its memory. Neither it nor a call that it has prepared may be called afterwards."""
         ...
 
     def __call__(self, call: Call) -> Results:
@@ -267,19 +272,21 @@ class Bound(Protocol):
         ...
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """A function that runs this call on the present contents of its arrays, into those of `results`."""
+        """A function that runs this call on the current contents of its arrays, into the arrays of
+        `results`.
+        """
         ...
 
     def steps(self, call: Call, results: Results) -> "Steps":
-        """What runs single steps of some rows of this call at a time, from its memories into those of
-        `results`. It writes to the `starts` of the call.
+        """An object that runs single steps of some rows of this call, from its memories into those of
+        `results`. It writes to `starts` of the call.
         """
         ...
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """A function that runs calls like this one with other arrays, one thread at a time.
 
-        None where it would not be faster than a call. The lengths stay as they are.
+        None if it would not be faster than a call. The lengths are fixed.
         """
         ...
 
@@ -294,8 +301,10 @@ class Kernel(Protocol):
 
 @dataclass(frozen=True)
 class Cell:
-    """What an engine has for a recurrence. reads: the sequences that its x is made of, by their places in a
-    call, where it needs a scale of these; else none. text: what it is.
+    """The low-precision cell that an engine has for a recurrence.
+
+    reads: the positions of the sequences that need a scale; empty if none does.
+    text: its description.
     """
 
     reads: tuple[int, ...]
@@ -303,23 +312,23 @@ class Cell:
 
 
 class Joins(Protocol):
-    """How an engine runs several recurrences in one piece: layers, or both directions of one."""
+    """How an engine runs several recurrences in one call: layers, or both directions of a layer."""
 
     def refuse(self, part: Part) -> str | None:
-        """The reason why the members of a joined part, each of which the engine runs, do not run in one
-        piece; None if they do.
+        """The reason why the engine cannot run a joined part, although it runs each member; None if it
+        can.
         """
         ...
 
     def compile(self, part: Part) -> Kernel:
-        """A compiled joined part; it has not been refused. Its call has the sequences that the first layer
-        reads, and the first memories of all members in order; its results are those of the part.
+        """The compiled form of a joined part that `refuse` accepts. Its call has the sequences that the first
+        layer reads, and the initial memories of all members in order; its results are those of the part.
         """
         ...
 
 
 class Engine(Protocol):
-    """A way to run schedules, on any device and in as many pieces as it needs."""
+    """A way to run schedules, on any device and in any number of kernels."""
 
     @property
     def name(self) -> str:
@@ -328,7 +337,7 @@ class Engine(Protocol):
 
     @property
     def joins(self) -> Joins | None:
-        """How it runs several recurrences in one piece; None for an engine that runs each by itself."""
+        """How it runs several recurrences in one call; None for an engine that cannot."""
         ...
 
     def refuse(self, schedule: Schedule) -> str | None:
@@ -336,7 +345,7 @@ class Engine(Protocol):
         ...
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """The compiled schedule; the engine has not refused it."""
+        """The compiled form of a schedule that `refuse` accepts."""
         ...
 
     def refuse_plan(self, plan: Plan) -> str | None:
@@ -344,13 +353,13 @@ class Engine(Protocol):
         ...
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """The compiled plan of one part; the engine has not refused it."""
+        """The compiled form of a plan that `refuse_plan` accepts."""
         ...
 
 
 class Pair(Protocol):
-    """The gradient of one recurrence, by code that an engine has for it: a forward pass that keeps what its
-    backward pass reads.
+    """The native gradient of one recurrence on an engine: a forward pass that saves what the backward pass
+    reads.
 
     Arrays are those of the net's inputs, in their order; None is a memory of zeros. A call has no arrays, and
     its sequences are those of the net.
@@ -358,11 +367,11 @@ class Pair(Protocol):
 
     @property
     def text(self) -> str:
-        """What it is."""
+        """A description of it."""
         ...
 
     def forward(self, arrays: Sequence[Array | None], call: Call) -> tuple[list[Array], Array]:
-        """The results in the net's order, and what is kept, as bytes."""
+        """The results in the net's order, and the saved values, as bytes."""
         ...
 
     def backward(
@@ -372,33 +381,35 @@ class Pair(Protocol):
         ...
 
     def kept_bytes(self, rows: int, steps: int) -> int:
-        """How much is kept for so many sequences of so many steps."""
+        """The number of bytes saved for this many sequences of this many steps."""
         ...
 
 
 class Pairs(Protocol):
-    """What an engine has gradients for by code of its own: recurrences, and none of the work between them."""
+    """The native gradients of an engine: for recurrences, not for the work between them."""
 
     @property
     def between(self) -> str:
-        """The engine that runs what lies between, where no other is asked for."""
+        """The engine that runs the work between recurrences by default."""
         ...
 
     def pair(self, plan: Plan) -> Pair | str:
-        """The gradient of a recurrence; a reason where there is none."""
+        """The native gradient of a recurrence, or the reason why there is none."""
         ...
 
 
 class LowEngine(Engine, Protocol):
-    """An engine that runs recurrences in the precisions with which a net marks them."""
+    """An engine that runs recurrences in the precision of their nodes."""
 
     def cell(self, plan: Plan) -> Cell | str:
-        """What it has for the recurrence of a plan, in the precision of the mark; a reason where nothing."""
+        """The cell for the recurrence of a plan, in its precision, or the reason why there is none."""
         ...
 
 
 def narrow_cell(plan: Plan) -> Cell | str:
-    """What engines have that run any step and encode the weights of its products; a reason where nothing."""
+    """The cell of engines that run any step and encode the weights of its products, or the reason why there
+    is none.
+    """
     count = narrow_weights(plan.traced)
     if not count:
         return "it has no product of float32 values with parameters"

@@ -1,7 +1,7 @@
-"""What samples say of the numbers of a recurrence: the scales with which 8 bits hold them.
+"""Calibration: the scales of a recurrence's int8 quantization, from samples.
 
-A calibration is a plain value, of no engine's: q = scale x + shift for inputs and for the memory h, in 0 to
-255; and q = scale w for the weights of each unit of each gate, in -127 to 127, the same for inputs and
+A calibration does not depend on the engine. Inputs and the memory h are q = scale x + shift, from 0 to 255.
+The weights of each unit of each gate are q = scale w, from -127 to 127, with the same scale for inputs and
 memory.
 """
 
@@ -16,7 +16,7 @@ from stepnet.values.arguments import number
 
 Array = np.ndarray
 STEPS = 255
-"""The largest number of 8 bits without a sign."""
+"""The largest uint8."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Calibration:
 
     @property
     def step(self) -> float:
-        """How far two neighbouring numbers of 8 bits lie apart."""
+        """The distance between neighbouring codes."""
         return 1 / self.scale
 
     def quantized(self, values: Array) -> Array:
@@ -68,8 +68,8 @@ def check_keep(keep: Any) -> float:
 def data_scale(samples: Sequence[Array], keep: float = 1.0) -> tuple[float, float]:
     """The scale and the shift of inputs such as the samples, and of a memory within -1 to 1.
 
-    samples: arrays of any shape, finite. keep: the part of the numbers that is to lie within the scale; the
-    others saturate, and all others are finer for it.
+    samples: arrays of any shape, finite. keep: the fraction of the numbers within the range; the others
+    saturate, which makes the step finer.
 
     Raises `InputError` for samples that are empty, or hold NaN or infinity.
 

@@ -1,9 +1,9 @@
-"""A frozen schedule: its parts are frozen calls, as far as they can be, and run one after the other.
+"""A frozen schedule: its parts run one after the other, as frozen calls if they can be.
 
     y, h1 = part0(x, None);  y, h2 = part1(y, None)
 
-Nothing is checked or shared out in between. Only calls whose sequences have no gaps and all the same form are
-frozen: nested recurrences have other sequences at every call.
+Nothing is checked or divided among threads in between. Only calls whose sequences have no gaps and the same
+lengths are frozen: nested recurrences have other sequences in every call.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,16 +37,17 @@ from stepnet.ragged.offsets import offsets_of
 Array = np.ndarray
 Step = Callable[[Values], None]
 RunPart = Callable[[int, Values, Frame], Values]
-"""What runs the part at a place of a schedule as any call does, and gives its results."""
+"""Runs the part at a position of a schedule without freezing, and returns its results."""
 FROZEN = (*SEQUENCED, "plain")
 """The kinds of parts that an engine may have frozen calls for."""
 
 
 @dataclass(frozen=True)
 class FrozenParts:
-    """The parts of a schedule. Each adds its results to the values so far.
+    """The parts of a schedule as functions, each of which adds its results to the values so far.
 
-    constants: the values known without a call, which may change from call to call. lent: see `own_results`.
+    constants: the values that do not depend on the call's arrays; they may be replaced between calls.
+    lent: the results to be copied; see `own_results`.
     """
 
     net: Net
@@ -95,9 +96,9 @@ def frozen_parts(
     run_part: RunPart,
     call: Call,
 ) -> FrozenCall | None:
-    """The frozen schedule for calls like this one; None where that would not be faster.
+    """The frozen schedule for calls like this one; None if it would not be faster.
 
-    It is run once on the way, because each part needs the shapes of the values before it.
+    The call is run once, because each part needs the shapes of the values before it.
     """
     plain = call.begun is None and not call.inner and not call.beside and not call.last_only
     dense = int(call.lengths.sum()) == call.total and (call.is_packed or takes_gaps(schedule))
@@ -129,9 +130,9 @@ def filled(part: Part) -> tuple[int, ...]:
 
 
 def as_ever(place: int, run_part: RunPart, frame: Frame) -> Step:
-    """A function that runs a part as any call does.
+    """A function that runs a part without freezing.
 
-    Frozen parts read values as they lie: one that is repeated for all rows, a view of stride 0, is copied.
+    Frozen parts read contiguous values: a value broadcast to all rows, a view of stride 0, is copied.
     """
 
     def step(values: Values) -> None:
@@ -159,7 +160,9 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | 
 
 
 def frozen_run(run: Run, values: Values, frame: Frame) -> Step | None:
-    """A function that runs several parts in one go, and has done so; None where they do not."""
+    """A function that runs several parts as one chain, and has run them once; None if they cannot be
+    frozen.
+    """
     missing = any(values.get(number, 0) is None for part in run.parts for number in filled(part))
     if run.chain is None or missing or not run.fits(frame):
         return None

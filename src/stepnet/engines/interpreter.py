@@ -1,4 +1,4 @@
-"""The interpreter as an engine: runs everything, slowly. It is never chosen unless it is asked for."""
+"""The interpreter as an engine: it runs every net, slowly. It is only used if it is requested."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Interpreter:
         return None
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """The net as it was traced; with recurrences in fewer bits, what runs of it part by part."""
+        """The net as traced; with low-precision recurrences, the parts of its schedule."""
         if any_low(schedule.net):
             return in_parts(schedule, Means(self.compile_plan, total))
         return InterpreterKernel(schedule.traced)
@@ -38,11 +38,11 @@ class Interpreter:
         return None
 
     def cell(self, plan: Plan) -> Cell | str:
-        """What it has for a recurrence in fewer bits."""
+        """The low-precision cell for a recurrence, or the reason why there is none."""
         return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "InterpreterKernel":
-        """The net of one part, which says what of it is in fewer bits."""
+        """The net of one part, in which products have the encoding of their weights."""
         return InterpreterKernel(narrowed(plan.traced) if any_low(plan.traced) else plan.traced)
 
 
@@ -58,7 +58,7 @@ class InterpreterKernel:
     net: Net
 
     def bind(self, parameters: Sequence[Array]) -> "BoundNet":
-        """What runs a call with these parameters."""
+        """The net with these parameters."""
         return BoundNet(self.net, tuple(parameters))
 
 
@@ -84,7 +84,7 @@ class BoundNet:
         return packed.results(self.form, made)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """False: it is made anew as easily."""
+        """False: a new one is made as cheaply."""
         return False
 
     def release(self) -> None:

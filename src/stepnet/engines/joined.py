@@ -1,11 +1,10 @@
-"""Which recurrences of a schedule run in one piece: those that their engine takes so.
+"""Which recurrences of a schedule run in one call: those for which their engine supports it.
 
-    layers of a net            engine of each recurrence      takes them in one piece      run
+    layers of a net            engine of each recurrence      supports one call            runs
     0 and 1, 2 and 3, a stack  onednn                         no: both directions          0 and 1; 2 and 3
     4; 5                       onednn, llvm                   not asked                    4; 5
 
-Of a stack, as many layers as possible are in one piece, from the first one on. What no engine takes runs part
-by part, as ever.
+As many layers of a stack as possible run in one call, from the first on. The others run part by part.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +22,12 @@ from stepnet.plan.schedule import Part, recurrence
 
 @dataclass(frozen=True)
 class Joining:
-    """What becomes of layers that might run in one piece.
+    """Layers that might run in one call, and whether they do.
 
-    layers: in words. engine: the engine of each of them. part: what joins them; None where that refuses, with
-    the reason.
+    layers: a description of the layers.
+    engine: the engine of each of them.
+    part: the joined part; None if the engine refuses it.
+    reason: the reason for the refusal.
     """
 
     layers: str
@@ -40,7 +41,7 @@ class Joining:
 
 
 def joinings(net: Net, engines: Sequence[Engine]) -> Iterator[Joining]:
-    """What becomes of the layers of a net that might run in one piece."""
+    """For the layers of a net that might run in one call, whether they do."""
     if len(flat_recurrences(net)) < 2:
         return
     groups, plans, done = Groups.of(net), Plans(), list[Part]()

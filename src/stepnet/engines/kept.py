@@ -1,9 +1,9 @@
-"""Frozen calls that the steps of a loop share: parts that are prepared once and run again at every step.
+"""Frozen calls shared by the steps of a loop: a part is prepared once and run at every step.
 
-A recurrence whose steps run part by part does little work in each part. So its plain parts run on arrays that
-are allocated once. As sequences end, rows leave. Their places in the arrays are still computed, on old
-values, until half of the rows have left. A recurrence over sequences that are the same at every step, such as
-a static, is kept until a row leaves.
+In a recurrence whose steps run part by part, each part does little work per step. So its plain parts run on
+arrays that are allocated once. When a sequence ends, its row leaves. Its entries in the arrays are still
+computed, on stale values, until half of the rows have left. A recurrence over sequences that are the same at
+every step, such as static sequences, stays prepared until a row leaves.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Array = np.ndarray
 
 
 class Inputs:
-    """Arrays of fixed size, and the arrays that were last copied into them."""
+    """Arrays of fixed size with the inputs of a part, and the arrays that were last copied into them."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self.arrays, self.latest = [array.copy() for array in arrays], list(arrays)
@@ -35,7 +35,7 @@ class Inputs:
 
 
 class KeptPlain:
-    """A plain part that is frozen for a number of values: its arrays, and the code that runs it on them."""
+    """A plain part that is frozen for a number of values: its input arrays, and the frozen call."""
 
     def __init__(self, net: Net, part: Part, bound: Bound, arrays: Sequence[Array], count: int) -> None:
         self.count, self.inputs = count, Inputs(arrays)
@@ -45,7 +45,7 @@ class KeptPlain:
         self.run = bound.again(call, Results(self.outputs, [np.empty(count, np.float32)]))
 
     def fits(self, count: int) -> bool:
-        """Whether it should run for `count` values: they fit, and fill more than half."""
+        """Whether to use it for `count` values: they fit, and fill more than half of the arrays."""
         return self.count // 2 < count <= self.count
 
     def __call__(self, arrays: Sequence[Array], count: int) -> list[Array]:
@@ -85,14 +85,14 @@ def result_types(part: Part) -> tuple[list[Type], list[Type]]:
 
 
 Kept = dict[int, "KeptPlain | KeptSequences | Array"]
-"""By the identity of its part."""
+"""The prepared parts of a loop, by the identity of the part."""
 
 
 def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kept) -> list[Array] | None:
-    """The results of a recurrence over the same sequences at every step of a loop; None where they are not
-    kept.
+    """The results of a recurrence over the same sequences at every step of a loop; None if it is not
+    prepared.
 
-    It is prepared when it runs over the same sequences for the second time. It must start from zeros.
+    It is prepared when it runs over the same sequences for the second time. It must begin with zeros.
     """
     if not call.total or any(memory is not None for memory in call.initial):
         return None

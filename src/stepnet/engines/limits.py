@@ -1,13 +1,13 @@
-"""How many threads are useful here: by the processors that the process may run on, the processor time that
-its control groups have, and environment variables.
+"""The default number of threads: from the CPU affinity of the process, the CPU quota of its control groups,
+and environment variables.
 
     affinity                  of the process, as taskset and containers set it
-    cpu.max                   of control groups of version 2: "200000 100000" is two processors, "max ..." any
-    cpu.cfs_quota_us          of version 1, for each cpu.cfs_period_us; -1 is any
-    STEPNET_NUM_THREADS       and where it is not set OMP_NUM_THREADS; of a list the first number
+    cpu.max                   of control groups of version 2: "200000 100000" is two CPUs, "max ..." no limit
+    cpu.cfs_quota_us          of version 1, per cpu.cfs_period_us; -1 is no limit
+    STEPNET_NUM_THREADS       or, if not set, OMP_NUM_THREADS; the first number of a list
 
-The least of them counts. A group has no more than the groups that it is in, so all of them are read, from the
-process's own one up. See https://docs.kernel.org/admin-guide/cgroup-v2.html.
+The smallest limit counts. The quota of a group is bounded by those of its ancestors, so all are read, from
+the group of the process to the root. See https://docs.kernel.org/admin-guide/cgroup-v2.html.
 """
 
 import os
@@ -24,7 +24,7 @@ VARIABLES = ("STEPNET_NUM_THREADS", "OMP_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Limit:
-    """A number of threads, and where it is from."""
+    """A number of threads, and a description of its source."""
 
     count: int
     why: str
@@ -32,30 +32,35 @@ class Limit:
 
 @dataclass(frozen=True)
 class Mount:
-    """A tree of control groups: where it is mounted, and which group of it is there."""
+    """A mounted hierarchy of control groups.
+
+    place: the mount point.
+    group: the group at the mount point.
+    version: 1 or 2.
+    """
 
     place: Path
     group: PurePosixPath
     version: int
 
     def folders(self, group: PurePosixPath) -> list[Path]:
-        """The folders of a group and of all that it is in, as far as they are mounted, innermost first."""
+        """The folders of a group and its ancestors, as far as they are mounted, innermost first."""
         inside = group.relative_to(self.group) if group.is_relative_to(self.group) else PurePosixPath()
         return [self.place.joinpath(part) for part in (inside, *inside.parents)]
 
 
 @cache
 def processors() -> int:
-    """How many processors this process may use: by its affinity and its control groups."""
+    """The number of processors that this process may use, by its affinity and control groups."""
     return min(of_system(Path("/")), key=lambda limit: limit.count).count
 
 
 @cache
 def limit() -> Limit:
-    """How many threads a call uses where `set_threads` says nothing; read once, and again after a fork.
+    """The number of threads of a call unless `set_threads` was called; read once, and again after a fork.
 
-    Raises `InputError` for an environment variable that is no number of threads, and `FileError` for a file
-    of the system in another format than the kernel's.
+    Raises `InputError` for an environment variable that is not a number of threads, and `FileError` for a
+    file of the system in another format than the kernel's.
     """
     return least(Path("/"), os.environ)
 
@@ -86,7 +91,7 @@ def of_variables(variables: Mapping[str, str]) -> Iterator[Limit]:
 
 
 def of_system(root: Path) -> Iterator[Limit]:
-    """The limits that the system has for this process: one at least."""
+    """The limits that the system sets for this process; at least one."""
     has_affinity = hasattr(os, "sched_getaffinity")
     count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     yield Limit(count, f"this process may run on {count} processor{'s' * (count > 1)}")
@@ -102,7 +107,7 @@ def of_system(root: Path) -> Iterator[Limit]:
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a file of the system; none where there is no such file, or it may not be read."""
+    """The lines of a system file; none if it does not exist or may not be read."""
     try:
         return path.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -124,7 +129,7 @@ def groups_of(rows: list[str]) -> dict[int, PurePosixPath]:
 
 
 def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
-    """The trees of control groups that have processors' time, as /proc/self/mountinfo has them."""
+    """The mounted hierarchies with the cpu controller, from /proc/self/mountinfo."""
     for row in rows:
         before, _, after = row.partition(" - ")
         if before.count(" ") < 4 or after.count(" ") < 2:
@@ -137,7 +142,7 @@ def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
 
 
 def unescaped(text: str) -> str:
-    r"""A path of mountinfo, which has spaces as \040.
+    r"""A path of mountinfo with its octal escapes decoded: it has spaces as \040.
 
     >>> unescaped(r"/sys/fs/my\040groups")
     '/sys/fs/my groups'
@@ -146,7 +151,7 @@ def unescaped(text: str) -> str:
 
 
 def quota_v2(folder: Path) -> float | None:
-    """The processors' time of a group of version 2; None for no limit."""
+    """The CPU quota of a group of version 2, in CPUs; None for no limit."""
     path = folder / "cpu.max"
     text = " ".join(lines(path))
     known = re.fullmatch(r"(max|\d+) (\d+)", text)
@@ -158,7 +163,7 @@ def quota_v2(folder: Path) -> float | None:
 
 
 def quota_v1(folder: Path) -> float | None:
-    """The processors' time of a group of version 1; None for no limit."""
+    """The CPU quota of a group of version 1, in CPUs; None for no limit."""
     paths = folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"
     quota, period = (" ".join(lines(path)) for path in paths)
     if quota in ("", "-1"):

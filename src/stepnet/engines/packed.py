@@ -1,11 +1,10 @@
-"""Calls in the form that nets take: sequences end to end, memories that begin at zeros filled in.
+"""Packed calls: sequences end to end without padding, and zeros filled in for omitted initial memories.
 
     [a a a . .]          a a a b b c   with offsets 0 3 5 6   ->   results end to end
-    [b b . . .]    ->                                              -> in the places of the caller's steps
+    [b b . . .]    ->                                              -> at the positions of the caller's steps
     [c . . . .]
 
-The interpreter, and schedules of several parts, take calls in this form. Machine code reads sequences in
-place.
+The interpreter and schedules of several parts take calls in this form. Machine code reads sequences in place.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -23,15 +22,17 @@ from stepnet.values.once import computed_once
 
 Array = np.ndarray
 PIECE, PIECES = 64, 128
-"""How many values at least, and of how many sequences at most, are computed where there is no recurrence."""
+"""Without a recurrence, values are divided into at most PIECES sequences of at least PIECE values."""
 
 
 @dataclass(frozen=True)
 class Packed:
     """A call with its sequences end to end.
 
-    places: the place of each step in the caller's arrays; None where it has not changed. gaps: the call
-    itself, where its sequences have gaps between them and are used in place.
+    call: the call as given.
+    segments: the offsets of the packed sequences.
+    places: for each packed step, its index in the caller's arrays; None if nothing moved.
+    gaps: the call, if its sequences have gaps between them and are used in place; else None.
     """
 
     call: Call
@@ -41,11 +42,11 @@ class Packed:
 
     @classmethod
     def of(cls, call: Call, pack: bool = True) -> "Packed":
-        """The packed form of a call; the same arrays where they are packed already, or are used in place."""
+        """The packed form of a call; with `pack` false, or if it is packed already, on the same arrays."""
         segments = Segments(call.rows, (call.offsets, *call.inner), call.begun, call.beside)
         if call.is_packed:
             return cls(call, segments)
-        # Only arrays of one level have gaps: the values of Raggeds always lie end to end.
+        # Only padded arrays have gaps, and these have one level: the values of Raggeds always lie end to end.
         places = call.all_places
         if not pack:
             return cls(call, segments, places, call)
@@ -64,10 +65,11 @@ class Packed:
         return [arrays[place] for place in sorted(arrays)]
 
     def results(self, form: "Form", made: Sequence[Array], clean: Collection[int] = ()) -> Results:
-        """The results of a net by kind, with steps in the caller's places, or the last of each sequence.
+        """The results of a net by kind, with steps at the caller's positions, or the last step of each
+        sequence.
 
-        form: of the net as traced; it says from which end each output was computed. clean: the places of
-        those results that are zeros in the gaps.
+        form: that of the net as traced; it has the direction of each output.
+        clean: the positions of the results that are already zeros in the gaps.
         """
         ends = form.ends
         outputs = [
@@ -77,7 +79,7 @@ class Packed:
         return Results(outputs, rows, totals)
 
     def in_callers_places(self, output: Array, backward: bool, clean: bool) -> Array:
-        """One output with its steps in the caller's places, or the last of each sequence.
+        """One output with its steps at the caller's positions, or the last step of each sequence.
 
         backward: whether its recurrence runs from the last step, so that the first step is computed last.
         """
@@ -94,7 +96,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Form:
-    """The inputs and results of a net by kind, and facts that follow from them."""
+    """The inputs and results of a net by kind, and properties derived from them."""
 
     net: Net
 
@@ -110,12 +112,12 @@ class Form:
 
     @computed_once
     def backward(self) -> list[bool]:
-        """For each result, whether it is computed from the last step to the first."""
+        """For each result, whether it comes from a reverse recurrence."""
         return [runs_back(self.net, number) for number in self.net.results]
 
 
 def runs_back(net: Net, number: int) -> bool:
-    """Whether the recurrence that a value comes from (the only one, or the last) runs from the last step."""
+    """Whether the last recurrence that a value depends on runs in reverse."""
     recurs = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     needed = ancestors(net.nodes, (number,)).intersection(recurs)
     return bool(recurs) and net.nodes[max(needed or recurs)].recur.reverse
@@ -132,7 +134,9 @@ def varying_of(net: Net) -> list[int]:
 
 
 def plain_call(arrays: Sequence[Array], count: int) -> Call:
-    """The call of nodes without a recurrence: values as the steps of a few sequences, for several threads."""
+    """The call of nodes without a recurrence: the values are the steps of a few sequences, which threads
+    divide.
+    """
     pieces = max(1, min(count // PIECE, PIECES)) if count else 0
     if pieces <= 1:
         return Call(arrays, np.zeros(pieces, np.int64), np.full(pieces, count), count, [None])
@@ -154,14 +158,14 @@ def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], Non
 class CalledSteps:
     """Single steps of some rows, each a call of its own; see `stepnet.engines.base.Steps`.
 
-    The memories and statics of the rows are copied out, and the last memories in.
+    Memories and statics of the rows are gathered before, and final memories scattered after each step.
     """
 
     def __init__(self, bound: Bound, call: Call, results: Results) -> None:
         self.bound, self.call, self.results = bound, call, results
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """What takes a step of these rows."""
+        """A function that runs a step of these rows."""
         count, call, results = len(rows), self.call, self.results
         numbers, ones = np.arange(count), np.ones(count, np.int64)
         sequences = [array[:count] for array in call.sequences]

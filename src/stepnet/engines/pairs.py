@@ -1,12 +1,12 @@
-"""Gradients of recurrences on engines that have code of their own for these.
+"""Gradients of recurrences on engines with native code for them.
 
     engine=("onednn", "llvm")      gru                onednn      forward and backward
                                    my own cell        llvm        onednn: no such cell
                                    loss of y          llvm
 
-The gradient of a net is a net, which an engine like llvm compiles. An engine with fixed cells has two
-functions instead, and what goes from one to the other is its own affair. So a recurrence is run by one
-engine, forward and backward.
+The gradient of a net is a net, which an engine like llvm compiles. An engine with fixed cells has a forward
+and a backward function instead, and the format of the values saved between them is private. So one engine
+runs a recurrence forward and backward.
 """
 
 from typing import NamedTuple
@@ -20,9 +20,11 @@ NESTED = "its step has a recurrence inside that needs its memory"
 
 
 class PairChoice(NamedTuple):
-    """The engine of a recurrence's gradient by name, and its code; None where the gradient is a net.
+    """The engine of a recurrence's gradient.
 
-    refusals: why the engines before it refuse.
+    engine: its name.
+    pair: its native gradient; None if the gradient is a net.
+    refusals: for each engine before it, why it refuses.
     """
 
     engine: str
@@ -31,17 +33,17 @@ class PairChoice(NamedTuple):
 
 
 def has_pairs(asked: Order) -> bool:
-    """Whether an engine that is asked for has gradients of its own."""
+    """Whether a requested engine has native gradients."""
     return not pairs().keys().isdisjoint(order_of(asked))
 
 
 def has_nets(asked: Order) -> bool:
-    """Whether an engine that is asked for runs gradients as nets."""
+    """Whether a requested engine runs gradients as nets."""
     return not set(order_of(asked)) <= pairs().keys()
 
 
 def between(asked: Order) -> Order:
-    """The engines that run gradients as nets, of those asked for.
+    """The requested engines that run gradients as nets.
 
     >>> between("onednn"), between(("onednn", "auto", "interpret")), between("auto")
     (('llvm',), ('llvm', 'interpret'), 'auto')
@@ -53,9 +55,9 @@ def between(asked: Order) -> Order:
 
 
 def pair_choice(plan: Plan | None, asked: Order) -> PairChoice:
-    """The first engine that does not refuse the gradient of a recurrence.
+    """The first requested engine that does not refuse the gradient of a recurrence.
 
-    plan: that of the recurrence; None of one with others inside. Raises `RefusedError` where all refuse.
+    plan: the plan of the recurrence; None if it has inner recurrences. Raises `RefusedError` if all refuse.
     """
     refusals: dict[str, str] = {}
     for name in order_of(asked):
@@ -69,6 +71,6 @@ def pair_choice(plan: Plan | None, asked: Order) -> PairChoice:
 
 
 def refused(refusals: dict[str, str]) -> RefusedError:
-    """The error where no engine runs the gradient of a recurrence."""
+    """The error if no requested engine runs the gradient of a recurrence."""
     lines = "".join(f"\n  {name}: {reason}" for name, reason in refusals.items())
     return RefusedError(f"no engine runs the gradient of a recurrence; engine=(..., 'llvm') would{lines}")

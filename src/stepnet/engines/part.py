@@ -1,4 +1,4 @@
-"""How each kind of part of a schedule runs: on an engine's kernel, or by NumPy between these."""
+"""How each kind of part of a schedule runs: on a kernel of an engine, or in NumPy."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,20 +18,21 @@ from stepnet.plan.schedule import Part, Schedule
 
 Array = np.ndarray
 Values = dict[int, Any]
-"""The values of a net's nodes so far; None for a memory that begins at zeros."""
+"""The values of a net's nodes so far; None for an initial memory of zeros."""
 ENDS = ("first", "last")
-"""Reductions that pick one step, whatever lies between sequences."""
+"""Reductions that select one step, so that gaps between sequences do not matter."""
 SEQUENCED = ("recurrence", "joined")
-"""The kinds of parts that run over sequences where they lie."""
+"""The kinds of parts that run over sequences in place, with or without gaps."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the values of each extent lie while a schedule runs.
+    """The positions of the values of each extent while a schedule runs.
 
-    gaps: the call whose sequences lie with gaps between them, as padded ones do; None where they lie end to
-    end. kept: what the steps of a loop keep for one another, None outside of loops. calls: those without
-    arrays that parts have asked for so far, by extent.
+    segments: the offsets of each extent.
+    gaps: the call, if its sequences have gaps between them, as padded ones do; None if they lie end to end.
+    kept: the parts prepared for the steps of a loop; None outside of loops.
+    calls, plain_calls: calls without arrays for each extent, made at first use.
     """
 
     segments: Segments
@@ -52,7 +53,7 @@ class Frame:
         """A call without arrays of the values at an extent, for nodes without a recurrence."""
         if extent not in self.plain_calls:
             count, known = self.count(extent), self.calls.get(extent)
-            # Few values need no sequences of their own, where those that they are of are known.
+            # For few values, the sequences that they belong to are used if these are known.
             few = known is not None and count == known.total <= PIECE and known.is_full
             self.plain_calls[extent] = known if few and known else plain_call((), count)
         return self.plain_calls[extent]
@@ -64,7 +65,7 @@ class Frame:
         return self.calls[extent]
 
     def new_sequences(self, extent: Extent) -> Call:
-        """The same, made anew."""
+        """A new call without arrays of the sequences along the innermost axis of an extent."""
         if self.gaps is not None and extent == STEPS:
             return replace(self.gaps, sequences=(), initial=(), statics=())
         offsets, own = self.segments.into(extent), extent == STEPS
@@ -73,14 +74,14 @@ class Frame:
         return replace(call, inner=self.segments.offsets[1:], beside=self.segments.beside) if own else call
 
     def count(self, extent: Extent) -> int:
-        """How many values there are at an extent, those in gaps included."""
+        """The number of values at an extent, those in gaps included."""
         if self.gaps is not None and extent == STEPS:
             return self.gaps.total
         return self.segments.count(extent)
 
 
 def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
-    """The places of results that no part computes for them alone: inputs, constants and repeated ones."""
+    """The positions of results that alias other arrays: inputs, constants and results that occur twice."""
     results = net.results
     return tuple(
         place
@@ -90,7 +91,7 @@ def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
 
 
 def own_results(net: Net, values: Values, lent: tuple[int, ...]) -> list[Array]:
-    """The results of a net, each with memory of its own. lent: the places of those that are copied."""
+    """The results of a net, each in a buffer of its own. lent: the positions of the results to be copied."""
     results = [values[number] for number in net.results]
     for place in lent:
         results[place] = np.array(results[place])
@@ -98,7 +99,7 @@ def own_results(net: Net, values: Values, lent: tuple[int, ...]) -> list[Array]:
 
 
 def takes_gaps(schedule: Schedule) -> bool:
-    """Whether all parts run on sequences with gaps between them: none of them looks at what lies there."""
+    """Whether all parts can run on sequences with gaps between them, because none reads the gaps."""
 
     def fits(part: Part) -> bool:
         if part.plan is not None and part.extent in (ROWS, STEPS):
@@ -113,7 +114,7 @@ def takes_gaps(schedule: Schedule) -> bool:
 
 
 def memories_of(part: Part) -> tuple[int, int]:
-    """Where the initial memories begin and end among the values that a recurrence reads."""
+    """The range of the initial memories among the values that a recurrence reads."""
     last = len(part.reads) - part.statics
     return last - part.memories, last
 
@@ -133,20 +134,23 @@ def value_call(part: Part, values: Values, frame: Frame) -> Call:
 
 
 def call_of(part: Part, values: Values, frame: Frame) -> Call:
-    """The call of a part that an engine has a kernel for."""
+    """The call of a part that runs on a kernel."""
     return (value_call if part.kind == "plain" else sequence_call)(part, values, frame)
 
 
 def named_results(part: Part, results: Results) -> Values:
-    """The results of such a part by their numbers."""
+    """The results of a part that runs on a kernel, by their numbers in the net."""
     made = results.outputs if part.kind == "plain" else results.arrays
     return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
 
 
 @dataclass(frozen=True)
 class Run:
-    """Parts of a schedule that run after one another, by their places; and what runs them in one go, if
-    anything does.
+    """Consecutive parts of a schedule.
+
+    places: their positions.
+    parts: the parts.
+    chain: runs all of them as one; None if there is a single part.
     """
 
     places: tuple[int, ...]
@@ -154,14 +158,16 @@ class Run:
     chain: Chain | None
 
     def fits(self, frame: Frame) -> bool:
-        """Whether a call may run in one go: what a part begins with is then not looked at ahead of it."""
+        """Whether the parts may run as one for a call, without inspecting values between them."""
         if frame.kept is not None:
             return False
         return all(p.kind == "plain" or frame.sequences(p.extent).is_full for p in self.parts)
 
 
 def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame) -> None:
-    """Adds the results of parts to the values: all arrays are made first, and then all parts run."""
+    """Adds the results of a chain's parts to the values: all arrays are allocated first, then all parts
+    run.
+    """
     started = chain.started()
     for part in parts:
         values.update(named_results(part, started.add(call_of(part, values, frame))))
@@ -169,7 +175,7 @@ def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame)
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """A flat recurrence over the sequences at its extent, or several joined ones."""
+    """The results of a recurrence over the sequences at its extent, or of several joined ones."""
     call, results = sequence_call(part, values, frame), None
     reads_inner = part.node is not None and has_inner(part.node.recur.body)
     if frame.kept is not None and not reads_inner:
@@ -181,7 +187,7 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Fram
 
 
 def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """Nodes without a recurrence."""
+    """The results of nodes without a recurrence."""
     call = value_call(part, values, frame)
     if frame.kept is None or not call.total:
         return named_results(part, bound(call))
@@ -190,7 +196,7 @@ def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) ->
 
 
 def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """A value of one extent at another."""
+    """The result of an expand or reduce between two extents."""
     assert part.node is not None
     value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
     if part.node.operation == "expand":
@@ -202,13 +208,13 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
 
 
 def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """One value for all rows."""
+    """The result of a total over all rows."""
     assert part.node is not None
     return {part.results[0]: bound(part.node, [values[number] for number in part.reads])}
 
 
 def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """A recurrence step by step, for the rows that have one."""
+    """The results of a recurrence that runs step by step, for the rows that have the step."""
     assert part.node is not None
     body: Net = bound.net
     varying = [place for place, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]

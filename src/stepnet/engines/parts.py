@@ -1,6 +1,6 @@
-"""A schedule whose parts run one after the other, each on the kernel that an engine has for it.
+"""Kernels of a schedule of several parts, which run one after the other.
 
-part 0 recurrence   values 0 1 2   -> 5 6        machine code, where the caller's sequences lie
+part 0 recurrence   values 0 1 2   -> 5 6        machine code, on the caller's sequences in place
 part 1 plain        values 5 3     -> 8          machine code, each value a sequence of one step
 part 2 across       value 8        -> 9          NumPy
 """
@@ -38,24 +38,26 @@ Array = np.ndarray
 Compile = Callable[[Plan], Kernel]
 Join = Callable[[Part], Kernel]
 Total = Callable[[Node, Sequence[Array]], Array]
-"""What an engine makes one value for all rows with, of a node and its operands."""
+"""Computes a value over all rows, from a node and its operands."""
 Chained = Callable[[Sequence[Any], Waves, Waves], Chain | None]
-"""What runs bound kernels in one go, by waves of those that do not depend on each other, and lines of those
-that may follow one another; None where an engine runs them one by one.
+"""Makes a chain that runs bound kernels as one, from the waves and lines among them; None if they run one by
+one.
 """
 
 
 def never(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
-    """Parts run one by one."""
+    """None: the parts run one by one."""
     return None
 
 
 @dataclass(frozen=True)
 class Means:
-    """The means by which an engine runs the parts of a schedule.
+    """The functions by which an engine runs the parts of a schedule.
 
-    compile: of a plan. total: of values over all rows. join: compiles a joined part; None for an engine that
-    joins none. chained: runs several parts in one go.
+    compile: compiles a plan.
+    total: computes a value over all rows.
+    join: compiles a joined part; None for an engine that joins none.
+    chained: makes a chain of several parts.
     """
 
     compile: Compile
@@ -65,7 +67,7 @@ class Means:
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
-    """A kernel of a schedule out of those of its plans: the plan's own where one plan is all there is."""
+    """The kernel of a schedule: that of its plan if it is a single plan, else a `PartsKernel`."""
     if schedule.whole is not None:
         return means.compile(schedule.whole)
     return PartsKernel.of(schedule, means)
@@ -73,7 +75,7 @@ def in_parts(schedule: Schedule, means: Means) -> Kernel:
 
 @dataclass(frozen=True)
 class PartsKernel:
-    """A schedule and the kernels of its parts; None for those that NumPy runs."""
+    """A schedule and the kernels of its parts; None for a part that NumPy runs."""
 
     schedule: Schedule
     kernels: "tuple[Kernel | PartsKernel | None, ...]"
@@ -81,7 +83,7 @@ class PartsKernel:
 
     @classmethod
     def of(cls, schedule: Schedule, means: Means) -> "PartsKernel":
-        """The kernel of a schedule, its parts compiled one by one."""
+        """The kernel of a schedule, with its parts compiled."""
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":
             if part.members:
@@ -94,7 +96,7 @@ class PartsKernel:
         return cls(schedule, tuple(map(kernel, schedule.parts)), means)
 
     def bind(self, parameters: Sequence[Array]) -> "BoundParts":
-        """What runs a call with these parameters."""
+        """The kernel with these parameters."""
         return self.bound_to(dict(zip(self.parameters, parameters, strict=True)))
 
     @computed_once
@@ -104,16 +106,16 @@ class PartsKernel:
 
     @computed_once
     def known(self) -> list[int]:
-        """The constants that are known of the parameters, without these."""
+        """The constants that are computed from the parameters."""
         net = self.schedule.net
         return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
 
     def constant_values(self, parameters: Values) -> Values:
-        """The values of all constants that are known of these parameters."""
+        """The values of all constants that are known from these parameters, by their numbers."""
         return evaluated(self.schedule.net, parameters, self.known)
 
     def bound_to(self, parameters: Values) -> "BoundParts":
-        """The same with parameters by their numbers in the schedule's net."""
+        """The kernel with parameters given by their numbers in the schedule's net."""
         constants = self.constant_values(parameters)
         pairs = zip(self.schedule.parts, self.kernels, strict=True)
         bound = (None if part.late else bound_part(part, kernel, constants) for part, kernel in pairs)
@@ -123,7 +125,7 @@ class PartsKernel:
 def bound_part(
     part: Part, kernel: "Kernel | PartsKernel | None", values: Values
 ) -> "Bound | BoundParts | None":
-    """The kernel of a part with the constants that it reads; None for one that NumPy runs."""
+    """The kernel of a part, bound to the constants that it reads; None for a part that NumPy runs."""
     if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:
         net = part.inner.net
         inside = zip(net.inputs, part.node.inputs, strict=True)
@@ -133,8 +135,11 @@ def bound_part(
 
 @dataclass(frozen=True)
 class BoundParts:
-    """A schedule with its parameters. constants: the values of its net that are known without a call. bound:
-    what runs each part; None for NumPy, and for those whose kernels are bound to totals in each call.
+    """A schedule with its parameters.
+
+    constants: the values of the net that do not depend on the call.
+    bound: for each part, its bound kernel; None for parts that NumPy runs, and for those that are bound to
+        totals in each call.
     """
 
     kernel: PartsKernel
@@ -144,17 +149,17 @@ class BoundParts:
 
     @property
     def schedule(self) -> Schedule:
-        """What runs."""
+        """The schedule."""
         return self.kernel.schedule
 
     @property
     def net(self) -> Net:
-        """The net whose values the parts read and give."""
+        """The net whose values the parts read and compute."""
         return self.schedule.net
 
     @computed_once
     def traced_form(self) -> Form:
-        """What calls of the net as traced have in common."""
+        """The inputs and results of the net as traced."""
         return Form(self.schedule.traced)
 
     @computed_once
@@ -164,26 +169,26 @@ class BoundParts:
 
     @computed_once
     def takes_gaps(self) -> bool:
-        """Whether sequences with gaps between them are run where they lie."""
+        """Whether sequences with gaps between them are read in place."""
         return takes_gaps(self.schedule)
 
     @computed_once
     def clean(self) -> set[int]:
-        """The places of the net's results that are zeros in gaps between sequences: what recurrences give."""
+        """The positions of the results that are zeros in gaps between sequences: those of recurrences."""
         made = {n for part in self.schedule.parts if part.kind in SEQUENCED for n in part.results}
         return {place for place, number in enumerate(self.net.results) if number in made}
 
     def __call__(self, call: Call) -> Results:
         """The results of a call, in new arrays."""
         packed = Packed.of(call, pack=not self.takes_gaps)
-        # A memory of the net as traced is no memory of this one where its recurrence was dropped.
+        # A memory of the traced net is not a memory of this net if the passes removed its recurrence.
         values = dict(zip(self.varying, packed.arrays(self.traced_form), strict=True))
         values = self.values(values, Frame.of(packed))
         made = own_results(self.net, values, self.lent)
         return packed.results(self.traced_form, made, self.clean)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Takes other parameters in place of its own; False where one of its parts cannot."""
+        """Replaces the parameters; False if a part cannot."""
         by_number = dict(zip(self.kernel.parameters, parameters, strict=True))
         self.constants.update(self.kernel.constant_values(by_number))
         return all(
@@ -193,33 +198,33 @@ class BoundParts:
         )
 
     def release(self) -> None:
-        """Gives back the memory of all parts."""
+        """Frees the memory of all parts."""
         for run in (*self.bound, *(run.chain for run in self.runs)):
             if run is not None:
                 run.release()
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """What runs this call whenever it is called."""
+        """A function that runs this call on the current contents of its arrays."""
         return called_again(self, call, results)
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """What runs single steps of some rows of this call: each is a call of its own."""
+        """An object that runs single steps of some rows of this call, each as a separate call."""
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """What runs calls like this one, parts frozen where they can be; None where it is not faster."""
+        """The frozen schedule for calls like this one; None if it would not be faster."""
         return frozen_parts(self.schedule, self.constants, self.bound, self.runs, self.part_results, call)
 
     def results(self, inputs: Values, frame: Frame) -> list[Array]:
-        """The results of the net, for the values of all inputs that are no parameters.
+        """The results of the net, for the values of all inputs other than parameters.
 
-        Those of a loop's step hold until the next step.
+        In the step of a loop they are valid until the next step.
         """
         values = self.values(inputs, frame)
         return [values[result] for result in self.net.results]
 
     def values(self, inputs: Values, frame: Frame) -> Values:
-        """The values of the net that parts read and give, for those of all inputs that are no parameters."""
+        """All values that parts read and compute, for the values of all inputs other than parameters."""
         values = {**self.constants, **inputs}
         for run in self.runs:
             if run.chain is not None and run.fits(frame):
@@ -231,7 +236,7 @@ class BoundParts:
 
     @computed_once
     def runs(self) -> tuple[Run, ...]:
-        """The parts next to each other that run in one go, and the others."""
+        """The consecutive parts that run as one chain, and the single parts between them."""
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
         def fits(place: int) -> bool:
@@ -248,11 +253,11 @@ class BoundParts:
 
     @computed_once
     def lent(self) -> tuple[int, ...]:
-        """The places of results that are copied for a caller."""
+        """The positions of the results to be copied for a caller."""
         return lent_places(self.net, self.constants)
 
     def part_results(self, place: int, values: Values, frame: Frame) -> Values:
-        """The results of the part at a place."""
+        """The results of the part at a position."""
         part = self.schedule.parts[place]
         runs: Any = bound_part(part, self.kernel.kernels[place], values) if part.late else self.bound[place]
         results = KINDS[part.kind](

@@ -5,11 +5,12 @@
                                    part 2   my own cell           llvm      onednn: no such cell
                                    part 3   softmax of matmul     llvm      onednn: no recurrence
 
-What a recurrence has taken in decides which engine runs it: oneDNN has a GRU, and none with a softmax behind
-it. So `place` lets a recurrence take in work only as long as no later engine has to run it. It begins with
-bare recurrences and goes on until nothing more can move, so there is no order of passes to choose.
+The work that a recurrence has absorbed decides which engine can run it: oneDNN has a GRU, but none followed
+by a softmax. So `place` lets a recurrence absorb work only if no later engine has to run it then. It begins
+with bare recurrences and continues until nothing more can move, so the result does not depend on an order of
+passes.
 
-What merges both directions of a layer stays where it is if their engine joins recurrences: see `joined.py`.
+The merge of both directions of a layer is not absorbed if their engine joins recurrences: see `joined.py`.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ Refusals = dict[str, str]
 
 
 class Choice(NamedTuple):
-    """The engine of a part, None where there is none, and the refusals of those before it."""
+    """The engine of a part, None if all refuse, and the refusals of the engines before it."""
 
     engine: Engine | None
     refusals: Refusals
@@ -55,37 +56,37 @@ def choice(plan: Plan, engines: Sequence[Engine]) -> Choice:
 
 @dataclass(frozen=True)
 class Placed:
-    """Several engines as one, in the order in which each part tries them."""
+    """Several engines as one: each part runs on the first that does not refuse it."""
 
     engines: tuple[Engine, ...]
     joins: None = None
 
     @property
     def name(self) -> str:
-        """The names of all."""
+        """The names of all engines."""
         return ", ".join(engine.name for engine in self.engines)
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Why all of them refuse a part; None if each part has an engine."""
+        """Why all engines refuse some part; None if each part has an engine."""
         return next((reason for plan in schedule.plans if (reason := self.refuse_plan(plan))), None)
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """Why all of them refuse a plan."""
+        """Why all engines refuse a plan; None if one does not."""
         engine, refusals = choice(plan, self.engines)
         return None if engine else "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Every part on its engine, to be run one after the other."""
+        """The kernel of a schedule, with every part compiled by its engine."""
         return in_parts(schedule, Means(self.compile_plan, self.total, self.compile_joined))
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """A plan on the first engine that does not refuse it."""
+        """The kernel of a plan on the first engine that does not refuse it."""
         engine = choice(plan, self.engines).engine
         assert engine is not None
         return engine.compile_plan(plan)
 
     def compile_joined(self, part: Part) -> Kernel:
-        """A joined part on the first engine that takes it."""
+        """The kernel of a joined part on the first engine that runs it."""
         able = [engine.joins for engine in self.engines if engine.joins is not None]
         return next(joins for joins in able if joins.refuse(part) is None).compile(part)
 
@@ -95,9 +96,8 @@ class Placed:
 
 
 def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
-    """What runs the parts of a schedule, each on the first of these engines that does not refuse it.
-
-    None where a part has no engine. It is an engine itself where that runs all parts.
+    """The engine for a schedule: a single one if it runs all parts, else a `Placed`; None if a part has no
+    engine.
     """
     used = {choice(plan, engines).engine for plan in schedule.plans}
     if None in used:
@@ -108,8 +108,8 @@ def together(schedule: Schedule, engines: Sequence[Engine]) -> Engine | None:
 def place(net: Net, engines: Sequence[Engine]) -> Schedule:
     """The schedule of a net for these engines, in order of preference.
 
-    Work of single steps is inside the recurrences where no later engine is needed for that. Where the first
-    engine runs the net with all such work inside, that is all there is to do.
+    Per-step work is absorbed into recurrences unless that requires a later engine. If the first engine runs
+    the net with all such work absorbed, nothing else is tried.
     """
     whole = schedule(absorb(net))
     if all(engines[0].refuse_plan(plan) is None for plan in whole.plans):
@@ -119,7 +119,7 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
     able = [place for place, engine in enumerate(engines) if engine.joins is not None]
 
     def rank(net: Net, number: int) -> int:
-        """The place of the engine of a recurrence, which depends on the node and on what is read of it."""
+        """The rank of the engine of a recurrence, which depends on the node and on which results are read."""
         groups, node = Groups.of(net), net.nodes[number]
         read = tuple(result >= 0 for result in results_of(net, number))
         types = tuple(net.type_of(operand) for operand in node.inputs)
@@ -132,7 +132,7 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
         return known[key]
 
     def is_joined(net: Net, number: int) -> bool:
-        """Whether a node merges both directions of a layer on an engine that may run them in one piece."""
+        """Whether a node merges both directions of a layer on an engine that may run them in one call."""
         if not able or len(net.nodes[number].inputs) != 2:
             return False
         pairs: Any = import_module("stepnet.plan.passes.pair").pairs  # by name: few engines join anything

@@ -1,4 +1,6 @@
-"""Facts of this processor that say how long a call takes: the sizes of its caches, as Linux says."""
+"""The properties of this processor that determine how long a call takes: its cache sizes, as reported by
+Linux.
+"""
 
 import re
 from dataclasses import replace
@@ -10,19 +12,19 @@ from stepnet.plan.load import Machine
 CACHES = "sys/devices/system/cpu/cpu0/cache"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 MEASURED_BYTES = 64
-"""The bytes of a vector of the processor that the rates of `Machine` were measured on."""
+"""The vector size in bytes of the processor on which the rates of `Machine` were measured."""
 
 
 @cache
 def machine_for(vector_bytes: int) -> Machine:
-    """The facts of this machine, for code with vectors of so many bytes."""
+    """The properties of this machine, for code with vectors of this size in bytes."""
     return described(Machine(), caches(Path("/")), vector_bytes)
 
 
 def described(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Machine:
-    """A machine with these caches, by level, and vectors.
+    """A machine with these cache sizes, by level, and vectors.
 
-    A level that there is not is as large as the one below.
+    A missing level counts as large as the level below.
 
     >>> described(Machine(), {1: 2**15, 2: 2**19, 3: 2**23}, 32).caches
     (32768, 524288, 8388608)
@@ -44,7 +46,7 @@ def described(machine: Machine, sizes: dict[int, int], vector_bytes: int) -> Mac
 
 
 def caches(root: Path) -> dict[int, int]:
-    """The bytes of the caches for data by level; those that the system does not tell are missing."""
+    """The sizes in bytes of the data caches by level; levels that the system does not report are missing."""
     sizes: dict[int, int] = {}
     for folder in sorted(root.joinpath(CACHES).glob("index*")):
         try:

@@ -1,4 +1,4 @@
-"""Long calls that say how far they are: shown as a bar, or handed to a function."""
+"""Progress of long calls, shown as a bar or passed to a function."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ from stepnet.values.arguments import kind
 
 @contextmanager
 def progress(callback: Watch | None = None) -> Generator[None]:
-    """Shows how far calls inside a `with` are: steps, sequences, the rate, and the time that is left.
+    """Reports the progress of calls inside a `with`: steps, sequences, the rate, and the remaining time.
 
-    Calls of recurrences, stacks and graphs on the engine `llvm` that take longer than 50 milliseconds say how
-    far they are, and once more when they are done. Results are the same bit for bit. A model of which some
-    parts do not run in one go begins anew with each of them. Calls of other threads are not watched.
+    Calls of recurrences, stacks and graphs on the engine `llvm` that take longer than 50 milliseconds report
+    their progress, and once more when they are done. Results are the same bit for bit. In a model whose parts
+    do not all run as one, progress starts from zero with each part. Calls of other threads are not reported.
 
     Args:
         callback: A function that takes a `Progress`. None for a bar on the standard error output. It may call

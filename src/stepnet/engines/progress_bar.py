@@ -18,7 +18,9 @@ COLUMNS = (
 
 @contextmanager
 def bar(console: Console | None = None) -> Generator[Watch]:
-    """What shows progress as a bar, a line for each call; nothing where no call takes long."""
+    """A function that shows progress as a bar, with a line for each call; it shows nothing if no call takes
+    long.
+    """
     shown = Shown(*COLUMNS, console=console or Console(stderr=True), auto_refresh=False)
     begun: list[TaskID] = []  # the call that is shown, where one is
 

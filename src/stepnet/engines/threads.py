@@ -36,5 +36,5 @@ def threads() -> int:
 
 
 def threads_limit() -> Limit:
-    """That number, and where it is from."""
+    """The number of threads that a call may use, and where it comes from."""
     return Limit(_threads[0], "stepnet.set_threads") if _threads else limit()

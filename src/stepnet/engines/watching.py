@@ -1,7 +1,7 @@
-"""How far a call is, and who is told so while it runs.
+"""Progress of running calls: its value, and the function to which it is reported.
 
-Machine code returns to Python every 50 milliseconds, so that signals are handled. Only then is it asked who
-watches: a call that nobody watches, or that is shorter, pays nothing for it.
+Machine code returns to Python every 50 milliseconds, so that signals are handled. Only then is progress
+reported: shorter calls, and calls that are not watched, pay nothing for it.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a call is.
+    """The progress of a call.
 
     Attributes:
-        steps: How many steps are done, of all sequences. In a model of several recurrences each has its own.
+        steps: The number of finished steps over all sequences. In a model of several recurrences each counts
+            its own.
         all_steps: How many there are.
-        sequences: How many sequences are done to the end, by all recurrences.
+        sequences: The number of sequences that all recurrences have finished.
         all_sequences: How many there are.
-        seconds: Since the call began.
+        seconds: The seconds since the call began.
 
     >>> now = Progress(steps=300, all_steps=1200, sequences=2, all_sequences=8, seconds=1.5)
     >>> now.rate, now.left, now.is_done
@@ -38,7 +39,7 @@ class Progress:
 
     @property
     def left(self) -> float:
-        """Seconds that are left at this rate; infinity before the first step is done."""
+        """The remaining seconds at this rate; infinity before the first step is finished."""
         if self.is_done:
             return 0.0
         return (self.all_steps - self.steps) / self.rate if self.rate else float("inf")
@@ -54,5 +55,5 @@ WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 def watching() -> Watch | None:
-    """Who watches the calls of this thread, or task of asyncio; None for nobody."""
+    """The function that watches the calls of this thread or asyncio task; None if there is none."""
     return WATCH.get()

@@ -1,7 +1,7 @@
 """The adjoint of each operation: one table, one row per operation.
 
-A row is a function of the node, the cotangent of its result, the result and the operands, which gives the
-cotangents of the operands; or the reason why an operation has none.
+A row is a function of the node, the cotangent of its result, the result and the operands, and returns the
+cotangents of the operands. For an operation without a derivative it is the reason.
 """
 
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from stepnet.net.ir import Node
 Cotangents = tuple[Value | Total | None, ...]
 Adjoint = Callable[..., Cotangents]
 
-STEPPED = "constant between its steps: its slope is 0"
-STOPPED = "it is there to stop the cotangent"
+STEPPED = "piecewise constant: its derivative is 0"
+STOPPED = "its purpose is to stop the cotangent"
 EXACT = "its result is a bool or an integer, which has no cotangent"
-SOURCE = "it has no operands: what arrives here is given to whoever asks for it"
-RESULT = "it is the recurrence's own: see `recurrence.py`"
-PLANNED = "a pass makes it of products, when gradients are taken already"
+SOURCE = "it has no operands: the caller reads its cotangent"
+RESULT = "handled with its recurrence: see `recurrence.py`"
+PLANNED = "made by a pass, which runs after gradients are taken"
 
 
 def without_node(adjoint: Callable[..., tuple[Value, ...] | Value]) -> Adjoint:
-    """A row of a table of derivatives, as one of this table."""
+    """A row of this table from a function that does not take the node."""
 
     def cotangents(node: Node, *values: Value) -> Cotangents:
         cotangents = adjoint(*values)

@@ -1,12 +1,12 @@
-"""A net cut into sections so that some of its recurrences are each one for itself.
+"""A net divided into sections such that each of some chosen recurrences is a section of its own.
 
     y1 = gru(x * s)                      section 0   u of x, s          u = x * s
     y2 = mine(y1 + 1)        gru    ->   section 1   y1 of u            gru, alone
     y3 = gru(y2)            alone        section 2   y2 of y1           y2 = mine(y1 + 1)
                                          section 3   y3 of y2           gru, alone
 
-An engine that has gradients for some cells can then run these, and another one what lies between. What is
-known of parameters alone is computed in each section that reads it.
+An engine with native gradients for some cells can then run these recurrences, and another engine the sections
+between. Values that depend only on parameters are computed in each section that reads them.
 """
 
 from collections.abc import Collection, Iterator
@@ -22,7 +22,12 @@ from stepnet.plan.passes.when import known_once
 
 @dataclass(frozen=True)
 class Alone:
-    """A section of one recurrence, whose sequences are those at an extent. number: that of its node."""
+    """A section that is a single recurrence.
+
+    section: the section.
+    extent: the extent of its sequences in the whole net.
+    number: the node of the recurrence in the whole net.
+    """
 
     section: Section
     extent: Extent
@@ -30,14 +35,14 @@ class Alone:
 
 
 def alone(net: Net, number: int) -> Alone:
-    """A recurrence with what its parameters are computed from. Its sequences and rows are those of a flat
-    net.
+    """The section of a recurrence, with the computation of its parameters. Its sequences are flat, whatever
+    their extent in the net.
     """
     return Cutting.of(net, ()).alone(number)
 
 
 def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | Alone, ...]:
-    """The sections of a net, in the order they run. chosen: the recurrences that are alone.
+    """The sections of a net, in the order they run. chosen: the recurrences that are sections of their own.
 
     >>> from stepnet.net.ir import Recur
     >>> from stepnet.net.types import ROWS, Type
@@ -58,8 +63,11 @@ def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | Alone,
 
 @dataclass(frozen=True)
 class Cutting:
-    """A net on its way. chosen: the recurrences that are alone, in order. depth: of each node, how many of
-    them are done when it can run. once: the constants that are known of parameters.
+    """The division of a net into sections.
+
+    chosen: the recurrences that are sections of their own, in order.
+    depth: for each node, the number of chosen recurrences that run before it.
+    once: the constants that depend on parameters only.
     """
 
     net: Net
@@ -97,12 +105,12 @@ class Cutting:
                 yield made
 
     def is_of_chosen(self, number: int) -> bool:
-        """Whether a node is a result of a recurrence that is alone."""
+        """Whether a node is a result of a chosen recurrence."""
         node = self.net.nodes[number]
         return node.operation == "result" and node.inputs[0] in self.chosen
 
     def is_made_again(self, number: int) -> bool:
-        """Whether a section computes a value itself: constants, and what is repeated of them."""
+        """Whether each section computes a value itself: constants, and expansions of constants."""
         node = self.net.nodes[number]
         repeats = node.operation == "expand" and node.inputs[0] in self.once
         return node.operation != "input" and (number in self.once or repeats)
@@ -147,7 +155,11 @@ class Cutting:
 
 @dataclass
 class Between:
-    """A section on its way. place: of each node its copy. reads: of each value that it reads the input."""
+    """The construction of a section between chosen recurrences.
+
+    place: for each node, its copy in the section.
+    reads: for each value that the section reads, its input.
+    """
 
     cutting: Cutting
     depth: int
@@ -156,7 +168,7 @@ class Between:
     reads: dict[int, int] = field(default_factory=dict[int, int])
 
     def section(self, wanted: tuple[int, ...]) -> Section:
-        """The section that gives these values."""
+        """The section with these values as results."""
         for number in sorted(self.needed(wanted)):
             node = self.cutting.net.nodes[number]
             if self.is_read(number):
@@ -167,7 +179,7 @@ class Between:
         return Section(net, tuple(self.reads), wanted, (), False)
 
     def is_read(self, number: int) -> bool:
-        """Whether a value comes from outside, or from a section ahead."""
+        """Whether a value comes from outside, or from an earlier section."""
         cutting = self.cutting
         if cutting.is_made_again(number):
             return False
@@ -185,7 +197,7 @@ class Between:
         return needed
 
     def constant(self, number: int, reads: dict[int, int]) -> int:
-        """A constant that is computed here, of parameters that are read."""
+        """A constant, computed in the section from the parameters that it reads."""
         node = self.cutting.net.nodes[number]
         if node.operation == "input":
             if number not in reads:

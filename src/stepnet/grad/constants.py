@@ -3,8 +3,8 @@
     recur(x, W): x @ W[:, :4]   ->   A = W[:, :4]
                                      recur(x, A): x @ A
 
-So the parameters of a body are inputs of it, or numbers: its adjoint hands out what is summed up for its
-inputs alone.
+So every parameter of a body is an input of it or a number. This is needed because the adjoint of a body
+returns sums for its inputs only.
 """
 
 from stepnet.net.ir import Builder, Net

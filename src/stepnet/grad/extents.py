@@ -1,13 +1,13 @@
-"""Adjoints of what crosses extents, and of products with parameters.
+"""Adjoints of operations that cross extents, and of products with parameters.
 
-    expand    <->  reduce(sum)             a value at every step: its cotangent is their sum
+    expand    <->  reduce(sum)             a repeated value: the sum over the steps
     expand first | last  <->  reduce first | last
-    matmul    ->   matmul, contract        of the value, and of the parameter
+    matmul    ->   matmul, contract        for the value, and for the parameter
     contract  ->   matmul, matmul
     gather    <->  scatter
 
-The cotangent of a parameter is a sum over all there is: a `Total`. A body has none of its own, so what stands
-in one hands the operands out (`recurrence.py`).
+The cotangent of a parameter is a sum over all steps of all rows: a `Total`. A body cannot compute one, so it
+returns the operands of the sum as outputs (`recurrence.py`).
 """
 
 from dataclasses import dataclass
@@ -22,10 +22,13 @@ from stepnet.net.types import CONST
 
 @dataclass(frozen=True)
 class Total:
-    """A sum over all rows to come: a `contract` of two values, a `scatter` of one by an index, or a `sum`.
+    """A sum over all rows that is not built yet: a `contract` of two values, a `scatter` of one by an index,
+    or a `sum`.
 
-    rows: how many a scatter gives. weights: the encoding of both sides of a contract
-    (`stepnet.net.encodings`); None for none.
+    operation: "contract", "scatter" or "sum".
+    operands: its operands.
+    rows: the number of rows in the result of a scatter.
+    weights: the encoding of both sides of a contract (`stepnet.net.encodings`); None for none.
     """
 
     operation: str
@@ -35,7 +38,7 @@ class Total:
 
     @property
     def made(self) -> Value:
-        """The sum itself, in a net that may have one."""
+        """Builds the sum, in a net that may compute totals."""
         first, *rest = self.operands
         if self.operation == "sum":
             return first.reduced(CONST)
@@ -46,7 +49,7 @@ class Total:
 
     @property
     def terms(self) -> Value:
-        """What it is the sum of: one term for each entry of its operands."""
+        """The terms of the sum: one for each entry of its operands."""
         if self.operation == "sum":
             return self.operands[0]
         left, right = self.operands
@@ -97,17 +100,17 @@ def of_matrix(left: Value, d: Value) -> Value | Total:
 
 
 def gather(node: Node, d: Value, y: Value, table: Value, index: Value) -> Cotangents:
-    """To each row of the table the sum of what was read of it."""
+    """Each row of the table gets the sum of the cotangents of its reads."""
     return Total("scatter", (index, d), table.type.shape[0]), None
 
 
 def scatter(node: Node, d: Value, y: Value, index: Value, values: Value) -> Cotangents:
-    """To each value the row that it went to."""
+    """Each value gets the row of the cotangent that it was added to."""
     return None, d.apply("gather", index)
 
 
 def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotangents:
-    """Each vector of the other with the matrix that the cotangent is."""
+    """Each side gets the product of the other side with the cotangent, which is a matrix."""
     return right.apply("matmul", d.transposed), left.apply("matmul", d)
 
 
@@ -115,7 +118,7 @@ def contract(node: Node, d: Value, y: Value, left: Value, right: Value) -> Cotan
 
 
 def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """The sum over where it was repeated; of one step that step's."""
+    """The sum over the steps to which the value was expanded, or the cotangent of the single step."""
     how: str = node.attributes.get("how", "sum")
     if x.type.extent == CONST and how == "sum":
         return (Total("sum", (d,)),)
@@ -123,7 +126,7 @@ def expand(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """To the steps that it was made of: to all the same, to those that are the largest, or to one."""
+    """The cotangent at the steps that were reduced: at all of them, at the maxima, or at a single step."""
     how: str = node.attributes["how"]
     if how in ("first", "last"):
         return (d.apply("expand", extent=x.type.extent, how=how),)
@@ -137,5 +140,5 @@ def reduce(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def counted(ones: Value) -> Value:
-    """How many there are over the steps of each sequence; 1 for an empty one, which has none to share."""
+    """The number of steps of each sequence, at least 1 so that it can be a divisor."""
     return ones.apply("reduce", how="sum").apply("maximum", 1)

@@ -14,7 +14,7 @@ Cotangents = tuple[Value | None, ...]
 
 
 def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """Zeros around what was read."""
+    """The cotangent at the sliced features, and zeros elsewhere."""
     for axis, (start, stop, stride) in enumerate(node.attributes["slices"]):
         read = range(x.type.shape[axis])[slice(start, None if stop < 0 else stop, stride)]
         d = put_back(d, axis - x.rank, list(read), x.type.shape[axis])
@@ -22,7 +22,7 @@ def slice_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def take(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """To each number the sum of what was read of it."""
+    """Each feature gets the sum of the cotangents of its copies."""
     axis: int = node.attributes["axis"]
     size = x.type.shape[axis]
     return (put_back(d, axis, [index % size for index in node.attributes["indices"]], size),)
@@ -56,7 +56,7 @@ def put_back(d: Value, axis: int, read: Sequence[int], size: int) -> Value:
 
 
 def reshape(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """In the shape that it had."""
+    """The cotangent in the shape of the operand."""
     return (d.reshape(*x.type.shape),)
 
 
@@ -67,12 +67,12 @@ def transpose(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 
 
 def broadcast(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """What was repeated is summed, as everywhere that shapes broadcast."""
+    """The cotangent, which is summed over the broadcast axes as for any operation that broadcasts."""
     return (d,)
 
 
 def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
-    """To each part its own features."""
+    """Each part gets the cotangent of its features."""
     axis: int = node.attributes["axis"] % y.rank
     gradients: list[Value] = []
     start = 0
@@ -87,22 +87,22 @@ def concatenate(node: Node, d: Value, y: Value, *parts: Value) -> Cotangents:
 
 
 def spread(value: Value, axes: Sequence[int], like: Value) -> Value:
-    """A reduced value at every place that it was made of."""
+    """A reduced value broadcast back along the reduced axes."""
     over = {axis % like.rank for axis in axes}
     kept = (1 if axis in over else size for axis, size in enumerate(like.type.shape))
     return value.reshape(*kept).broadcast(*like.type.shape)
 
 
 def sum_(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """The same to each term."""
+    """Each term gets the cotangent of the sum."""
     return (spread(d, node.attributes["axes"], x),)
 
 
 def extreme(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """To the largest (or smallest); those that are equal share it.
+    """The cotangent goes to the maximum (or minimum), divided among equal ones.
 
-    The largest is found again: x may be computed again, by sums in another order, and of those numbers none
-    need be equal to the y of the forward pass.
+    The maximum is recomputed: x may have been recomputed with another order of additions, so that no element
+    need equal the y of the forward pass.
     """
     axes: tuple[int, ...] = node.attributes["axes"]
     again = x.apply(node.operation, axes=axes)
@@ -120,7 +120,7 @@ def turned(value: Value, axis: int) -> Value:
 
 
 def cumsum(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
-    """The sum of the cotangents of a number's own place and all behind it."""
+    """The inclusive suffix sum of the cotangent."""
     axis: int = node.attributes["axis"]
     return (turned(turned(d, axis).apply("cumsum", axis=axis), axis),)
 
@@ -128,8 +128,8 @@ def cumsum(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
 def cumprod(node: Node, d: Value, y: Value, x: Value) -> Cotangents:
     """For each number j the sum over i >= j of d_i times the product of all others up to i.
 
-    Never divided by the number itself, so it is right where that is 0: the products between j and i are
-    scans of a matrix whose row j has ones up to j.
+    There is no division by the number itself, so the result is right where it is 0: the products between j
+    and i are scans of a matrix whose row j has ones up to j.
     """
     axis: int = node.attributes["axis"] % x.rank
     last, order = x.rank - 1, list(range(x.rank))

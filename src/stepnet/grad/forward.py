@@ -1,4 +1,6 @@
-"""The forward net in the one that has its gradient: the same values, and recurrences that save some."""
+"""The forward net inside the gradient net: the same values, with recurrences that save values for the
+backward pass.
+"""
 
 from dataclasses import dataclass, field, replace
 
@@ -8,17 +10,19 @@ from stepnet.net.ir import Builder, Net
 
 @dataclass
 class Forward:
-    """Where the values of a net are in the net that is made.
+    """The copies of a net's values in the gradient net.
 
-    saved: by recurrence, the nodes of its body that are saved, and where their values at every step are. A
-    recurrence gives everything that could be read; a pass takes away what nobody reads.
+    place: for each node, its copy.
+    saved: for each recurrence: the saved nodes of its body, and the nodes of their values at every step.
+
+    A recurrence saves everything that could be read; the pass `prune` removes what is not read.
     """
 
     place: dict[int, int] = field(default_factory=dict[int, int])
     saved: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]])
 
     def copy(self, builder: Builder, net: Net) -> "Forward":
-        """The same with all nodes of the net, those besides that are there already."""
+        """The copies completed: all nodes of the net that are not there yet are added."""
         for number, node in enumerate(net.nodes):
             if number in self.place or (node.operation == "result" and node.inputs[0] in self.saved):
                 continue
@@ -29,7 +33,9 @@ class Forward:
         return self
 
     def recur(self, builder: Builder, net: Net, number: int) -> None:
-        """A recurrence with what it saves among its outputs, and what the net reads of it."""
+        """Copies a recurrence, with the values that it saves as further outputs, and the results that the net
+        reads.
+        """
         recur = net.nodes[number].recur
         saved = saved_values(recur)
         body = replace(recur.body, results=(*recur.outputs, *saved, *recur.following))

@@ -1,10 +1,10 @@
-"""A gradient taken apart into what runs before its cotangents are known, and what runs then.
+"""A gradient net split into a forward half, which runs before the cotangents are known, and a backward half.
 
     y, dx, dW of x, W, dy   ->   forward   y, saved...  of x, W
                                  backward  dx, dW       of x, W, dy, saved...
 
-Saved is what the backward half reads of the forward one. Constants, and what is repeated of them, are made
-again.
+The saved values are those of the forward half that the backward half reads. Constants and their expansions
+are recomputed.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,10 @@ from stepnet.plan.passes.when import is_constant, known_once
 
 @dataclass(frozen=True)
 class Halves:
-    """Both nets. saved: how many of the forward net's results, the last ones, are inputs of the backward one,
-    behind those of the whole.
+    """The two halves.
+
+    saved: the number of saved values: the last results of the forward net, and the last inputs of the
+    backward net.
     """
 
     forward: Net
@@ -25,7 +27,9 @@ class Halves:
 
 
 def halves(net: Net, inputs: int, results: int) -> Halves:
-    """The halves of a gradient, whose first `inputs` and `results` are those of the net that it is of."""
+    """The halves of a gradient net, whose first `inputs` inputs and `results` results are those of the
+    original net.
+    """
     cotangents = net.inputs[inputs:]
     late = set(cotangents)
     for number, node in enumerate(net.nodes):

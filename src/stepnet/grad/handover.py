@@ -1,27 +1,28 @@
-"""What a forward recurrence hands over to the backward one, in the fewest bytes.
+"""Minimises the bytes that a forward recurrence saves for the backward recurrence.
 
     forward gives  a = x @ W, all of it          forward gives  b = a[512:]
     backward       b = a[512:]; d * b      ->    backward       d * b
 
-The transposed step begins with cheap functions of saved values. They may be computed on either side, so what
-is saved is the lightest set of values between those that must be saved and those that the rest of the
-transposed step reads.
+The transposed step begins with cheap functions of saved values, which may be computed on either side. So the
+values to save are a minimum cut (`net/cut.py`) between those that must be saved and those that the rest of
+the transposed step reads.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from stepnet.net.cut import is_dear, smallest_cut
+from stepnet.net.cut import is_expensive, smallest_cut
 from stepnet.net.ir import Builder, Net, Recur
 from stepnet.net.types import ROWS
 
 
 @dataclass(frozen=True)
 class Handover:
-    """What one recurrence of a net saves for another.
+    """The values that one recurrence of a net saves for another.
 
-    saved: for inputs of the body of the later recurrence the place of the output of the earlier one that each
-    is. moved: nodes of that body which the earlier recurrence gives instead, computed from these.
+    saved: for inputs of the later body, the positions of the outputs of the earlier recurrence that they
+        read.
+    moved: nodes of the later body that the earlier recurrence computes and saves instead.
     """
 
     saved: dict[int, int]
@@ -29,7 +30,7 @@ class Handover:
 
 
 def handed_over(net: Net) -> Net:
-    """The net whose recurrences save what is lightest for later ones."""
+    """The net in which recurrences save the fewest bytes for later ones."""
     saves = {(by, to): handover for by, to, handover in handovers(net)}
     builder = Builder()
     place: dict[int, int] = {}
@@ -46,7 +47,7 @@ def handed_over(net: Net) -> Net:
             for (by, to), handover in saves.items():
                 if to == number:
                     recur, operands = receiving(recur, operands, handover.moved, extra[by, to])
-            # The recurrence may save for several others: each has values of its own.
+            # A recurrence may save values for several others, separately for each.
             own = len(recur.outputs)
             for (by, to), handover in saves.items():
                 if by == number:
@@ -61,7 +62,7 @@ def handed_over(net: Net) -> Net:
 
 
 def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
-    """The pairs of recurrences where something else is saved than is now."""
+    """The pairs of recurrences for which a change of the saved values pays."""
     for number, node in enumerate(net.nodes):
         if node.operation != "recur":
             continue
@@ -76,13 +77,13 @@ def handovers(net: Net) -> Iterator[tuple[int, int, Handover]]:
 
 
 def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
-    """The nodes of a recurrence's body that are saved in place of those that are now."""
+    """The nodes of a recurrence's body that should be saved instead of the current ones."""
     node = net.nodes[number]
     body, users = node.recur.body, net.users()
     cheap: set[int] = set()
     for inner, inside in enumerate(body.nodes):
         read = [operand for operand in inside.inputs if body.nodes[operand].operation != "constant"]
-        easy = inside.kind in ("pointwise", "view") and len(inside.types) == 1 and not is_dear(inside)
+        easy = inside.kind in ("pointwise", "view") and len(inside.types) == 1 and not is_expensive(inside)
         if easy and inside.type.extent == ROWS and read and all(n in saved or n in cheap for n in read):
             cheap.add(inner)
     early = cheap | saved.keys()
@@ -98,7 +99,7 @@ def lightest(net: Net, number: int, saved: dict[int, int]) -> tuple[int, ...]:
 
 
 def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
-    """The earlier recurrence with outputs for what moves to it, behind its own."""
+    """The earlier recurrence with further outputs for the moved nodes."""
     builder = Builder()
     place = [0] * len(recur.body.nodes)
     for number, node in enumerate(recur.body.nodes):
@@ -118,7 +119,7 @@ def giving(recur: Recur, later: Net, handover: Handover) -> Recur:
 def receiving(
     recur: Recur, operands: list[int], moved: tuple[int, ...], values: list[int]
 ) -> tuple[Recur, list[int]]:
-    """The later recurrence with sequences for what has moved, and its operands."""
+    """The later recurrence with sequences in place of the moved nodes, and its operands."""
     body, by_kind = recur.body, recur.operands_by_kind(operands)
     outside = {
         **dict(zip(recur.sequences, by_kind.sequences, strict=True)),
@@ -139,7 +140,7 @@ def receiving(
 
 
 def still_read(body: Net, moved: tuple[int, ...]) -> set[int]:
-    """The nodes that the results of a body are computed from, where those that have moved are given."""
+    """The nodes that the results of a body depend on if the moved nodes are inputs."""
     read: set[int] = set()
     waiting = list(body.results)
     while waiting:

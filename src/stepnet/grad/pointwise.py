@@ -1,7 +1,7 @@
-"""Adjoints of the pointwise operations, as one reads them in a table of derivatives.
+"""Adjoints of the pointwise operations, written as a table of derivatives.
 
 d is the cotangent of the result y of operands a, b. A row gives the cotangents of the operands, or None for
-one that has none. What shapes that broadcast need is done for all of them by who asks (`sweep.py`).
+one that has none. The caller (`sweep.py`) sums over broadcast axes.
 """
 
 from collections.abc import Callable
@@ -41,9 +41,10 @@ TWO_OPERANDS: dict[str, Callable[[Value, Value, Value, Value], tuple[Value, Valu
 
 
 def larger(wins: str, d: Value, a: Value, b: Value) -> tuple[Value, Value]:
-    """The cotangents of a maximum or minimum: to the operand that it is, half to each of two that are equal.
+    """The cotangents of a maximum or minimum: they go to the operand that was selected, half to each of two
+    equal ones.
 
-    A constant beside a value counts as the one that it is, so that relu has no slope at 0.
+    If one operand is a constant, it wins ties, so that relu has derivative 0 at 0.
     """
     mine, its = a.apply(wins, b), b.apply(wins, a)
     literal = [value.builder.nodes[value.number].operation == "constant" for value in (a, b)]
@@ -54,12 +55,12 @@ def larger(wins: str, d: Value, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def where(node: Node, d: Value, y: Value, condition: Value, *_: Value) -> tuple[Value | None, ...]:
-    """To the operand that was chosen."""
+    """The cotangents go to the selected operand."""
     return None, condition.where(d, 0), condition.where(d.constant(0), d)
 
 
 def power(node: Node, d: Value, y: Value, a: Value) -> tuple[Value | None, ...]:
-    """p a**(p - 1); none at all for p = 0, also where a is 0."""
+    """d p a**(p - 1); None for p = 0, so that it is also right where a is 0."""
     exponent: float = node.attributes["exponent"]
     if exponent == 0:
         return (None,)

@@ -1,22 +1,21 @@
-"""What a forward recurrence saves of each step for its adjoint.
+"""The values that a forward recurrence saves at each step for its adjoint.
 
     z = sigmoid(x @ W + h @ R); n = tanh(...); h' = (1 - z) * n + z * h     ->     h, z, n and the products
 
-All that costs more to compute than to read. What lies between, sums and products of numbers, is computed
-again from these. Sums may be added in another order then, so no adjoint compares such a number with one that
-was saved. Of what is saved a pass takes away what nobody reads.
+It saves every value that costs more to compute than to read. Cheap values between them are recomputed. Sums
+may then be added in another order, so no adjoint compares a recomputed value with a saved one. The pass
+`prune` removes saved values that are not read.
 """
 
-from stepnet.net.cut import is_dear
+from stepnet.net.cut import is_expensive
 from stepnet.net.ir import Node, Recur
 from stepnet.net.types import ROWS
 
 
 def saved_values(recur: Recur) -> list[int]:
-    """The nodes of a body whose values at every step are given to the adjoint; all else is computed again.
+    """The nodes of a body whose values at every step are saved for the adjoint; all others are recomputed.
 
-    The memory ahead of a step is always among them, and so is the count of steps, which would run from the
-    wrong end.
+    The memory before a step is always saved, and so is the step index, which would count from the wrong end.
     """
     body = recur.body
     memories = [number for number in recur.memories if body.type_of(number).extent == ROWS]
@@ -24,6 +23,6 @@ def saved_values(recur: Recur) -> list[int]:
 
 
 def is_saved(node: Node) -> bool:
-    """Whether a node's value is not computed again: the count of steps, and dear values of each row."""
+    """Whether a node is saved: the step index, and expensive values per row."""
     flat = len(node.types) == 1 and node.type.extent == ROWS and node.kind not in ("gather", "extent")
-    return flat and (node.operation == "index" or is_dear(node))
+    return flat and (node.operation == "index" or is_expensive(node))

@@ -1,12 +1,13 @@
-"""A net cut into sections, whose recurrences all run in one direction and begin with memories given to them.
+"""A net divided into sections. The recurrences of a section run in one direction, and their initial memories
+are inputs.
 
     y1, h1 = recur(x; f)                 section 0   y1, h1 of x, h0          from the first step
     y2, h2 = recur(y1; g, reverse)  ->   section 1   y2, h2 of y1, h0         from the last step
     y = concat(y1, y2)                               y of y1
 
-So a section can be run a few steps at a time: what the steps behind need of the steps ahead are its memories.
-Cheap nodes between recurrences are in each section that reads them; only what recurrences give goes from one
-section to another.
+So a section can run a few steps at a time: its memories are all that later steps need of earlier ones. Cheap
+nodes between recurrences are copied into each section that reads them; only results of recurrences go from
+one section to another.
 """
 
 from collections.abc import Iterable
@@ -20,8 +21,10 @@ from stepnet.net.types import CONST, ROWS, STEPS
 
 @dataclass(frozen=True)
 class Carried:
-    """A memory of a section. begins, ends: the values of the whole net that it begins with, None for zeros,
-    and that its last value is, None where nobody reads that.
+    """A memory of a section.
+
+    begins: the value of the whole net with which it begins; None for zeros.
+    ends: the value of the whole net that is its final value; None if it is not read.
     """
 
     begins: int | None
@@ -30,12 +33,14 @@ class Carried:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a net. Its inputs are what it reads, and then its memories; its results what it gives, and
-    then the last of its memories.
+    """A part of a net. Its net takes the values that it reads and then the initial memories, and returns its
+    results and then the final memories.
 
-    reads, results: the values of the whole net that its inputs and results are. A result per row is the value
-    of the last step, in its direction. memories: none of a section behind all recurrences, which has no
-    steps to run.
+    net: the net of the section.
+    reads, results: its inputs and results, as values of the whole net. A result per row is that of the last
+        step, in the direction of the section.
+    memories: its memories; none for a section after all recurrences, which has no steps.
+    reverse: whether its recurrences run in reverse.
     """
 
     net: Net
@@ -46,7 +51,7 @@ class Section:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """All values of the whole net that it reads, or begins with."""
+        """All values of the whole net that it reads, initial memories included."""
         return (*self.reads, *(memory.begins for memory in self.memories if memory.begins is not None))
 
     @property
@@ -56,7 +61,7 @@ class Section:
 
     @property
     def values(self) -> tuple[int, ...]:
-        """All values of the whole net that it makes."""
+        """All values of the whole net that it computes."""
         return tuple(number for number in self.gives if number is not None)
 
 
@@ -91,17 +96,18 @@ def sections(net: Net) -> tuple[Section, ...]:
 
 
 class Homes:
-    """The section of each node, the earliest one that can make it.
+    """The section of each node: the earliest that can compute it.
 
-    reverse: the direction of each section. count: how many have recurrences; one more is for what is made of
-    last steps and last memories.
+    reverse: the direction of each section.
+    count: the number of sections with recurrences; one more section computes values from last steps and final
+        memories.
     """
 
     def __init__(self, net: Net) -> None:
         self.net = net
         self.reverse: list[bool] = []
         self.of: list[int] = []
-        self.ready: list[int] = []  # from which section on a node can be read
+        self.ready: list[int] = []  # the first section in which a node can be read
         for number in range(len(net.nodes)):
             self.of.append(self.home(number))
             self.ready.append(self.of[number] + self.is_end(number))
@@ -112,7 +118,7 @@ class Homes:
                 self.of[number] = count if node.type.extent in (CONST, ROWS) else self.of[number]
 
     def home(self, number: int) -> int:
-        """The section of a node whose operands have theirs."""
+        """The section of a node, from those of its operands."""
         node = self.net.nodes[number]
         if node.operation == "result":
             return self.of[node.inputs[0]]
@@ -126,7 +132,9 @@ class Homes:
         return place
 
     def is_end(self, number: int) -> bool:
-        """Whether a value is there when all steps of its section are: of a last step, or a last memory."""
+        """Whether a value is known only after all steps of its section: that of a last step, or a final
+        memory.
+        """
         node = self.net.nodes[number]
         if node.operation == "reduce" and self.net.type_of(node.inputs[0]).extent == STEPS:
             reverse = self.reverse and self.reverse[min(self.of[node.inputs[0]], len(self.reverse) - 1)]
@@ -134,14 +142,14 @@ class Homes:
         return node.operation == "result" and node.type.extent == ROWS
 
     def check(self, number: int) -> None:
-        """Raises `InputError` for a value of all steps of a sequence: a few steps at a time have none."""
+        """Raises `InputError` for a value that needs all steps of a sequence at once."""
         node = self.net.nodes[number]
         if node.operation in TOTALS and not self.is_end(number) and len(node.type.extent) < len(STEPS):
             what = node.attributes.get("how", node.operation)
             raise refused(node, f"the {what} over steps is known when all of them are")
 
     def is_cut(self, number: int, place: int) -> bool:
-        """Whether a section gets a value from one ahead of it, or from outside."""
+        """Whether a section reads a value from an earlier section, or from outside."""
         node = self.net.nodes[number]
         if node.operation == "input":
             return True
@@ -150,10 +158,11 @@ class Homes:
 
 @dataclass
 class Cut:
-    """One section on its way.
+    """The construction of one section.
 
-    place: of each node its copy. reads: those that are inputs. begun, lasts: of each of `memories` the input
-    that a recurrence begins with, and the result that it ends with.
+    place: for each node, its copy.
+    reads: the copies that are inputs.
+    begun, lasts: for each of `memories`, the input with which a recurrence begins, and its final value.
     """
 
     net: Net
@@ -167,7 +176,7 @@ class Cut:
     memories: list[Carried] = field(default_factory=list[Carried])
 
     def section(self, wanted: list[int]) -> Section:
-        """The section that gives these values."""
+        """The section with these results."""
         for number in sorted(self.needed(wanted)):
             if self.homes.is_cut(number, self.number):
                 made = self.builder.input(self.net.type_of(number), self.net.nodes[number].name)
@@ -194,7 +203,7 @@ class Cut:
         return needed
 
     def operands(self, number: int) -> list[int]:
-        """What a node reads, without the memories that a recurrence begins with."""
+        """The operands of a node, without the initial memories of a recurrence."""
         node = self.net.nodes[number]
         if node.operation != "recur":
             return list(node.inputs)
@@ -202,7 +211,9 @@ class Cut:
         return [*by_kind.sequences, *by_kind.others]
 
     def copy(self, number: int, wanted: list[int]) -> None:
-        """Copies a node; a recurrence begins with memories that are inputs, and gives its last ones."""
+        """Copies a node; the initial memories of a recurrence become inputs, and its final memories
+        results.
+        """
         node, builder = self.net.nodes[number], self.builder
         if node.operation != "recur":
             self.place[number] = builder.copy(node, [self.place[operand] for operand in node.inputs])
@@ -237,11 +248,12 @@ class Cut:
         node = self.net.nodes[number]
         source = self.net.nodes[node.inputs[0]] if node.operation == "expand" else node
         if source.operation != "constant" or source.attributes["value"].value.any():
-            raise refused(node, f"a recurrence begins with what {node.operation} gives, no input or zeros")
+            why = f"a recurrence begins with the result of {node.operation}, neither an input nor zeros"
+            raise refused(node, why)
         return None
 
 
 def refused(node: Node, why: str) -> InputError:
-    """What to raise for a net that has no sections."""
+    """The error for a net that cannot be divided into sections."""
     where = f"\n  at {node.source}" if node.source else ""
     return InputError(f"checkpoint= runs a few steps at a time, and {why}: leave checkpoint= out{where}")

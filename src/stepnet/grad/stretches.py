@@ -1,10 +1,11 @@
-"""Cotangents of parts of one value, put side by side.
+"""Cotangents of parts of one value concatenated instead of padded and added.
 
-    d_a = [da | 0  | 0 ]      what each part of a value is given, zeros around it
+    d_a = [da | 0  | 0 ]      the cotangent of each part, padded with zeros
     d_b = [0  | db | 0 ]
     d_a + d_b                 ->   [da | db | 0]
 
-A value that is read in parts, as the joined gates of a cell, would else get a sum of as many padded values.
+Otherwise a value that is read in parts, such as the joined gates of a cell, would get a sum of padded
+cotangents.
 """
 
 from collections.abc import Iterator
@@ -16,14 +17,14 @@ from stepnet.net.ir import Builder
 
 @dataclass(frozen=True)
 class Stretch:
-    """Features side by side along one axis: those of a node, or zeros where `number` is None."""
+    """Consecutive features along one axis: those of a node, or zeros if `number` is None."""
 
     number: int | None
     size: int
 
 
 def added(left: Value, right: Value) -> Value:
-    """The sum of two cotangents of one value: side by side where each has zeros for what the other has."""
+    """The sum of two cotangents of one value: a concatenation if they are not both nonzero anywhere."""
     builder = left.builder
     axes = [axis_of(builder, value.number) for value in (left, right)]
     if axes[0] is None or axes[0] != axes[1] or left.type != right.type:
@@ -41,13 +42,13 @@ def added(left: Value, right: Value) -> Value:
 
 
 def axis_of(builder: Builder, number: int) -> int | None:
-    """The axis along which a node puts values side by side; None where it does something else."""
+    """The axis of a concatenation; None for any other node."""
     node = builder.nodes[number]
     return node.attributes["axis"] % len(node.type.shape) if node.operation == "concatenate" else None
 
 
 def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
-    """What a node puts side by side."""
+    """The stretches that a concatenation consists of."""
     parts = builder.nodes[number].inputs
     return [
         Stretch(None if is_zeros(builder, part) else part, builder.type_of(part).shape[axis])
@@ -56,7 +57,7 @@ def stretches(builder: Builder, number: int, axis: int) -> list[Stretch]:
 
 
 def is_zeros(builder: Builder, number: int) -> bool:
-    """Whether a node is zeros, at every entry of its extent."""
+    """Whether a node is constant zeros."""
     node = builder.nodes[number]
     if node.operation == "expand":
         return is_zeros(builder, node.inputs[0])
@@ -64,7 +65,7 @@ def is_zeros(builder: Builder, number: int) -> bool:
 
 
 def alternating(left: list[Stretch], right: list[Stretch]) -> list[Stretch] | None:
-    """The stretches of a sum where each side has zeros for what the other has; None where both have numbers.
+    """The stretches of a sum if wherever one side has a node the other has zeros; else None.
 
     >>> alternating([Stretch(7, 2), Stretch(None, 3)], [Stretch(None, 2), Stretch(8, 1), Stretch(None, 2)])
     [Stretch(number=7, size=2), Stretch(number=8, size=1), Stretch(number=None, size=2)]

@@ -1,7 +1,7 @@
-"""The walk over a net from its last node to its first, which adds up the cotangent of each value.
+"""The reverse sweep over a net, which accumulates the cotangent of each value.
 
 y = tanh(a)      a node whose result has the cotangent d     ->   d * (1 - y * y) is added to that of a
-y = x @ W        in a body, where W has no cotangent         ->   the operands x, d of a contract go out
+y = x @ W        in a body, which cannot sum over rows       ->   x and d, operands of a contract, are outputs
 """
 
 from collections.abc import Callable
@@ -20,10 +20,15 @@ from stepnet.net.types import CONST, ROWS, is_beside
 
 @dataclass
 class Sweep:
-    """The cotangents of one net's values, in the net that `builder` makes.
+    """The cotangents of a net's values, accumulated in a reverse sweep.
 
-    forward: where the values of the net are there. transpose: what goes on at a recurrence. inside: whether
-    the net is a body: then `totals` has what its parameters are to be given.
+    builder: the builder of the gradient net.
+    net: the net to be differentiated.
+    forward: the copies of its values in the gradient net.
+    transpose: the rule for recurrences.
+    inside: whether the net is a body.
+    cotangents: for each node, its cotangent so far.
+    totals: for a body, the sums for its parameters.
     """
 
     builder: Builder
@@ -35,11 +40,11 @@ class Sweep:
     totals: list[tuple[int, Total]] = field(default_factory=list[tuple[int, Total]])
 
     def value(self, number: int) -> Value:
-        """A value of the net."""
+        """The copy of a value of the net."""
         return Value(self.builder, self.forward.place[number])
 
     def run(self) -> None:
-        """Goes over all nodes that have a cotangent."""
+        """Sweeps over all nodes that have a cotangent, from the last to the first."""
         for number in reversed(range(len(self.net.nodes))):
             node = self.net.nodes[number]
             if node.operation == "recur":
@@ -48,7 +53,7 @@ class Sweep:
                 self.step(node, number)
 
     def step(self, node: Node, number: int) -> None:
-        """Adds what one node gives its operands."""
+        """Adds a node's contributions to the cotangents of its operands."""
         row = ADJOINTS[node.operation]
         if isinstance(row, str):
             return
@@ -59,9 +64,9 @@ class Sweep:
                 self.add(operand, cotangent)
 
     def add(self, number: int, cotangent: Value | Total) -> None:
-        """Adds to the cotangent of a value what comes from one of its uses.
+        """Adds the contribution of one use to the cotangent of a value.
 
-        A cotangent has the dtype that its value is computed in.
+        A cotangent has the compute dtype of its value.
         """
         type_ = self.net.type_of(number).computed
         if isinstance(cotangent, Value):
@@ -87,7 +92,7 @@ class Sweep:
         return Value(self.builder, zeros).like(type_.extent)
 
     def of_results(self, number: int) -> dict[int, Value]:
-        """The cotangents of a recurrence's results, by their places."""
+        """The cotangents of a recurrence's results, by position."""
         return {
             node.attributes["of"]: self.cotangents[one]
             for one, node in enumerate(self.net.nodes)
@@ -105,7 +110,7 @@ def fitted(value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def handed_out(total: Total) -> Total:
-    """A sum whose operands a body can give: not those of a sequence that each row has besides."""
+    """A sum whose operands a body can return as outputs; values of static sequences are reduced first."""
     if is_beside(total.operands[0].type.extent):
         return Total("sum", (total.terms.reduced(ROWS),))
     return total

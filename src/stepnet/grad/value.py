@@ -1,4 +1,4 @@
-"""Values of a net in the making, with operators: so that a derivative reads as its formula."""
+"""Values of a net under construction, with operators, so that a derivative reads like its formula."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from stepnet.net.types import CONST, Extent, Type
 
 @dataclass(frozen=True)
 class Value:
-    """One value of the net that a builder makes. A number beside it is a constant of its dtype.
+    """A value of a net under construction. A number combined with it becomes a constant of its dtype.
 
     >>> from stepnet.net.types import ROWS
     >>> builder = Builder()
@@ -36,7 +36,7 @@ class Value:
 
     @property
     def rank(self) -> int:
-        """How many feature axes it has."""
+        """The number of feature axes."""
         return len(self.type.shape)
 
     def constant(self, value: Any) -> "Value":
@@ -44,7 +44,7 @@ class Value:
         return Value(self.builder, self.builder.constant(np.asarray(value, self.type.dtype)))
 
     def apply(self, operation: str, *others: "Value | float", **attributes: Any) -> "Value":
-        """An operation on it and others."""
+        """The result of an operation on this value and others."""
         values = (other if isinstance(other, Value) else self.constant(other) for other in others)
         numbers = (value.number for value in values)
         return Value(self.builder, self.builder.add(operation, self.number, *numbers, **attributes))
@@ -73,7 +73,7 @@ class Value:
         return self.apply("negative")
 
     def where(self, chosen: "Value", other: "Value | float") -> "Value":
-        """`chosen` where it holds, and `other` where it does not."""
+        """`chosen` where this condition is true, and `other` elsewhere."""
         return self.apply("where", chosen, other if isinstance(other, Value) else chosen.constant(other))
 
     # ---- dtypes, shapes and extents
@@ -87,15 +87,15 @@ class Value:
         return self if self.type.shape == shape else self.apply("reshape", rank=self.rank, shape=shape)
 
     def broadcast(self, *shape: int) -> "Value":
-        """The numbers repeated along axes of size 1, and along new ones in front."""
+        """The value broadcast to a shape."""
         return self if self.type.shape == shape else self.apply("broadcast", rank=self.rank, shape=shape)
 
     def at(self, extent: Extent) -> "Value":
-        """The same at every entry of a deeper extent."""
+        """The value expanded to a deeper extent."""
         return self if self.type.extent == extent else self.apply("expand", extent=extent)
 
     def like(self, extent: Extent) -> "Value":
-        """The same at this extent, for what takes values of one extent: constants are expanded."""
+        """The value at this extent: a constant is expanded, any other value is returned unchanged."""
         return self.at(extent) if self.type.extent == CONST else self
 
     @property
@@ -125,7 +125,7 @@ class Value:
     # ---- across extents
 
     def reduced(self, extent: Extent, how: str = "sum") -> "Value":
-        """One value out of those inside each entry of an extent around."""
+        """The value reduced to an outer extent."""
         value = self
         while value.type.extent != extent:
             value = value.apply("reduce", how=how)

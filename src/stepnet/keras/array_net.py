@@ -70,7 +70,7 @@ class ArrayNet:
 
     @cached_property
     def saved(self) -> list[Type]:
-        """The types of what is saved behind the results."""
+        """The types of the saved values, which follow the results."""
         first = self.halved.first.net
         return [first.type_of(number) for number in first.results[len(self.types) :]]
 
@@ -95,7 +95,7 @@ class ArrayNet:
         return ArraySteps.of(self.way, (batch, time), mask)
 
     def saving(self, arrays: Arrays, mask: Array | None) -> list[Array]:
-        """The results, and behind them what is saved."""
+        """The results, followed by the saved values."""
         steps, count = self.steps(arrays, mask), len(self.types)
         given = inward(steps, arrays, self.inputs, self.outputs[0])
         made = self.halved.forward(given, steps.call(), AUTO)
@@ -142,7 +142,7 @@ class ArrayLoop:
 
     @classmethod
     def of(cls, rnn: RNN, way: ArrayWay) -> "ArrayLoop":
-        """What runs a recurrence."""
+        """Runs a recurrence."""
         spec = cast("Spec", rnn.inputs)
         nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
         empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)
@@ -171,16 +171,16 @@ def same_bits(a: Array, b: Array) -> bool:
 
 
 LOOPS = WeakKeyDictionary[Any, OrderedDict[Any, Any]]()
-"""What runs each cell."""
+"""The function that runs each cell."""
 
 SHARED = OrderedDict[Any, Any]()
-"""What runs cells of the same settings, of which these say everything: plans and machine code."""
+"""The compiled recurrences of Keras' own cells, by settings, which determine their plans and machine code."""
 
 
 def array_loop(
     cell: Any, way: Way, array_way: ArrayWay, x: Spec, states: tuple[Spec, ...], masks: Masks
 ) -> ArrayLoop:
-    """What runs one of Keras' own cells over sequences of which a step has these specs."""
+    """The recurrence of one of Keras' own cells over sequences whose steps have these specs."""
     loops = LOOPS.setdefault(cell, OrderedDict[Any, Any]())
     weights = tuple(tuple(variable.shape) for variable in cell.weights)
     key = settings_of_cell(cell), way, array_way, x, states, tuple(masks.items()), weights

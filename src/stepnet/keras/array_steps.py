@@ -22,7 +22,7 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ArrayWay:
-    """How a call goes over its steps, besides what is in the net.
+    """How a call runs over its steps: the settings that are not part of the net.
 
     last_only: whether there is an output of the last step alone. zero: whether the output of a masked step is
     zero, and not that of the step before it.

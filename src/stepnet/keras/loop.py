@@ -1,4 +1,4 @@
-"""The loop over the steps of a recurrent layer: what runs in the place of Keras' `inner_loop`.
+"""The loop over the steps of a recurrent layer: it replaces Keras' `inner_loop`.
 
     inner_loop(sequences, initial_state, mask, training)   -->   compiled, on Keras' backend
                                                            -->   Keras' own loop, with the reason on record
@@ -22,7 +22,7 @@ tree: Any = keras.tree
 in_symbolic_scope: Any = installed("keras.src.backend.common.symbolic_scope").in_symbolic_scope
 
 ON = {name: f"stepnet.keras.on_{name}" for name in ("torch", "numpy", "tensorflow", "jax")}
-"""What runs a call on each of Keras' backends."""
+"""The module that runs calls on each of Keras' backends."""
 
 backend: Any = import_module(ON.get(keras.backend.backend(), "stepnet.keras.on_others"))
 

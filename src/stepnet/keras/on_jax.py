@@ -44,7 +44,9 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def prepared(layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -> Callable[[], Results]:
-    """What runs a call of a layer; raises `StepError` for one that Keras' own loop is to run."""
+    """The function that runs a call of a layer; raises `StepError` for a call that Keras' own loop should
+    run.
+    """
     check(whole)
     call = ArrayCall.of(layer, whole, states, mask, training)
     return partial(run, layer, call)

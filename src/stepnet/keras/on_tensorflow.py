@@ -39,7 +39,9 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def prepared(layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -> Callable[[], Results]:
-    """What runs a call of a layer; raises `StepError` for one that Keras' own loop is to run."""
+    """The function that runs a call of a layer; raises `StepError` for a call that Keras' own loop should
+    run.
+    """
     check()
     return partial(run, ArrayCall.of(layer, whole, states, mask, training), training)
 
@@ -80,7 +82,7 @@ def run(call: ArrayCall, training: bool) -> Results:
 
 
 def saved(net: ArrayNet, tensors: Tensors, mask: Any) -> list[Any]:
-    """The results of a net, and behind them what is saved."""
+    """The results of a net, followed by the saved values."""
     return called(net.saving, net.types, tensors, mask, net.saved)
 
 

@@ -36,7 +36,9 @@ def symbolic(layer: Any, whole: Whole, states: Any, training: bool) -> Results |
 
 
 def prepared(layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -> Callable[[], Results]:
-    """What runs a call of a layer; raises `StepError` for one that Keras' own loop is to run."""
+    """The function that runs a call of a layer; raises `StepError` for a call that Keras' own loop should
+    run.
+    """
     return Loop.of(layer, whole, states, mask, training).run
 
 

@@ -1,5 +1,5 @@
-"""What a cell's step depends on besides its variables: the numbers, functions and flags that it holds, and
-those that its layers and other objects in it hold.
+"""What a cell's step depends on in addition to its variables: the numbers, functions and flags that it holds,
+and those that its layers and other objects in it hold.
 
     GRUCell(units=4, activation=tanh, ...)    ->    (GRUCell, (4, tanh, ...))
 

@@ -44,7 +44,7 @@ ANSWERS = (ArithmeticError, AttributeError, LookupError, RuntimeError, StepnetEr
 
 @dataclass(frozen=True)
 class Form:
-    """What a step is called with, tensors [rows, ...]: its inputs, states, and dropout masks."""
+    """The arguments of a step, tensors [rows, ...]: its inputs, states, and dropout masks."""
 
     x: Any
     states: Any
@@ -52,7 +52,7 @@ class Form:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """By what a trace for such tensors is known."""
+        """The key of a trace for such tensors."""
         tensors = tree.flatten((self.x, self.states, self.masks))
         return tuple(self.masks), tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors)
 
@@ -144,7 +144,7 @@ class CellStep:
 
 
 def called(cell: Any, x: Any, states: Any, training: bool) -> Any:
-    """What a cell gives for one step."""
+    """The results of a cell for one step."""
     kwargs = {"training": training} if getattr(cell, "_call_has_training_arg", False) else {}
     return cell(x, states, **kwargs)
 
@@ -186,7 +186,7 @@ def flat_layers(cell: Any) -> list[Any]:
 
 @contextmanager
 def refusing() -> Generator[None]:
-    """A context in which what a step raises becomes a `StepError` with the line."""
+    """A context that turns exceptions of a step into a `StepError` with the user's line."""
     try:
         yield
     except ANSWERS as error:

@@ -1,4 +1,4 @@
-"""What runs a cell on the torch backend, made once for each kind of call.
+"""The functions that run a cell on the torch backend, made once for each kind of call.
 
 one of Keras' cells   -->   its equations   ->
                                                 RNN   -->   Runnable
@@ -36,7 +36,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Traced:
-    """What runs a cell, and the variables that it reads."""
+    """The function that runs a cell, and the variables that it reads."""
 
     runnable: Runnable
     variables: tuple[Any, ...]
@@ -47,7 +47,7 @@ TRACES = WeakKeyDictionary[Any, OrderedDict[Any, Any]]()
 """The traces of each cell so far, and the reasons why there is none."""
 
 SHARED = OrderedDict[Any, Any]()
-"""What runs Keras' own cells, of which their settings say everything."""
+"""The functions that run Keras' own cells, by settings, which determine them."""
 
 
 def traced(cell: Any, way: Way, form: Form) -> Traced:
@@ -67,7 +67,7 @@ def traced(cell: Any, way: Way, form: Form) -> Traced:
 
 
 def made(cell: Any, way: Way, form: Form, key: Any) -> Traced | str:
-    """What runs a cell, or why nothing does."""
+    """The function that runs a cell, or the reason why there is none."""
     if is_named(cell) and is_plain(cell, form):
         if key not in SHARED:
             keep(SHARED, key, runnable(recurrence_of(cell, way, form)))
@@ -109,7 +109,7 @@ def spec_of(tensor: Any) -> Spec:
 
 
 def runnable(rnn: RNN) -> Runnable:
-    """What runs a recurrence."""
+    """Runs a recurrence."""
     spec = cast("Spec", rnn.inputs)
     nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
     empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)

@@ -1,7 +1,7 @@
 """The smallest set of values from which others can be computed: a minimum cut of a graph.
 
     sources   values that exist, or that cost too much to be computed twice
-    cut       values that are handed over: the fewest bytes from which all sinks can be computed
+    cut       values that are handed over: the set of least weight from which all sinks can be computed
     sinks     values that are needed
 
 Every path from a source to a sink goes through a value of the cut. The cut is found by the maximum flow from
@@ -30,10 +30,13 @@ def smallest_cut(
 ) -> set[int]:
     """The lightest set of values that contains a value of every path from a source to a sink.
 
-    Of cuts of equal weight it is the latest, next to the sinks, or else the earliest.
+    Among cuts of equal weight, `latest` selects the one nearest to the sinks; otherwise it is the one nearest
+    to the sources.
 
-    operands: for each value, those that it is computed from. weights: those of the values that may be in the
-    cut. Raises `NetError` if a path has no such value.
+    operands: for each value, the values that it is computed from.
+    weights: the weight of each value that may be in the cut; a value without a weight is never cut.
+
+    Raises `NetError` if a path from a source to a sink has no value with a weight.
 
     >>> sorted(smallest_cut({1: [0], 2: [0], 3: [1, 2]}, {0: 4, 1: 3, 2: 3, 3: 8}, [0], [3]))
     [0]
@@ -58,7 +61,7 @@ def smallest_cut(
     while path := shortest_path(left):
         flow = min(left[a][b] for a, b in path)
         if flow == inf:
-            raise NetError("no values with a weight lie between a source and a sink")
+            raise NetError("a path from a source to a sink has no value that may be cut")
         for a, b in path:
             left[a][b] -= flow
             left[b][a] += flow
@@ -70,8 +73,8 @@ def smallest_cut(
 
 
 def shortest_path(left: Mapping[Side, Mapping[Side, float]]) -> list[tuple[Side, Side]]:
-    """The edges of a shortest path with capacity left from the sources to the sinks; empty if there is
-    none.
+    """The edges of a shortest path from the sources to the sinks whose edges all have residual capacity;
+    empty if there is none.
     """
     ahead: dict[Side, Side] = {SOURCE: SOURCE}
     waiting = deque([SOURCE])
@@ -90,7 +93,9 @@ def shortest_path(left: Mapping[Side, Mapping[Side, float]]) -> list[tuple[Side,
 
 
 def reached(left: Mapping[Side, Mapping[Side, float]], start: Side, towards: bool) -> set[Side]:
-    """The sides that can be reached from `start` by edges with capacity left, or those that can reach it."""
+    """The sides reachable from `start` by edges with residual capacity; with `towards` false, those that
+    reach it.
+    """
     known = {start}
     waiting = [start]
     while waiting:
@@ -103,10 +108,10 @@ def reached(left: Mapping[Side, Mapping[Side, float]], start: Side, towards: boo
     return known
 
 
-DEAR = 10
-"""From this number of operations per element on, it is worth storing the values of a function."""
+EXPENSIVE = 10
+"""The number of operations per element from which a value is stored rather than computed twice."""
 
 
-def is_dear(node: Node) -> bool:
+def is_expensive(node: Node) -> bool:
     """Whether values of a node are too expensive to be computed twice: products, reductions and the like."""
-    return node.kind in ("matmul", "reduce", "scan", "gather", "extent") or node.row.flops >= DEAR
+    return node.kind in ("matmul", "reduce", "scan", "gather", "extent") or node.row.flops >= EXPENSIVE

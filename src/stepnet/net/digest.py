@@ -10,7 +10,10 @@ from stepnet.net.types import Literal
 
 
 def digest(*values: Any) -> str:
-    """32 hexadecimal digits, the same for equal nets, literals, and values with a complete text.
+    """A digest of the values: 32 hexadecimal digits, equal for equal values.
+
+    Nets, literals and dataclasses are digested by content, all other values by their `repr`, which must be
+    complete.
 
     The names of nodes and the user's lines make no difference.
 
@@ -25,7 +28,7 @@ def digest(*values: Any) -> str:
 
 
 def pieces(value: Any) -> list[bytes]:
-    """The bytes of a value, piece by piece."""
+    """The bytes to be hashed for a value, as a list of parts."""
     if isinstance(value, Net):
         return pieces((value.nodes, value.inputs, value.results))
     if isinstance(value, Node):
@@ -46,7 +49,7 @@ def pieces(value: Any) -> list[bytes]:
 def field_names(kind: type) -> tuple[str, ...]:
     """The names of the fields of a dataclass; of other types none.
 
-    The `repr` of a dataclass would not do: it marks the object while it is at work, and an interrupt that
-    comes just then leaves the mark. The `repr` is "..." from then on.
+    The `repr` of a dataclass is not safe here: to stop recursion it marks the object while it runs, and an
+    interrupt at that moment leaves the mark. From then on the `repr` is "...".
     """
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()

@@ -1,12 +1,12 @@
-"""Weights in fewer bits: how the two sides of a product are encoded, and what the product then is.
+"""Low-precision products: how both sides are encoded, and the product of the encoded sides.
 
     bfloat16   both sides rounded to bfloat16
-    int8       x[k] = p[k] a    W[k, n] = q[k, n] b[n]      p and q whole numbers from -127 to 127
+    int8       x[k] = p[k] a    W[k, n] = q[k, n] b[n]      p and q integers from -127 to 127
                x @ W = (sum of p[k] q[k, n]) a b[n]         the sum is exact
 
-The scale b[n] belongs to one column, a unit of a gate. The scale a belongs to one vector x and is found anew
-for each: so the result depends neither on samples nor on what else is in the batch. Everything but the sum is
-computed in the dtype of the values, so engines can have the same bits.
+There is a scale b[n] per column (a unit of a gate), and a scale a per vector x. The scale a is computed at
+run time from x alone: the result depends neither on calibration samples nor on other rows of the batch.
+Everything but the sum is computed in the dtype of the values, so that engines can give the same bits.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,20 @@ import numpy as np
 
 Array = np.ndarray
 LARGEST = 127
-"""The largest whole number of int8."""
+"""The largest magnitude of an int8 code."""
 SMALLEST = 2.0**-100
-"""What the largest number of a vector counts as at least, so that no scale overflows."""
+"""A lower bound on the largest magnitude of a vector, so that 127 / largest does not overflow."""
 MOST_TERMS = 2**17
-"""The number of terms up to which a sum of products of int8 fits 32 bits."""
+"""The largest number of int8 products whose sum fits 32 bits."""
 
 
 @dataclass(frozen=True)
 class Encoding:
     """One way to encode weights.
 
-    bytes: of one weight. is_scaled: whether there are scales besides. product: the product [..., k] @ [k, n]
-    of sides that are not encoded yet.
+    bytes: the bytes of one encoded weight.
+    is_scaled: whether the codes come with scales, per column of the weights and per vector of the left side.
+    product: computes [..., k] @ [k, n] from sides that are not encoded yet.
     """
 
     bytes: int
@@ -43,7 +44,7 @@ def by_vector(left: Array, right: Array) -> Array:
 
 
 def rounded(values: Array) -> Array:
-    """The values rounded to bfloat16, in the dtype that they have.
+    """The values rounded to bfloat16, in their original dtype.
 
     >>> rounded(np.array([1.0, 1.001, 1.006]))
     array([1.       , 1.       , 1.0078125])
@@ -52,9 +53,10 @@ def rounded(values: Array) -> Array:
 
 
 def whole_numbers(values: Array, axis: int) -> tuple[Array, Array]:
-    """Whole numbers from -127 to 127 and the scales with which they stand for the values, one along an axis.
+    """The values as integers from -127 to 127 times a scale: the integers, and one scale per vector along
+    `axis`.
 
-    A scale is NaN where there is NaN or infinity among its values, and the whole numbers are then 0.
+    Where a vector contains NaN or infinity its scale is NaN and its integers are 0.
 
     >>> whole_numbers(np.array([[0.5, -1.27], [0.0, 0.0]]), axis=1)[0]
     array([[  50., -127.],
@@ -74,7 +76,7 @@ def product_of_rounded(left: Array, right: Array) -> Array:
 
 
 def product_of_whole_numbers(left: Array, right: Array) -> Array:
-    """The product by way of whole numbers, which float64 sums exactly."""
+    """The product of both sides encoded as int8; float64 sums the integer products exactly."""
     (p, a), (q, b) = whole_numbers(left, -1), whole_numbers(right, 0)
     sums = by_vector(p.astype(np.float64), q.astype(np.float64))
     return sums.astype(left.dtype) * a * b[0]

@@ -4,8 +4,8 @@
     results   per step, per row, totals
 
 A net has its inputs and results in the order in which it was built. The kind of each follows from its extent.
-A static that is a sequence counts as one per row. An input that is the initial value of a recurrence is an
-initial memory; a call may leave it out, and then it is zeros.
+A static sequence counts as one value per row. An input with one value per row is an initial memory if a
+recurrence begins with it, and a static otherwise. A call may leave an initial memory out; it is then zeros.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ from stepnet.net.types import CONST, ROWS, is_beside
 
 @dataclass(frozen=True)
 class Ends:
-    """The places of inputs and results of a net, by kind.
+    """The positions of a net's inputs and results, by kind.
+
+    sequences, memories, statics, parameters: positions among the inputs.
+    steps, rows, totals: positions among the results that have one value per step, per row, and in all.
 
     >>> from stepnet.net.ir import Builder
     >>> from stepnet.net.types import STEPS, Type

@@ -1,5 +1,4 @@
-"""The interpreter: runs a net on NumPy arrays. It is slow and simple, and everything else is tested against
-it.
+"""The interpreter: runs a net on NumPy arrays. It is slow and simple; the engines are tested against it.
 
 A value of extent const is an array [features...]; at rows it is [rows, features...]; at rows/steps the steps
 of all rows are laid end to end, [total, features...], with the offsets of the rows; and so on for deeper
@@ -31,9 +30,10 @@ RunBody = Callable[[Sequence[Array], "Segments", Array], list[Array]]
 class Segments:
     """The numbers of rows, steps and deeper entries.
 
-    rows: the number of rows. offsets: those of each deeper axis, outermost first. begun: the number of steps
-    of each row that were run before; None for zeros. beside: the offsets of statics that are sequences, by
-    axis.
+    rows: the number of rows.
+    offsets: the offsets of each ragged axis, outermost first.
+    begun: for each row, the number of its steps that ran in earlier calls; None for zeros.
+    beside: the offsets of static sequences, by the name of their axis.
     """
 
     rows: int
@@ -82,7 +82,7 @@ def evaluated(net: Net, values: Mapping[int, Array], numbers: Iterable[int]) -> 
 
 
 def within(node: Node, operands: list[Array]) -> Any:
-    """The value of an operation of the table."""
+    """The value of an operation that does not cross extents: its NumPy meaning, applied to the operands."""
     try:
         return node.row.meaning(*operands, **node.attributes)
     except IndexError as error:
@@ -99,7 +99,7 @@ def materialised(net: Net, number: int, value: Array, segments: Segments) -> Arr
 
 
 def widened(net: Net) -> Net:
-    """The same net in float64, with which results in float32 are compared."""
+    """The net with float64 in place of float32: the reference for float32 results."""
     builder = Builder()
     place: list[int] = []
     for node in net.nodes:
@@ -183,7 +183,9 @@ def recur(net: Net, node: Node, operands: list[Array], segments: Segments) -> tu
 def by_steps(
     net: Net, node: Node, operands: list[Array], segments: Segments, run: RunBody
 ) -> tuple[Array, ...]:
-    """A recurrence: `run` makes the body's results at every step, for the rows that have one."""
+    """The results of a recurrence; `run` computes the body's results at a step, for the rows that have that
+    step.
+    """
     recur = node.recur
     body, by_kind = recur.body, recur.operands_by_kind(operands)
     deep = recur_extent([net.nodes[operand].type for operand in node.inputs[:1]], node.attributes)
@@ -219,7 +221,7 @@ def by_steps(
 def of_rows(
     arrays: list[Array], types: list[Type], segments: Segments, rows: Array
 ) -> tuple[list[Array], Mapping[str, Array]]:
-    """The values of some rows that are the same at every step, and the offsets of their static sequences."""
+    """The operands of some rows that do not change from step to step, and the offsets of static sequences."""
     selected = [
         array if type_.extent == CONST else array[places_of(type_, segments, rows)]
         for array, type_ in zip(arrays, types, strict=True)
@@ -228,7 +230,7 @@ def of_rows(
 
 
 def places_of(type_: Type, segments: Segments, rows: Array) -> Array:
-    """The places of the values of some rows: one per row, or those of a static sequence of the row."""
+    """The indices of the values of some rows: one per row, or all those of the row's static sequence."""
     if not is_beside(type_.extent):
         return rows
     level = segments.beside[type_.extent[-1]]

@@ -1,8 +1,8 @@
 """The net: a graph of operations on typed values. It is checked when it is made, and prints as text.
 
-A net is data: a tuple of nodes, each after the nodes that it reads, with the numbers of its inputs and of its
-results. A recurrence is a node that holds a net, its body (the step-net), whose rows are the rows at one
-step.
+A net is immutable data: nodes in topological order, and the indices of its inputs and results among them. A
+node's index is called its number. A recurrence is a node that holds another net, its body, which computes one
+step for all rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,14 @@ Pairs = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Node:
-    """An operation on earlier nodes; `name` and `source`, the user's line, are only for messages and text."""
+    """An operation on earlier nodes.
+
+    operation: a name in the table `OPERATIONS`.
+    inputs: the numbers of the operands.
+    types: the types of the results.
+    pairs: the attributes, sorted by name.
+    name, source: the name of the value and the user's line, only for messages and text.
+    """
 
     operation: str
     inputs: tuple[int, ...]
@@ -36,7 +43,7 @@ class Node:
     def type(self) -> Type:
         """The type of a node with one result."""
         if len(self.types) != 1:
-            raise NetError(f"{self.operation} gives {len(self.types)} results; read one with `result`")
+            raise NetError(f"{self.operation} has {len(self.types)} results; read one of them with `result`")
         return self.types[0]
 
     @property
@@ -51,13 +58,13 @@ class Node:
 
     @property
     def sides(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The left and the right sides of a product, or of sums of products."""
+        """The left and the right operands of a product, or of sums of products."""
         lefts: int = self.attributes.get("lefts", 1)
         return self.inputs[:lefts], self.inputs[lefts:]
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of one parameter of a product, as it is read."""
+        """The bytes of one weight of a product, in the encoding in which it is read."""
         weights: str | None = self.attributes.get("weights")
         return self.types[0].itemsize if weights is None else ENCODINGS[weights].bytes
 
@@ -73,13 +80,13 @@ class Node:
 
     @property
     def is_view(self) -> bool:
-        """Whether the node shows the numbers of one other node, so that nothing is computed for it."""
+        """Whether the node is a view of one other node, so that nothing is computed for it."""
         return self.kind == "view" and len(self.inputs) == 1
 
 
 @dataclass(frozen=True)
 class Net:
-    """Nodes in order, with the numbers of the inputs and of the results."""
+    """Nodes in topological order, with the numbers of the inputs and of the results."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[int, ...]
@@ -89,7 +96,7 @@ class Net:
         check(self)
 
     def __hash__(self) -> int:
-        # A cheap hash: a body is looked up whenever a node with it is made, and few nets are similar.
+        # A cheap hash: a body is looked up whenever a node that holds it is made, and few nets collide.
         return hash((len(self.nodes), self.inputs, self.results))
 
     def __str__(self) -> str:
@@ -108,8 +115,8 @@ class Net:
         return users
 
 
-def unchecked(nodes: tuple[Node, ...], inputs: tuple[int, ...], results: tuple[int, ...]) -> Net:
-    """A net that was checked when it was first made, made again without that."""
+def unchecked_net(nodes: tuple[Node, ...], inputs: tuple[int, ...], results: tuple[int, ...]) -> Net:
+    """A net from parts that are known to be valid, made without the check."""
     net = object.__new__(Net)
     vars(net).update(nodes=nodes, inputs=inputs, results=results)
     return net
@@ -123,12 +130,15 @@ def check(net: Net) -> None:
         if any(not 0 <= operand < number for operand in node.inputs):
             raise NetError(f"%{number} = {node.operation} reads a node that does not come before it")
         if node.types != types_of(net.nodes, node.operation, node.inputs, dict(node.pairs)):
-            raise NetError(f"%{number} = {node.operation} does not give {', '.join(map(str, node.types))}")
+            raise NetError(
+                f"%{number} = {node.operation} does not have the result types "
+                f"{', '.join(map(str, node.types))}"
+            )
     declared = tuple(number for number, node in enumerate(net.nodes) if node.operation == "input")
     if sorted(net.inputs) != sorted(declared):
-        raise NetError("the inputs of a net are exactly its input nodes")
+        raise NetError("the inputs of a net must be exactly its `input` nodes")
     if any(not 0 <= result < len(net.nodes) for result in net.results):
-        raise NetError("a result of the net is none of its nodes")
+        raise NetError("a result of the net is not one of its nodes")
 
 
 def types_of(
@@ -148,8 +158,8 @@ def types_of(
 class Builder:
     """Makes a net node by node. Equal nodes are made once.
 
-    around: the builder of the outer net, if its values may be used in this one. is_model: whether the net is
-    a whole model, in which recurrences begin at zeros unless it says otherwise.
+    around: the builder of the outer net, if its values may be used in this one.
+    is_model: whether the net is a whole model, in which recurrences begin with zeros by default.
     """
 
     def __init__(self, is_model: bool = False) -> None:
@@ -163,7 +173,7 @@ class Builder:
         return self._put(operation, inputs, tuple(sorted(attributes.items())), name, source)
 
     def _put(self, operation: str, inputs: tuple[int, ...], pairs: Pairs, name: str, source: str) -> int:
-        """The number of a node of these parts."""
+        """The number of a node with these parts: an equal node if there is one, else a new one."""
         types = types_of(self.nodes, operation, inputs, dict(pairs))
         key = operation, inputs, types, pairs
         number = None if operation == "input" else self._known.get(key)
@@ -177,16 +187,16 @@ class Builder:
         return self.add("input", name=name, type=type_)
 
     def constant(self, value: Any, name: str = "") -> int:
-        """The number of a constant array. name: what it is called where it becomes a parameter."""
+        """The number of a constant array. name: its name, if it becomes a parameter later."""
         return self.add("constant", name=name, value=Literal(value))
 
     def copy(self, node: Node, inputs: Iterable[int], **changed: Any) -> int:
-        """The number of the same operation on other operands, with some attributes changed."""
+        """The number of a copy of a node on other operands, with some attributes changed."""
         pairs = tuple(sorted({**dict(node.pairs), **changed}.items())) if changed else node.pairs
         return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
 
     def keep(self, node: Node) -> int:
-        """The number of a node of a net whose nodes before it are the ones made so far."""
+        """The number of a node copied without a type check; its operands must have the same numbers here."""
         key = node.operation, node.inputs, node.types, node.pairs
         number = None if node.operation == "input" else self._known.get(key)
         if number is None:
@@ -204,17 +214,17 @@ class Builder:
 
     def captured(self, other: "Builder", number: int) -> int:
         """The number in this net of a value of the outer net."""
-        raise NetError("a net has no values of others")
+        raise NetError("this net cannot use values of another net")
 
     def net(self, results: Iterable[int]) -> Net:
-        """The net with these results and all inputs made so far, without what no result needs."""
+        """The net with these results and all inputs made so far, without nodes that no result needs."""
         return without_unused(tuple(self.nodes), tuple(results))
 
 
 def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
-    """The net of these nodes, without those that no result needs; inputs are kept.
+    """The net of the nodes that the results need, and of all inputs.
 
-    The nodes are a checked net's or a builder's, which computed their types. So these are not checked again.
+    The nodes come from a checked net or a builder, so their types are not checked again.
     """
     inputs = {number for number, node in enumerate(nodes) if node.operation == "input"}
     needed = ancestors(nodes, results) | inputs
@@ -225,12 +235,15 @@ def without_unused(nodes: tuple[Node, ...], results: tuple[int, ...]) -> Net:
             Node(n.operation, tuple(place[i] for i in n.inputs), n.types, n.pairs, n.name, n.source)
             for n in (nodes[number] for number in sorted(needed))
         )
-    return unchecked(kept, tuple(place[old] for old in sorted(inputs)), tuple(place[old] for old in results))
+    return unchecked_net(
+        kept, tuple(place[old] for old in sorted(inputs)), tuple(place[old] for old in results)
+    )
 
 
 def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) -> Net:
-    """The net of a builder with these inputs, in this order; raises `NetError` if results need another
-    input.
+    """The net of some results, with these nodes as inputs in this order.
+
+    Raises `NetError` if the results need another input.
     """
     made = Builder()
     place = {number: made.input(builder.type_of(number), builder.nodes[number].name) for number in order}
@@ -238,7 +251,7 @@ def with_inputs(builder: Builder, order: Sequence[int], results: Iterable[int]) 
     for number in sorted(ancestors(builder.nodes, wanted) - place.keys()):
         node = builder.nodes[number]
         if node.operation == "input":
-            raise NetError(f"%{number} = input {node.name} is read, and is none of the inputs of the net")
+            raise NetError(f"%{number} = input {node.name} is read, but is not among the inputs of the net")
         place[number] = made.copy(node, [place[operand] for operand in node.inputs])
     return made.net(place[number] for number in wanted)
 
@@ -253,7 +266,7 @@ def all_nodes(net: Net) -> Iterator[Node]:
 
 
 def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
-    """All nodes that these need, themselves included."""
+    """The nodes that these depend on, themselves included."""
     reached = set(numbers)
     for number in reversed(range(len(nodes))):
         if number in reached:
@@ -267,6 +280,12 @@ def ancestors(nodes: Sequence[Node], numbers: Iterable[int]) -> set[int]:
 @dataclass(frozen=True)
 class Recur:
     """A recurrence: its body, its numbers of sequences and memories, and how it runs.
+
+    body: the net of one step.
+    sequence_count, memory_count: how many of the leading operands are sequences and initial memories.
+    reverse: whether sequences run from the last step to the first.
+    unroll: the number of steps per iteration of the compiled loop.
+    precision: the precision of its products; None for the dtype of the values.
 
     >>> from stepnet.net.types import ROWS
     >>> inside = Builder()
@@ -299,7 +318,7 @@ class Recur:
 
     @property
     def order(self) -> Order:
-        """The order of its operands and results."""
+        """The order of the operands and results."""
         return Order(self.sequence_count, self.memory_count)
 
     # ---- numbers of the body's nodes
@@ -332,17 +351,17 @@ class Recur:
     # ---- entries in the order of operands or results
 
     def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
-        """Entries in the order of the operands, by kind."""
+        """A list with an entry per operand, divided by kind."""
         return self.order.operands_by_kind(operands)
 
     def results_by_kind(self, results: Sequence[Any]) -> ResultsByKind:
-        """Entries in the order of the results, by kind."""
+        """A list with an entry per result, divided by kind."""
         return self.order.results_by_kind(results)
 
     # ---- nodes
 
     def add(self, builder: Builder, operands: Iterable[int], name: str = "", source: str = "") -> int:
-        """The number of a new node that is this recurrence."""
+        """The number of a new node with this recurrence."""
         further: dict[str, Any] = {"unroll": self.unroll} if self.unroll > 1 else {}
         further |= {"precision": self.precision} if self.precision else {}
         return builder.add(
@@ -358,7 +377,7 @@ class Recur:
         )
 
     def add_results(self, builder: Builder, operands: Iterable[int]) -> ResultsByKind:
-        """The numbers of the results of a new node that is this recurrence."""
+        """The numbers of the results of a new node with this recurrence, by kind."""
         number = self.add(builder, operands)
         count = len(builder.nodes[number].types)
         return self.results_by_kind([builder.add("result", number, of=place) for place in range(count)])

@@ -1,4 +1,4 @@
-"""The meaning of operations: functions of NumPy arrays [..., features...] with any leading axes."""
+"""What each operation computes, as a function of NumPy arrays [..., features...] with any leading axes."""
 
 import math
 from collections.abc import Callable
@@ -32,23 +32,23 @@ def power(x: Array, *, exponent: float) -> Array:
 
 
 def cast(x: Array, *, dtype: str) -> Array:
-    """x as another dtype."""
+    """x converted to another dtype."""
     return x.astype(dtype)
 
 
 def slice_features(x: Array, *, slices: tuple[tuple[int, int, int], ...]) -> Array:
-    """One slice (start, stop, step) per feature axis; a stop of -1 is before the first."""
+    """x sliced by (start, stop, step) along each feature axis; a stop of -1 means before index 0."""
     index = tuple(slice(start, None if stop < 0 else stop, step) for start, stop, step in slices)
     return x[(..., *index)] if index else x
 
 
 def reshape(x: Array, *, rank: int, shape: tuple[int, ...]) -> Array:
-    """The last `rank` axes in another shape."""
+    """x with its last `rank` axes reshaped to `shape`."""
     return x.reshape(x.shape[: x.ndim - rank] + shape)
 
 
 def transpose(x: Array, *, order: tuple[int, ...]) -> Array:
-    """Feature axes in another order."""
+    """x with its feature axes permuted."""
     lead = x.ndim - len(order)
     return x.transpose(*range(lead), *(lead + axis for axis in order))
 
@@ -82,30 +82,32 @@ def reduce_min(x: Array, *, axes: tuple[int, ...]) -> Array:
 
 
 def reduce_sum(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """The sum over feature axes, in the dtype of the numbers where it is a floating-point one."""
+    """The sum over feature axes; floats keep their dtype, small integers are widened as in NumPy."""
     return np.sum(x, axis=axes)
 
 
 def argmax(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """The place of the largest along one feature axis; the first of equal ones."""
+    """The index of the maximum along one feature axis; the first among equals."""
     return np.argmax(x, axis=axes[0])
 
 
 def cumsum(x: Array, *, axis: int) -> Array:
-    """The sum of each number and all before it along one feature axis."""
+    """The inclusive prefix sum along one feature axis."""
     return np.cumsum(x, axis=axis)
 
 
 def cumprod(x: Array, *, axis: int) -> Array:
-    """The product of each number and all before it along one feature axis."""
+    """The inclusive prefix product along one feature axis."""
     return np.cumprod(x, axis=axis)
 
 
 def matmul(left: Array, right: Array, *, weights: str | None = None) -> Array:
-    """The product of each vector [k] of the left with [k, n], one vector at a time.
+    """The product [..., k] @ [k, n], computed one vector at a time.
 
-    So its bits do not depend on the number of vectors: a library's product of many rows rounds differently
-    from that of a single row. weights: the encoding of both sides (`stepnet.net.encodings`); None for none.
+    A library's product of many rows rounds differently from that of a single row. One vector at a time, the
+    bits do not depend on the number of vectors.
+
+    weights: the encoding of both sides (`stepnet.net.encodings`); None for none.
     """
     if weights is not None:
         return ENCODINGS[weights].product(left, right)
@@ -113,7 +115,9 @@ def matmul(left: Array, right: Array, *, weights: str | None = None) -> Array:
 
 
 def products(*operands: Array, lefts: int, weights: str | None = None) -> tuple[Array, ...]:
-    """Sums of products: the first operands are the left sides; each sum has a parameter for each of them."""
+    """Sums of products: the first `lefts` operands are left sides, and each sum has one parameter per left
+    side.
+    """
     sides, rights = operands[:lefts], operands[lefts:]
     product = partial(matmul, weights=weights)
     starts = range(0, len(rights), lefts)
@@ -136,7 +140,7 @@ def scatter(index: Array, values: Array, *, rows: int) -> Array:
 
 
 def vectors(x: Array) -> Array:
-    """All vectors of an array along its last axis, one after the other: [count, size], also of size 0."""
+    """The array flattened to [count, size], where size is that of the last axis; also for a size of 0."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
@@ -155,5 +159,7 @@ REDUCTIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def run_by_interpreter(*arrays: Array, **attributes: object) -> Array:
-    """The meaning of operations that change the extent: it raises, as only the interpreter knows lengths."""
-    raise NetError("this operation crosses extents; the interpreter runs it")
+    """Raises `NetError`: in place of a meaning, for operations that need the lengths of sequences."""
+    raise NetError(
+        "an operation that crosses extents has no NumPy meaning of its own; the interpreter runs it"
+    )

@@ -1,8 +1,8 @@
-"""The operations: a table with a row per operation, which has its NumPy meaning and its type rule.
+"""The table of operations: for each its NumPy meaning and its type rule.
 
-A row's `meaning` takes arrays whose leading axis (if any) is the rows and whose trailing axes are the
-features, so feature axes are always counted from the end. The type of a result is that of its meaning on zero
-rows; only operations that cross extents have rules of their own.
+A `meaning` takes arrays whose leading axis (if any) is the rows and whose trailing axes are the features, so
+feature axes are always counted from the end. The result type of most operations is found by applying the
+meaning to arrays of zero rows; only operations that cross extents have type rules of their own.
 
 To add an operation: one row here, and one row in each consumer's own table (the machine code of the llvm
 engine, an ONNX name, an ATen name).
@@ -22,11 +22,12 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Operation:
-    """A row of the table: the name of an operation, its kind, its meaning in NumPy, and its type rule.
+    """A row of the table: an operation's name, kind, meaning in NumPy, type rule, and cost per element in
+    flops.
 
-    Kinds: `pointwise` (each number by itself), `view` (numbers moved within an element), `reduce` (over
-    feature axes), `scan` (along a feature axis, in order), `matmul`, `gather`, `source` (without operands),
-    `extent` (crosses extents, so the interpreter runs it) and `total` (a sum over all rows).
+    Kinds: `pointwise` (elementwise), `view` (features rearranged, nothing computed), `reduce` (over feature
+    axes), `scan` (prefix sums and products along a feature axis), `matmul`, `gather`, `source` (without
+    operands), `extent` (crosses extents, so it needs sequence lengths) and `total` (a sum over all rows).
     """
 
     name: str

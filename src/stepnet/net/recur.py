@@ -28,7 +28,7 @@ class ResultsByKind(NamedTuple):
 
 @dataclass(frozen=True)
 class Order:
-    """The order of operands and results: some sequences, then some memories, then the others.
+    """The order of operands (sequences, memories, others) and of results (outputs, final memories).
 
     >>> order = Order(sequence_count=1, memory_count=1)
     >>> order.operands_by_kind(["frames", "zeros", "weights"])
@@ -46,7 +46,7 @@ class Order:
         return cls(attributes["sequences"], attributes["memories"])
 
     def operands_by_kind(self, operands: Sequence[Any]) -> OperandsByKind:
-        """Entries in the order of the operands, by kind."""
+        """A list with an entry per operand, divided by kind."""
         first = self.sequence_count + self.memory_count
         return OperandsByKind(
             list(operands[: self.sequence_count]),
@@ -55,6 +55,6 @@ class Order:
         )
 
     def results_by_kind(self, results: Sequence[Any]) -> ResultsByKind:
-        """Entries in the order of the results, by kind."""
+        """A list with an entry per result, divided by kind."""
         first = len(results) - self.memory_count
         return ResultsByKind(list(results[:first]), list(results[first:]))

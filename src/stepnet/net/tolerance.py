@@ -9,11 +9,11 @@ ROUNDINGS = 16
 
 
 def tolerance(dtype: Any, length: int = 1, width: int = 1, roundings: int = ROUNDINGS) -> float:
-    """The error of a result that rounding explains, relative to max(1, |exact|).
+    """The largest error that rounding explains, relative to max(1, |exact|).
 
-    16 eps sqrt(length + width): the errors of a sum of `width` products, and of `length` steps of a
-    recurrence that forgets, grow like a random walk; 16 roundings stand for the functions of a step. Two
-    correct results may be twice as far from each other.
+    It is 16 eps sqrt(length + width). The rounding errors of a sum of `width` products, and of `length` steps
+    of a recurrence that forgets, grow like a random walk. The factor 16 covers the functions of a step. Two
+    correct results may differ by twice the tolerance.
 
     >>> round(tolerance("float64", length=3, width=1) / 2**-52)
     32

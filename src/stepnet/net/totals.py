@@ -1,8 +1,8 @@
 """Reductions over the steps of each sequence, and over all rows.
 
 Every sum has a fixed order, which depends only on the number of values: the order of a sequence's steps, or
-of rows. So results are the same bits for any number of threads, and those of a sequence are the same in any
-batch. A library's product does not guarantee this.
+of rows. So results have the same bits for any number of threads, and a sequence's results have the same bits
+in any batch. A library's product does not guarantee this.
 """
 
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from stepnet.values.dtypes import kind_of_dtype
 Array = np.ndarray
 
 BLOCK = 256
-"""The number of outer products that are summed before the sum is added to the total: shorter chains of
-additions round less."""
+"""The number of outer products in a partial sum: adding partial sums to the total rounds less than one long
+chain of additions."""
 
 
 def contract(left: Array, right: Array, *, weights: str | None = None) -> Array:
     """The sum over all vectors of the outer products: [n..., a] and [n..., b] give [a, b].
 
-    weights: the encoding of both sides (`stepnet.net.encodings`), bfloat16 or None for none.
+    weights: the encoding of both sides (`stepnet.net.encodings`): "bfloat16", or None for none.
 
     >>> contract(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0], [10.0]])).tolist()
     [[31.0], [42.0]]
@@ -53,7 +53,7 @@ def total(how: str, values: Array) -> Array:
 
 
 def total_of(node: Node, operands: list[Array]) -> Array:
-    """The value of a node of extent const that is computed from all rows."""
+    """The value of a node of extent const that is computed from the values of all rows."""
     with np.errstate(all="ignore"):
         if node.operation == "contract":
             return contract(*operands, **node.attributes)
@@ -88,7 +88,7 @@ def segment_max(values: Array, offsets: Array) -> Array:
 
 
 def by_segment(function: np.ufunc, values: Array, offsets: Array) -> Array:
-    """A function of two numbers over the values of each sequence; zeros for an empty one."""
+    """A binary ufunc reduced over the values of each sequence; zeros for an empty one."""
     filled = np.diff(offsets) > 0
     if filled.all() and len(filled):
         return function.reduceat(values, offsets[:-1], axis=0)

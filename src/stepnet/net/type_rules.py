@@ -1,5 +1,5 @@
-"""The type rules of operations: the types of results by those of operands. They raise `NetError` for operands
-that an operation cannot take.
+"""The type rules of operations: from the types of the operands to those of the results. A rule raises
+`NetError` for operands that its operation cannot take.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,26 +16,29 @@ from stepnet.values.dtypes import COMPUTED, DTYPES
 
 Array = np.ndarray
 ENDS = ("first", "last")
-"""The steps of a sequence that `expand` can go to, besides all of them."""
+"""The single steps of a sequence to which `expand` can write; by default it writes to all."""
 TOTALS = ("contract", "scatter", "reduce")
-"""Operations that reduce over all rows; `reduce` only if its operand is per row."""
+"""Operations that reduce over all rows. A `reduce` does so only if its operand has one value per row."""
 Attributes = Mapping[str, Any]
 TypeRule = Callable[[Sequence[Type], Attributes], tuple[Type, ...]]
 KEPT = 1024
 
 
-def asked_once(rule: TypeRule) -> TypeRule:
-    """A type rule with a cache, for rules that call NumPy: every pass asks the same again.
+def with_cache(rule: TypeRule) -> TypeRule:
+    """The type rule with a cache: for rules that call NumPy, which every pass calls with the same arguments.
 
-    Numbers among the attributes are kept with their types: a power of 2 is not a power of 2.0.
+    The key contains the types of the attributes' numbers, as exponents 2 and 2.0 are equal but give different
+    dtypes.
     """
 
     @lru_cache(KEPT)
-    def known(operands: tuple[Type, ...], pairs: tuple[tuple[str, Any], ...], kinds: Any) -> tuple[Type, ...]:
+    def cached(
+        operands: tuple[Type, ...], pairs: tuple[tuple[str, Any], ...], kinds: Any
+    ) -> tuple[Type, ...]:
         return rule(operands, dict(pairs))
 
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-        return known(tuple(operands), tuple(attributes.items()), tuple(map(type, attributes.values())))
+        return cached(tuple(operands), tuple(attributes.items()), tuple(map(type, attributes.values())))
 
     return types
 
@@ -43,7 +46,7 @@ def asked_once(rule: TypeRule) -> TypeRule:
 def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
     """The type rule of a pointwise operation: shapes broadcast, and the dtype is NumPy's."""
 
-    @asked_once
+    @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
         try:
             shape = np.broadcast_shapes(*(operand.shape for operand in operands))
@@ -52,23 +55,25 @@ def pointwise_types(meaning: Callable[..., Array]) -> TypeRule:
             raise NetError(f"feature shapes do not fit together: {shapes}") from None
         try:
             probe = meaning(*(np.ones(0, operand.dtype) for operand in operands), **attributes)
-        except TypeError as error:  # as NumPy has no difference of booleans
+        except TypeError as error:  # for instance, NumPy does not subtract booleans
             raise NetError(str(error)) from None
         if probe.dtype.name not in COMPUTED:
             dtypes = ", ".join(operand.dtype for operand in operands)
-            raise NetError(f"no result of dtype {probe.dtype} is supported (from {dtypes})")
+            raise NetError(
+                f"the result for {dtypes} would be of dtype {probe.dtype}, which a net does not support"
+            )
         return (Type(joint_extent(operands), shape, probe.dtype.name),)
 
     return types
 
 
 def element_types(meaning: Callable[..., Array]) -> TypeRule:
-    """The type rule of an operation within an element: the type of its meaning on zero rows."""
+    """The type rule of an operation within elements: it applies the operation's meaning to zero rows."""
 
-    @asked_once
+    @with_cache
     def types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
         if any(operand.extent != operands[0].extent for operand in operands):
-            raise NetError("an operation within elements takes values of one extent")
+            raise NetError("the operands of an operation within elements must have the same extent")
         probes = [np.empty((0, *operand.shape), operand.dtype) for operand in operands]
         try:
             result = meaning(*probes, **attributes)
@@ -84,7 +89,7 @@ def cast_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, 
     operand, dtype = operands[0], str(attributes["dtype"])
     result = Type(operand.extent, operand.shape, dtype)
     if DTYPES[dtype].is_stored and not operand.is_float:
-        raise NetError(f"{operand.dtype} is not cast to {dtype}, floats alone are")
+        raise NetError(f"{operand.dtype} cannot be cast to {dtype}: only floats can")
     return (result,)
 
 
@@ -95,19 +100,20 @@ def computing(rule: TypeRule) -> TypeRule:
         for operand in operands:
             if DTYPES[operand.dtype].is_stored:
                 raise NetError(
-                    f"{operand.dtype} is stored in, and computed in {operand.computed.dtype}: cast it"
+                    f"{operand.dtype} is a storage dtype: cast the value to {operand.computed.dtype} to "
+                    "compute with it"
                 )
         return rule(operands, attributes)
 
     return types
 
 
-@asked_once
+@with_cache
 def matmul_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     """[..., k] with a constant [k, n] gives [..., n]."""
     left, right = operands
     if right.extent != CONST:
-        raise NetError("the right side of a matmul is a parameter")
+        raise NetError("the right side of a matmul must be a parameter")
     if not left.shape or len(right.shape) != 2 or left.shape[-1] != right.shape[0]:
         raise NetError(
             f"{left.element} @ {right.element} does not fit: "
@@ -122,11 +128,11 @@ def products_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
     lefts: int = attributes["lefts"]
     sides, rights = operands[:lefts], operands[lefts:]
     if not sides or not rights or len(rights) % lefts:
-        raise NetError(f"{len(rights)} right sides are not some for each of {lefts} left sides")
+        raise NetError(f"{len(rights)} right sides are not a multiple of {lefts} left sides")
     types = [matmul_types((sides[at % lefts], right), attributes)[0] for at, right in enumerate(rights)]
     sums = [types[at : at + lefts] for at in range(0, len(types), lefts)]
     if any(len(set(terms)) > 1 for terms in sums):
-        raise NetError("products that are added have one type")
+        raise NetError("products that are added must have the same type")
     return tuple(terms[0] for terms in sums)
 
 
@@ -134,9 +140,9 @@ def gather_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
     """A constant [n, ...] with integers [...] gives [..., ...]."""
     table, index = operands
     if table.extent != CONST or not table.shape:
-        raise NetError("gather takes rows of a parameter")
+        raise NetError("gather takes rows of a parameter with at least one axis")
     if DTYPES[index.dtype].kind != "integer":
-        raise NetError(f"gather wants integer indices, not {index.dtype}; cast them with .astype(np.int64)")
+        raise NetError(f"gather takes integer indices, not {index.dtype}; cast them with .astype(np.int64)")
     return (Type(index.extent, index.shape + table.shape[1:], table.dtype),)
 
 
@@ -145,7 +151,7 @@ def scatter_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Typ
     index, values = operands
     leading = values.shape[: len(index.shape)]
     if DTYPES[index.dtype].kind != "integer" or index.extent != values.extent or leading != index.shape:
-        raise NetError(f"scatter takes integers and a value for each, not {index} and {values}")
+        raise NetError(f"scatter takes integer indices and one value per index, not {index} and {values}")
     return (Type(CONST, (attributes["rows"], *values.shape[len(index.shape) :]), values.dtype),)
 
 
@@ -172,27 +178,31 @@ def result_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type
 
 
 def expand_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The same element at each entry of a deeper extent; with `how`, at the first or last one in each entry,
-    and zeros at the others.
+    """The operand's element at a deeper extent, where each value is repeated. With `how` it is written only
+    to the first or last step of each sequence, and the others are zeros.
     """
     extent, operand = attributes["extent"], operands[0]
     if (how := attributes.get("how")) not in (None, *ENDS) or (
         how and len(extent) != len(operand.extent) + 1
     ):
-        raise NetError(f"expand goes to the first or last of one more axis, not {how} from {operand}")
+        raise NetError(
+            f"expand writes to the first or last step of one more axis, not {how!r} from {operand}"
+        )
     if extent[: len(operand.extent)] != operand.extent or extent == operand.extent:
-        raise NetError(f"expand goes to a deeper extent, not from {operand} to {'/'.join(extent)}")
+        raise NetError(f"expand goes to a deeper extent, which {'/'.join(extent)} is not for {operand}")
     return (operand.at(extent),)
 
 
 def reduce_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
-    """The same element, for each entry of the outer extent."""
+    """The operand's element at the extent without its innermost axis."""
     if not operands[0].extent:
-        raise NetError("reduce takes a value that there is more than one of")
+        raise NetError("reduce takes a value with one entry per row or per step, not a constant")
     if attributes["how"] not in REDUCTIONS:
-        raise NetError(f"reduce is one of {', '.join(REDUCTIONS)}, not {attributes['how']}")
+        raise NetError(f"a reduction is one of {', '.join(REDUCTIONS)}, not {attributes['how']}")
     if REDUCTIONS[str(attributes["how"])](np.zeros((1, 1), operands[0].dtype)).dtype != operands[0].dtype:
-        raise NetError(f"the {attributes['how']} of {operands[0].dtype} is of another dtype; cast it first")
+        raise NetError(
+            f"the {attributes['how']} of {operands[0].dtype} would have another dtype; cast the operand first"
+        )
     return (operands[0].at(operands[0].extent[:-1]),)
 
 
@@ -201,7 +211,9 @@ def contract_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Ty
     left, right = operands
     alike = left.extent == right.extent and left.shape[:-1] == right.shape[:-1]
     if not alike or not left.extent or not left.shape or not right.shape:
-        raise NetError(f"contract takes two values of one extent, vector by vector, not {left} and {right}")
+        raise NetError(
+            f"contract takes two values of the same extent and leading feature axes, not {left} and {right}"
+        )
     shape = (left.shape[-1], right.shape[-1])
     return (Type(CONST, shape, np.result_type(left.dtype, right.dtype).name),)
 
@@ -215,7 +227,7 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
     order, body = Order.of(attributes), attributes["body"]
     sequences = order.sequence_count
     if sequences < 1:
-        raise NetError("a recurrence runs over at least one sequence")
+        raise NetError("a recurrence must run over at least one sequence")
     deep = recur_extent(operands, attributes)
     outputs, following = order.results_by_kind([body.nodes[result].type for result in body.results])
     for position, operand in enumerate(operands):
@@ -224,20 +236,24 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
         if position < sequences:
             outside = deeper(deep, inside.extent)
         if (outside, inside.shape, inside.dtype) != (operand.extent, operand.shape, operand.dtype):
-            raise NetError(f"operand {position} of the recurrence is {operand}, its body expects {inside}")
+            raise NetError(
+                f"operand {position} of the recurrence is {operand}, but its body expects {inside}"
+            )
     for memory, after in zip(order.operands_by_kind(operands).memories, following, strict=True):
         if memory.element != after.element:
             raise NetError(f"a memory enters the body as {memory.element} and leaves as {after.element}")
     for output in outputs:
         if is_beside(output.extent):
-            raise NetError(f"an output is {output}, a sequence that each row has besides: reduce it")
+            raise NetError(f"an output is {output}, a sequence per row: reduce it to one value per row")
     for what, types in (("an output", outputs), ("a memory", following)):
         for type_ in types:
             if type_.extent == CONST:
-                raise NetError(f"{what} of a body is {type_}, one for all rows: expand it to rows")
+                raise NetError(f"{what} of a body is {type_}, a constant for all rows: expand it to rows")
     for node in body.nodes:
         if node.operation in TOTALS and node.type.extent == CONST:
-            raise NetError(f"a body mixes no rows, and {node.operation} to const does: it stands outside")
+            raise NetError(
+                f"a {node.operation} to const sums over all rows, which a body may not do: move it outside"
+            )
     per_step = (output.at(deeper(deep, output.extent)) for output in outputs)
     return (*per_step, *(after.at(deep[:-1] + after.extent[1:]) for after in following))
 

@@ -6,10 +6,11 @@ The extent is the number of values, as a path of ragged axes:
     rows                  one per sequence            a static, a memory, a final state
     rows/steps            one per step                an input, an output
     rows/steps/words      one per step of an inner sequence
-    rows/keys             one per step of a static that is a sequence
+    rows/keys             one per step of a static sequence
 
-Axes are named by their depth, so the rows/steps of a body are the rows/steps/words of the outer net. The axes
-of statics that are sequences have names of their own.
+Axes are named by their depth, so the rows/steps of a body are the rows/steps/words of the outer net. A static
+sequence is a sequence that each row has once, such as the keys of an attention; its axis has a name of its
+own.
 """
 
 import hashlib
@@ -42,7 +43,7 @@ class Type:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise NetError(f"dtype {self.dtype} is none of {', '.join(DTYPES)}")
+            raise NetError(f"dtype {self.dtype} is not supported: use one of {', '.join(DTYPES)}")
         if self.shape and min(self.shape) < 0:
             raise NetError(f"a shape has no negative size: {self.shape}")
 
@@ -51,7 +52,7 @@ class Type:
 
     @property
     def element(self) -> str:
-        """The text of the type without the extent: f32[64]."""
+        """The type without its extent as text: f32[64]."""
         return f"{DTYPES[self.dtype].text}[{', '.join(map(str, self.shape))}]"
 
     @property
@@ -61,12 +62,12 @@ class Type:
 
     @property
     def itemsize(self) -> int:
-        """The bytes of a number."""
+        """The bytes of one element."""
         return np.dtype(self.dtype).itemsize
 
     @property
     def is_float(self) -> bool:
-        """Whether the numbers are floating-point numbers."""
+        """Whether the dtype is a floating-point one."""
         return DTYPES[self.dtype].kind == "float"
 
     @property
@@ -85,12 +86,12 @@ class Type:
 
 @dataclass(frozen=True, eq=False)
 class Literal:
-    """An array that is part of a net. Two are equal if their dtype, shape and bits are."""
+    """An array that is part of a net. Two literals are equal if they have the same dtype, shape and bits."""
 
     value: np.ndarray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", own_copy(self.value))
+        object.__setattr__(self, "value", read_only_copy(self.value))
 
     def _key(self) -> tuple[str, tuple[int, ...], bytes]:
         return self.value.dtype.str, self.value.shape, self.value.tobytes()
@@ -112,7 +113,7 @@ def native(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
-def own_copy(array: np.ndarray) -> np.ndarray:
+def read_only_copy(array: np.ndarray) -> np.ndarray:
     """A read-only copy, contiguous and in native byte order."""
     copy = np.array(array, array.dtype.newbyteorder("="), order="C")
     copy.setflags(write=False)
@@ -120,14 +121,14 @@ def own_copy(array: np.ndarray) -> np.ndarray:
 
 
 def extent_of(depth: int) -> Extent:
-    """The extent of a number of axes; raises `NetError` for too many."""
+    """The extent with this number of axes; raises `NetError` if it is too large."""
     if depth > len(AXES):
-        raise NetError(f"sequences nest {len(AXES) - 1} deep, not {depth - 1}")
+        raise NetError(f"sequences can be nested {len(AXES) - 1} deep, not {depth - 1}")
     return AXES[:depth]
 
 
 def is_beside(extent: Extent) -> bool:
-    """Whether an extent is that of a static that is a sequence.
+    """Whether an extent is that of a static sequence.
 
     >>> is_beside(("rows", "keys")), is_beside(STEPS)
     (True, False)
@@ -146,7 +147,7 @@ def hash_text(data: bytes) -> str:
 
 
 def joint_extent(types: Sequence[Type]) -> Extent:
-    """The common extent of all values except constants; raises `NetError` if there are several."""
+    """The extent that all values other than constants share; raises `NetError` if they differ."""
     extents = {type_.extent for type_ in types if type_.extent != CONST}
     if len(extents) > 1:
         listed = ", ".join(sorted(map(extent_text, extents)))

@@ -1,1 +1,1 @@
-"""From a net to what runs, and when: passes, plans, schedules."""
+"""Passes, plans and schedules: from a traced net to the work of an engine, in the order in which it runs."""

@@ -1,19 +1,20 @@
-"""Matrices that each row has, cut into fibers: the numbers that a reduction adds up for one unit.
+"""Fibers: a per-row matrix cut into the elements that a reduction combines for one unit.
 
     memory C [K, V]                      unit u has the fiber C[:, u]
     r = sum(C * k, axis 0)
     C = C + k * (v - r)            ->    for each unit:  r, then its fiber of C, then its part of y
     y = sum(C * q, axis 0)
 
-A step of linear attention goes over its matrix several times, and each time needs a sum over the whole of it
-first. Of a unit, however, it needs no more than the unit's own fiber. So all of it is one phase, in which a
-fiber stays in the nearest cache, and no number is written but the next memory.
+A step of linear attention passes over its matrix several times, and each pass needs a sum over the whole
+matrix first. For one unit, however, it needs only that unit's fiber. So the whole step is one phase: a fiber
+stays in the L1 cache, and only the next memory is written.
 
-A node's numbers are in any order; fibers say for each depth and unit which number that is. So a matrix that
-is summed over its last axis needs no transposition: its memory is kept fiber by fiber, and so is a static.
+The elements of a node may lie in any order; the fibers map each depth and unit to the index of an element. So
+a matrix that is summed over its last axis needs no transposition: its memory is stored fiber by fiber, and so
+is a static.
 
-Matrices that no memory is among have fibers where that saves writing and reading them: those computed of a
-static of their size, and those that are much larger than what they are computed of.
+Matrices that are not part of a memory have fibers where this saves writing and reading them: those computed
+from a static of the same size, and those much larger than the values that they are computed from.
 
     a [I, J], b [J, K]                   the terms [J, I, K] of a product of two matrices of a row are
     sum(a.T[:, :, None] * b[:, None], 0)    added up as they are computed
@@ -34,20 +35,23 @@ Array = np.ndarray
 SUMS = ("sum", "max", "min")
 """Reductions over fibers."""
 FEWEST_UNITS = 8
-"""With fewer units than this, vectors run along the numbers that are added up."""
+"""With fewer units than this, vectors run along the reduced axis."""
 LONG = 16
-"""Of fibers as long as this, vectors may run along them instead."""
+"""The fiber length from which vectors may run along a fiber instead of across units."""
 LARGER, LARGE = 2, 1024
-"""How many times as large as what it is computed of, and how large, a matrix without a memory is at least."""
+"""A matrix outside the memories has fibers only if it is more than LARGER times as large as the values that
+it is computed from, and has at least LARGE elements."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fibers:
-    """The fibers of a net, which is a step.
+    """The fibers of the matrices in a step.
 
-    places: for each node that is cut into fibers, which of its numbers is at each depth of each unit,
-    [depth, units]. sums: the reductions over fibers, with their numbers of units. known, read: answers that
-    were worked out.
+    net: the body of the step.
+    places: for each node that is cut into fibers, the index of its element at each depth and unit, [depth,
+        units].
+    sums: the reductions over fibers, with their numbers of units.
+    known, read: caches of `along` and `first_places`.
     """
 
     net: Net
@@ -66,7 +70,9 @@ class Fibers:
         return self.sums.get(number)
 
     def first_places(self, units: int) -> list[Array]:
-        """Which numbers of values that are not cut so the first numbers of so many fibers read, [units]."""
+        """For values that are not cut into this number of fibers: the indices that the first element of each
+        fiber reads, [units].
+        """
         if units not in self.read:
             net, own = self.net, {n: at for n, at in self.places.items() if at.shape[1] == units}
             self.read[units] = [
@@ -80,15 +86,15 @@ class Fibers:
         return self.read[units]
 
     def along(self, operand: int, user: int) -> bool:
-        """Whether a node reads of an operand, for each number of its own, one of the same unit; of a value
-        that is cut into fibers, the one at the same depth.
+        """Whether each element of a node reads an element of the same unit of an operand, and of the same
+        depth if the operand is cut into fibers.
         """
         if (operand, user) not in self.known:
             self.known[operand, user] = self.reads_along(operand, user)
         return self.known[operand, user]
 
     def reads_along(self, operand: int, user: int) -> bool:
-        """The same, worked out."""
+        """The answer of `along`, computed."""
         net = self.net
         root, node = view_chain(net, operand)[0], net.nodes[user]
         if user in self.sums:
@@ -103,30 +109,30 @@ class Fibers:
 
 
 def summed(net: Net, number: int) -> Array:
-    """Which numbers of the value that it reads a reduction combines, [depth, units]."""
+    """The indices of the elements that a reduction combines, [depth, units]."""
     node = net.nodes[number]
     places = view_places(net, node.inputs[0])
     return places if node.attributes["axes"] == (-2,) else places.T
 
 
 def places_read(net: Net, operand: int, node: Node) -> Array:
-    """For each number of a node, in a row, which number of the operand's value it reads."""
+    """For each element of a node, laid flat, the index of the operand's element that it reads."""
     return np.broadcast_to(view_places(net, operand), node.type.shape).ravel()
 
 
 def lie_along(places: Array) -> bool:
-    """Whether numbers of units that are neighbours are neighbours at every depth, [depth, units]."""
+    """Whether the elements of neighbouring units are contiguous at every depth; places: [depth, units]."""
     return bool(np.all(np.diff(places, axis=1) == 1))
 
 
 def lie_near(places: Array) -> bool:
-    """Whether most units that are neighbours read the same number or numbers that are neighbours."""
+    """Whether most neighbouring units read the same element or neighbouring elements."""
     steps = np.diff(places[0])
     return 2 * int(np.count_nonzero((steps == 0) | (steps == 1))) >= len(steps)
 
 
 def is_permutation(places: Array, size: int) -> bool:
-    """Whether places are all those of a value of some size, each once."""
+    """Whether the places are a permutation of 0, ..., size - 1."""
     if places.size != size:
         return False
     is_there = np.zeros(size, bool)
@@ -135,14 +141,13 @@ def is_permutation(places: Array, size: int) -> bool:
 
 
 def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()) -> Fibers:
-    """The fibers of a step: of the matrices that it carries as memories, of statics, and of what is computed
-    of them.
+    """The fibers of a step: of its memories that are matrices, of statics, and of values computed from them.
 
-    following: for each memory the node of its next value. statics: the inputs that rows have once.
+    following: for each memory, the node of its next value. statics: the inputs with one value per row.
     """
     every, search = Fibers(net), Search(net, following, statics)
     groups = [group for number in search.reductions() if (group := search.group(number)) is not None]
-    # Where two reductions want fibers along different axes of a matrix, most of them decide.
+    # If reductions want fibers along different axes of a matrix, the group with more reductions wins.
     for group in sorted(groups, key=lambda group: -len(group.sums)):
         if not group.places.keys() & every.places.keys():
             every.places.update(group.places)
@@ -156,7 +161,11 @@ def fibers(net: Net, following: Mapping[int, int], statics: Collection[int] = ()
 
 @dataclass
 class Search:
-    """The search for the matrices of a step that have fibers together. following: by memory."""
+    """The search for groups of matrices of a step whose fibers agree.
+
+    following: for each memory, the node of its next value.
+    statics: the inputs with one value per row.
+    """
 
     net: Net
     following: Mapping[int, int]
@@ -167,7 +176,7 @@ class Search:
         self.memory_of = {after: memory for memory, after in self.following.items()}
 
     def reductions(self) -> list[int]:
-        """The reductions of a matrix over one of its axes, for units enough."""
+        """The reductions of a matrix over one axis whose results have at least `FEWEST_UNITS` units."""
         return [
             number
             for number, node in enumerate(self.net.nodes)
@@ -178,7 +187,9 @@ class Search:
         ]
 
     def group(self, reduction: int) -> Fibers | None:
-        """All that has fibers with what a reduction reads, if that pays and they fit together."""
+        """The group of nodes that share fibers with the operand of a reduction; None if their fibers disagree
+        or do not pay.
+        """
         root, places = (
             view_chain(self.net, self.net.nodes[reduction].inputs[0])[0],
             summed(self.net, reduction),
@@ -207,9 +218,9 @@ class Search:
         return Fibers(self.net, group, sums)
 
     def is_scattered(self, group: Mapping[int, Array]) -> bool:
-        """Whether units that are neighbours would read numbers far apart, of a value as large as the group.
+        """Whether neighbouring units would read distant elements of a value as large as the group.
 
-        Each number would be read by itself. If fibers are long, vectors run along them instead.
+        Each element would then be loaded by itself. If fibers are long, vectors run along them instead.
         """
         net, size = self.net, max(places.size for places in group.values())
         return any(
@@ -223,8 +234,8 @@ class Search:
         )
 
     def pays_alone(self, group: Mapping[int, Array]) -> bool:
-        """Whether nodes that no memory is among have fibers: they are larger than what they are computed of,
-        but for statics of their size that lie as they are read.
+        """Whether a group without a memory should have fibers: it is much larger than the values that it is
+        computed from, other than statics of its size that are stored in the order in which they are read.
         """
         net, size = self.net, max(places.size for places in group.values())
         read = {(view_chain(net, each)[0], each, n) for n in group for each in net.nodes[n].inputs}
@@ -240,8 +251,8 @@ class Search:
         )
 
     def places_of_static(self, static: int, places: Mapping[int, Array]) -> Array | None:
-        """The fibers of a static that is read number by number, by matrices whose fibers agree, and by
-        nothing else. places: those of these matrices.
+        """The fibers of a static that only matrices with agreeing fibers read, each element once; None for
+        other statics. places: the fibers of these matrices.
         """
         size, own = self.net.type_of(static).size, list[Array]()
         for reader, operand in self.readers(static):
@@ -256,13 +267,15 @@ class Search:
         return own[0] if agree and not self.is_read_otherwise(static) else None
 
     def is_read_otherwise(self, number: int) -> bool:
-        """Whether a value is a result, or anything but elementwise work reads it, through views."""
+        """Whether a value is a result, or is read (through views) by a node that is not pointwise."""
         users = (self.net.nodes[user] for user in readers_of(self.net, self.users, number))
         results = {view_chain(self.net, result)[0] for result in self.net.results}
         return number in results or any(user.kind != "pointwise" for user in users)
 
     def can_have(self, number: int) -> bool:
-        """Whether a node may be cut into fibers: elementwise work, or a memory that such work gives."""
+        """Whether a node may be cut into fibers: a pointwise node, or a memory that a pointwise node
+        computes.
+        """
         if number in self.following:
             after = self.net.nodes[self.following[number]]
             return after.kind == "pointwise"
@@ -270,8 +283,8 @@ class Search:
         return node.kind == "pointwise" and node.type.extent == ROWS
 
     def neighbours(self, number: int, places: Array) -> Iterable[tuple[int, Array]]:
-        """What has fibers if this node has: what it reads number by number, what reads it so, and the other
-        end of a memory.
+        """The nodes that must have fibers if this node has, with their places: operands and readers that
+        correspond to it element by element, and the next or previous value of a memory.
         """
         net, size = self.net, self.net.type_of(number).size
         if number in self.following:
@@ -293,7 +306,9 @@ class Search:
                 yield reader, inverse[places]
 
     def readers(self, number: int) -> Iterable[tuple[int, int]]:
-        """The elementwise nodes that read a value, also through views, with the operand that they read."""
+        """The pointwise nodes that read a value, directly or through views, each with the operand that it
+        reads.
+        """
         for user in self.users[number]:
             node = self.net.nodes[user]
             if node.is_view:

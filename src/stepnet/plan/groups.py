@@ -1,4 +1,4 @@
-"""Which nodes of a net run together, and when: what a schedule is cut by."""
+"""Groups of nodes that run together, and the waves in which they run: where a schedule is cut into parts."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,15 @@ from stepnet.plan.totals import totals_by_recurrence
 
 @dataclass(frozen=True)
 class Groups:
-    """The nodes of a net that are computed in the parts of others.
+    """The nodes of a net that have no part of their own, as the parts of other nodes compute them.
 
-    once: constants that are known when parameters are bound. through: expansions that need no array. sums:
-    those that are added step by step. zeros: memories that begin at zeros. ends: for recurrences of which
-    last outputs alone are needed, for each output the node of its last value. totals: for recurrences the
-    totals of their results.
+    once: constants that are known when parameters are bound.
+    through: expansions whose readers read the unexpanded value, so that no array is written.
+    sums: reductions over steps that are accumulated step by step where the values are computed.
+    zeros: initial memories that are zeros.
+    ends: for recurrences of which only the last outputs are read: for each output, the node of its last
+        value.
+    totals: for each recurrence, the totals of its results that its part computes.
     """
 
     once: set[int]
@@ -30,7 +33,7 @@ class Groups:
 
     @classmethod
     def of(cls, net: Net, joined: Collection[int] = ()) -> "Groups":
-        """The groups of a net. joined: the nodes of joined recurrences, which are in no other group."""
+        """The groups of a net. joined: the nodes of joined recurrences, which are excluded from `sums`."""
         once, ends, flat = known_once(net), ended(net), flat_recurrences(net)
         totals = totals_by_recurrence(net, once, flat - ends.keys())
         return cls(once, repeated(net), summed(net, joined), zeros(net, flat), ends, totals)
@@ -44,7 +47,7 @@ class Groups:
 
 
 def has_inner(body: Net) -> bool:
-    """Whether a step has to do with sequences: inner ones of its input, or statics that are sequences."""
+    """Whether a step reads inner sequences or static sequences."""
     types = [type_ for node in body.nodes for type_ in node.types]
     return any(type_.extent not in (CONST, ROWS) for type_ in types) or any(map(is_inner, body.nodes))
 
@@ -55,7 +58,7 @@ def is_plain(node: Node) -> bool:
 
 
 def results_of(net: Net, number: int) -> tuple[int, ...]:
-    """The nodes that read each result of a recurrence, in order; -1 for one that nobody reads."""
+    """For each result of a recurrence the node that reads it; -1 for a result that is not read."""
     pickers = [-1] * len(net.nodes[number].types)
     for picker, node in enumerate(net.nodes):
         if node.operation == "result" and node.inputs[0] == number:
@@ -64,10 +67,10 @@ def results_of(net: Net, number: int) -> tuple[int, ...]:
 
 
 def repeated(net: Net) -> set[int]:
-    """Expansions to the steps of each sequence that need no array: operations there read each sequence's
-    value.
+    """The expansions to steps that need no array, because their readers can read the value of the sequence
+    instead.
 
-    Such an operation has another operand that differs from step to step.
+    Each such reader has another operand that changes from step to step.
     """
     users = net.users()
 
@@ -91,9 +94,9 @@ def repeated(net: Net) -> set[int]:
 
 
 def summed(net: Net, joined: Collection[int] = ()) -> set[int]:
-    """Sums over the steps of each sequence of values that are computed there; they are added step by step.
+    """The sums over the steps of each sequence that are accumulated while the values are computed.
 
-    joined: nodes that a joined part computes, which adds nothing up.
+    joined: nodes that a joined part computes, which accumulates no sums.
     """
     return {
         number
@@ -109,7 +112,7 @@ def summed(net: Net, joined: Collection[int] = ()) -> set[int]:
 
 
 def zeros(net: Net, flat: set[int]) -> set[int]:
-    """Zeros of each row that nothing needs but recurrences, flat ones, as memories to begin with."""
+    """The zeros per row that are read only as initial memories of flat recurrences."""
 
     def is_memory(number: int, user: int) -> bool:
         inputs = net.nodes[user].inputs
@@ -129,11 +132,10 @@ def zeros(net: Net, flat: set[int]) -> set[int]:
 
 
 def ended(net: Net) -> dict[int, dict[int, int]]:
-    """Recurrences whose outputs are only read at their last steps: for each output the node of its last
+    """The recurrences whose outputs are read only at the last step: for each output, the node of its last
     value.
 
-    The last step is the one that the recurrence runs last: the first step of a sequence for one that runs
-    backward.
+    The last step is the one that runs last: for a reverse recurrence, the first step of a sequence.
     """
     users = net.users()
     needed: dict[int, dict[int, int]] = {}
@@ -157,7 +159,9 @@ def ended(net: Net) -> dict[int, dict[int, int]]:
 
 
 def flat_recurrences(net: Net) -> set[int]:
-    """The recurrences over the steps of a net's own sequences, without others inside."""
+    """The recurrences over the steps of the net's sequences whose bodies have no inner or static
+    sequences.
+    """
     return {
         number
         for number, node in enumerate(net.nodes)
@@ -168,10 +172,12 @@ def flat_recurrences(net: Net) -> set[int]:
 
 
 def waves(net: Net, groups: Groups, joined: Sequence[frozenset[int]] = ()) -> list[int]:
-    """For each node when it can run: plain nodes of one extent run together, all others alone.
+    """For each node, the index of the wave in which it runs: plain nodes of one extent run together, all
+    others alone.
 
-    A recurrence whose part computes totals waits for what they read besides. joined: the nodes of each joined
-    part, which run at the same time. No joined part may need its own results, by way of others either.
+    A recurrence whose part computes totals also waits for the other operands of these. joined: the nodes of
+    each joined part, which run at the same time. A joined part must not depend on its own results, directly
+    or through other parts.
     """
     least: dict[int, int] = {}
     while True:
@@ -185,7 +191,7 @@ def waves(net: Net, groups: Groups, joined: Sequence[frozenset[int]] = ()) -> li
 def waves_from(
     net: Net, groups: Groups, joined: Sequence[frozenset[int]], least: Mapping[int, int]
 ) -> list[int]:
-    """The same where some nodes do not run before a time of their own."""
+    """The waves, where some nodes do not run before a given wave. least: the earliest wave of these nodes."""
     levels: list[int] = []
     part = {number: inside for inside in joined for number in inside}
     for number, node in enumerate(net.nodes):

@@ -1,12 +1,12 @@
-"""Which steps that read inner sequences are run as a whole: no part of them waits for another in between.
+"""Which steps with inner sequences run as a whole, in one plan, instead of part by part.
 
     recur(x, h, keys):                                    one plan
         scores = keys @ expand(h)       ->                    for each row: all of its keys
         context = reduce(scores * keys)                       for each row: the context, and h'
-        c = recur(keys, h)                                    for each key: all rows that have so many
+        c = recur(keys, h)                                    for each key: all rows that have this key
         h' = f(x, c, context)
 
-Steps that give inner sequences back, as those of gradients do, are run part by part.
+Steps whose results are inner sequences, as in gradients, run part by part.
 """
 
 from stepnet.net.ir import Node, Recur
@@ -14,7 +14,9 @@ from stepnet.net.types import ROWS, STEPS, Extent, extent_text
 
 
 def why_in_parts(node: Node, extent: Extent) -> str | None:
-    """Why a recurrence whose steps read inner sequences runs part by part; None where it runs as a whole."""
+    """The reason why a recurrence over steps with inner sequences runs part by part; None if it runs as a
+    whole.
+    """
     recur: Recur = node.recur
     body = recur.body
     if extent != STEPS:
@@ -26,5 +28,5 @@ def why_in_parts(node: Node, extent: Extent) -> str | None:
         if any(body.type_of(number).extent != ROWS for number in numbers):
             return f"an inner sequence is its {name}"
     if any(inner.operation == "expand" and "how" in inner.attributes for inner in body.nodes):
-        return "a value goes to one end of an inner sequence alone"
+        return "a value is written only to the first or last step of an inner sequence"
     return None

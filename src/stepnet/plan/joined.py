@@ -1,12 +1,13 @@
-"""Several recurrences of a net as one part, for engines that run them in one piece.
+"""Joined parts: several recurrences of a net as one part, for engines that run them in one call.
 
     f = recur x, forward             joined part    reads    x, first memories of f and of b
     b = recur x, reverse      ->                    members  ((f, b),)
     y = concatenate f b                             results  y, last memories of f and of b
 
-What belongs together is found by `passes/pair.py` and `passes/stack.py`. The members of a joined part are the
-parts that its recurrences are apart, with their plans, so an engine that knows a recurrence alone knows what
-it is asked to join; and it can run the members one after the other where a call asks for that.
+`passes/pair.py` and `passes/stack.py` find the recurrences that belong together. The members of a joined part
+are the parts that the recurrences would be if they were not joined, with their plans. So an engine that can
+run a single recurrence recognises each member, and it can run the members one after the other if a call
+requires that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,27 +25,31 @@ Layers = tuple[Layer, ...]
 
 
 def pairs_and_stacks(net: Net) -> tuple[list[Pair], list[Layers]]:
-    """The layers of both directions, and the stacks. Each recurrence is recognised once for both."""
+    """The bidirectional layers and the stacks of a net. Each recurrence is recognised once for both
+    searches.
+    """
     cells = Cells(net)
     both = pairs(net, cells)
     return [*both], [stack.layers for stack in stacks_of(net, layers_of(net, both), cells)]
 
 
 def chains(net: Net) -> tuple[Layers, ...]:
-    """What may be in one piece: layers, each on the one before, and layers of both directions alone."""
+    """The groups of layers that may be joined: stacks, and bidirectional layers that are in no stack."""
     both, piled = pairs_and_stacks(net)
     within = {layer for layers in piled for layer in layers}
     return (*piled, *((pair,) for pair in both if pair not in within))
 
 
 def layers_in(net: Net) -> list[str]:
-    """The layers of both directions, and the stacks of a net, in words."""
+    """A description of each bidirectional layer and stack of a net."""
     both, piled = pairs_and_stacks(net)
     return [described(net, layers) for layers in (*((pair,) for pair in both), *piled)]
 
 
 def joined_part(layers: Layers, parts: Mapping[int, Part], net: Net) -> Part:
-    """The part that joins these layers of a net. parts: those that its recurrences are apart, by number."""
+    """The part that joins these layers of a net. parts: for each recurrence, the part that it is without
+    joining.
+    """
     apart = tuple(tuple(parts[number] for number in members(layer)) for layer in layers)
     listed = [part for layer in apart for part in layer]
     top, first = layers[-1], listed[0]
@@ -68,23 +73,25 @@ def joined_part(layers: Layers, parts: Mapping[int, Part], net: Net) -> Part:
 
 
 def hindrance(part: Part, net: Net, groups: Groups, others: Sequence[Part]) -> str | None:
-    """Why a joined part cannot run at one time, whatever the engine, beside others; None where it can."""
+    """The reason why no engine can run a joined part as one; None if one may. others: the other joined
+    parts.
+    """
     if not groups.once.issuperset(part.parameters):
         return "their parameters are results of other parts"
     return (
-        "one of them needs the results of another, by way of others"
+        "one of them depends on the results of another through other parts"
         if circular(net, [*others, part])
         else None
     )
 
 
 def first_memories(part: Part) -> tuple[int, ...]:
-    """The values with which the memories of a recurrence begin; it has no statics."""
+    """The initial memories of a recurrence without statics."""
     return part.reads[len(part.reads) - part.memories :]
 
 
 def circular(net: Net, joined: Sequence[Part]) -> bool:
-    """Whether joined parts need their own results, by way of others or of one another."""
+    """Whether a joined part depends on its own results, through other parts or other joined parts."""
     part = {number: place for place, each in enumerate(joined) for number in each.inside}
     needed: dict[int, set[int]] = {}
     for number, node in enumerate(net.nodes):
@@ -99,7 +106,7 @@ def circular(net: Net, joined: Sequence[Part]) -> bool:
 
 
 def described(net: Net, layers: Layers) -> str:
-    """Layers in words, recurrences by their places among all of the net."""
+    """The description of some layers; recurrences are numbered in the order of the net."""
     flat = sorted(number for number, node in enumerate(net.nodes) if node.operation == "recur")
     places = [" and ".join(str(flat.index(number)) for number in members(layer)) for layer in layers]
     if len(places) > 1:

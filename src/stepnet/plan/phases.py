@@ -1,9 +1,9 @@
-"""The phases of a stage, as lists of nodes.
+"""The phases of a stage: lists of nodes that run without synchronisation between unit blocks.
 
-A phase is work in which every number depends on others of its own unit alone, so it can be done unit block by
-unit block. A new phase starts wherever a result is needed across unit blocks: a product with this step's own
-results, a reduction over features, features in another order. What a step does with a matrix that it carries
-is of one phase as long as it stays within the fibers of the matrix (`plan/fibers.py`).
+Within a phase every element depends only on elements of its own unit, so the phase runs unit block by unit
+block. A new phase starts wherever a result is needed across unit blocks: by a product with results of the
+same step, by a reduction over features, or by a view that reorders features. Work on a matrix that a step
+carries stays in one phase as long as it stays within the fibers of the matrix (`plan/fibers.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,9 +21,9 @@ def is_of_recurrence(net: Net, number: int) -> bool:
 
 
 def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[tuple[int, ...], ...]:
-    """The nodes by phase. Views and inputs are in none, as nothing is computed for them.
+    """The nodes of each phase. Views and inputs are in no phase, as nothing is computed for them.
 
-    fibers: of a step, those of the matrices that it carries.
+    fibers: for a step, the fibers of the matrices that it carries.
     """
     phase = together(fibers or Fibers(net), numbers)
     levels = sorted(set(phase.values()))
@@ -31,13 +31,13 @@ def phases(net: Net, numbers: list[int], fibers: Fibers | None = None) -> tuple[
 
 
 def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
-    """The phase of each node, with work on matrices in as few phases as there can be.
+    """The phase of each node, with work on matrices in as few phases as possible.
 
         1  S' = S + k * v                       1  ended = any(h > 1)
            ended = any(h > 1)              ->   2  S' = S + k * v;  S'' = where(ended, S, S')
         2  S'' = where(ended, S, S')
 
-    What can be done with a matrix at once waits for what only a part of it needs.
+    An update of a matrix is postponed until everything that another update in the same pass needs is known.
     """
     phase = whole(fibers, numbers, {})
     matrices = [number for number in phase if number in fibers.places]
@@ -49,7 +49,9 @@ def together(fibers: Fibers, numbers: list[int]) -> dict[int, int]:
 
 
 def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[int, int]:
-    """The phase of each node, so that none is torn. first: the phase that nodes are in at the earliest."""
+    """The phase of each node, such that no node is torn (see `torn_nodes`). first: the earliest phase of some
+    nodes.
+    """
     later = set[int]()
     while torn := torn_nodes(fibers, phase := phase_of_each(fibers, numbers, later, first)):
         later |= torn
@@ -59,7 +61,7 @@ def whole(fibers: Fibers, numbers: list[int], first: Mapping[int, int]) -> dict[
 def phase_of_each(
     fibers: Fibers, numbers: list[int], later: set[int], first: Mapping[int, int]
 ) -> dict[int, int]:
-    """The phase of each node. later: nodes that begin a phase behind all that they read."""
+    """The phase of each node. later: nodes that start a phase after all that they read."""
     net, phase = fibers.net, dict[int, int]()
     inside = set(numbers)
     for number in numbers:
@@ -80,13 +82,14 @@ def phase_of_each(
 
 
 def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict[int, int]:
-    """The phases, with pointwise work where its value is read, if it needs no value of its own phase's.
+    """The phases, with pointwise nodes moved to the phase of their readers if they read no value of their own
+    phase.
 
         1  a = f * C                     1
         2  C' = a + k * v        ->      2  a = f * C;  C' = a + k * v
 
-    A value that is read in a later phase alone is written and read again. Where C is a matrix for each row,
-    that is most of what a step reads and writes.
+    A value that is read only in a later phase has to be stored and loaded again. If C is a matrix per row,
+    this is most of a step's memory traffic.
     """
     net, readers = fibers.net, dict[int, list[tuple[int, int]]]()
     for number in numbers:
@@ -110,7 +113,7 @@ def postponed(fibers: Fibers, numbers: list[int], phase: dict[int, int]) -> dict
 
 
 def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
-    """The nodes that read in their own phase what another thread may compute."""
+    """The nodes that read, within their own phase, a value that another thread may compute."""
     net, shared = fibers.net, sharing(fibers, phase)
     return {
         number
@@ -124,9 +127,9 @@ def torn_nodes(fibers: Fibers, phase: dict[int, int]) -> set[int]:
 
 
 def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str, int]]:
-    """How threads share each node of a phase: products, and the elementwise work of their size, by unit;
-    fibers, and the elementwise work of as many units, by unit too, but not the same ones; all other work by
-    row.
+    """How threads divide each node of a phase. Products, and pointwise nodes of their size, are divided by
+    unit. Fibers, and pointwise nodes with their number of units, are divided by unit too, but at other
+    boundaries. All other nodes are divided by row.
     """
     net, none = fibers.net, ("rows", 0)
 
@@ -151,10 +154,10 @@ def sharing(fibers: Fibers, phase: dict[int, int]) -> Callable[[int], tuple[str,
 
 
 def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[int, int]) -> bool:
-    """Whether a step of one phase needs, for each unit, the memories of that unit alone.
+    """Whether each unit of a one-phase step depends only on the memories of the same unit.
 
-    memories: the node of the next value of each. Then threads that share the units need not wait for each
-    other from step to step.
+    If so, threads that divide the units need not wait for each other between steps. memories: for each
+    memory, the node of its next value.
     """
     net, shared = fibers.net, sharing(fibers, dict.fromkeys(phase, 0))
     readers = [(number, operand) for number in phase for operand in net.nodes[number].inputs]
@@ -170,8 +173,8 @@ def units_are_alone(fibers: Fibers, phase: tuple[int, ...], memories: Mapping[in
 
 
 def joins(fibers: Fibers, operand: int, user: int) -> bool:
-    """Whether a node may run in the phase of the value that it reads. A reduction over a sequence ends its
-    phase, and so do a value that is repeated along one and an inner recurrence.
+    """Whether a node may run in the phase of the value that it reads. Reductions over sequences, expansions
+    to sequences and inner recurrences end their phase.
     """
     net = fibers.net
     root, _ = view_chain(net, operand)

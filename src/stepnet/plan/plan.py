@@ -1,13 +1,13 @@
-"""The plan of a recurrence: what is done once, before the loop, in it by phase, after it, and in the end.
+"""The plan of a recurrence: which nodes are computed in which stage, and in which phase of it.
 
-    stage     how many             known
+    stage     extent               when it runs
     once      const                when parameters are bound
-    sequence  rows                 when a sequence is there
-    before    rows/steps           ahead of the loop
-    loop      rows, in the body    in it
-    after     rows/steps           behind it
-    ended     rows                 behind the last step of a sequence
-    total     const                behind all steps of all rows
+    sequence  rows                 when a sequence begins
+    before    rows/steps           before the loop
+    loop      rows, in the body    in the loop, at each step
+    after     rows/steps           after the loop
+    ended     rows                 after the last step of a sequence
+    total     const                after all steps of all rows
 
 Stages of values per row or step are lists of phases (`plan/phases.py`).
 """
@@ -31,15 +31,22 @@ STAGES: dict[Extent, tuple[tuple[When, str], ...]] = {
     ROWS: ((When.PER_SEQUENCE, "sequence"), (When.AFTER, "ended")),
     STEPS: ((When.BEFORE, "before"), (When.AFTER, "after")),
 }
-"""Per extent the stages of values that there are so many of, and until when one is known to be done there."""
+"""For each extent its stages in order, each with the latest time at which a value of the stage may become
+known."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The traced net, the net after all passes, and when each node of that is done (numbers of nodes).
+    """The net before and after the passes, and the nodes that each stage computes.
 
-    ends: the inputs and results of both nets, by kind. reduced: values of a row that are computed from all of
-    its steps, with which the work after the loop begins.
+    traced: the net as traced.
+    net: the net after all passes; all node numbers refer to it.
+    ends: the inputs and results of both nets, by kind.
+    recur: the node of the recurrence.
+    once, total: the nodes of these stages.
+    sequence, before, loop, after, ended: the nodes of these stages, by phase; those of `loop` are nodes of
+        the body.
+    reduced: the values per row that are reduced over all steps, with which the stage `ended` begins.
     """
 
     traced: Net
@@ -57,21 +64,21 @@ class Plan:
 
     @property
     def recurrence(self) -> Node:
-        """The node of the loop."""
+        """The node of the recurrence."""
         return self.net.nodes[self.recur]
 
     @property
     def body(self) -> Net:
-        """The step-net of the loop."""
+        """The body of the recurrence."""
         return self.recurrence.recur.body
 
     @property
     def reverse(self) -> bool:
-        """Whether each sequence runs from its own last step."""
+        """Whether each sequence runs from its last step to its first."""
         return self.recurrence.recur.reverse
 
     def turned(self, traced: Net) -> "Plan":
-        """The plan of a net that is as this one's, but may run in the other direction."""
+        """The plan of a net that equals this one's but for its direction."""
         (recurrence,) = (node.recur for node in traced.nodes if node.operation == "recur")
         return replace(self, traced=traced, net=directed(self.net, recurrence.reverse))
 
@@ -82,18 +89,18 @@ class Plan:
 
     @computed_once
     def units_are_alone(self) -> bool:
-        """Whether each unit of the memories depends on no other unit, at whatever step."""
+        """Whether each unit of the memories is independent of all other units, at every step."""
         return len(self.loop) == 1 and units_are_alone(self.fibers, self.loop[0], carried(self.recurrence))
 
     @computed_once
     def key(self) -> str:
-        """A digest of what is computed; plans that are equal but for their direction have the same."""
+        """A digest of the computation, the same for plans that differ only in their direction."""
         stages = (self.once, self.sequence, self.before, self.loop, self.after, self.ended, self.total)
         return digest(directed(self.net, reverse=False), self.ends, self.recur, *stages)
 
     @property
     def unroll(self) -> int:
-        """The number of steps that one turn of the loop's code runs."""
+        """The number of steps per iteration of the compiled loop."""
         return self.recurrence.recur.unroll
 
     @property
@@ -110,7 +117,7 @@ class Plan:
 
     @property
     def last(self) -> list[int | None]:
-        """For each memory the node of its last value; None where nobody reads it."""
+        """For each memory the node of its final value; None if it is not read."""
         picked = [number for number in range(len(self.net.nodes)) if picks(self.net, number, self.recur)]
         by_place = {self.net.nodes[number].attributes["of"]: number for number in picked}
         places = range(len(self.recurrence.types))
@@ -131,7 +138,7 @@ def plan(traced: Net) -> Plan:
     net = optimised(traced)
     loops = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     if len(loops) != 1:
-        raise NetError(f"a plan is made of one recurrence; this net has {len(loops)}")
+        raise NetError(f"a plan needs a net with exactly one recurrence; this net has {len(loops)}")
     recur = loops[0]
     known = when(net)
     check_one_pass(net, known)
@@ -165,7 +172,7 @@ def plan(traced: Net) -> Plan:
 
 
 def step_fibers(recurrence: Node) -> Fibers:
-    """The fibers of the matrices that a recurrence carries, and of large ones in its step."""
+    """The fibers of the matrices that a recurrence carries, and of other large matrices in its step."""
     recur = recurrence.recur
     statics = [number for number in recur.others if recur.body.type_of(number).extent == ROWS]
     return fibers(recur.body, carried(recurrence), statics)
@@ -179,7 +186,7 @@ def carried(recurrence: Node) -> dict[int, int]:
 
 
 def directed(net: Net, reverse: bool) -> Net:
-    """The net with all of its recurrences in one direction."""
+    """The net with all of its recurrences in the same direction."""
 
     def node_in_direction(node: Node) -> Node:
         pairs = tuple((name, reverse if name == "reverse" else value) for name, value in node.pairs)
@@ -189,7 +196,7 @@ def directed(net: Net, reverse: bool) -> Net:
 
 
 class Plans:
-    """The plans of nets of one recurrence: those that are equal but for their direction are made once."""
+    """A cache of plans: nets that differ only in their direction are planned once."""
 
     def __init__(self) -> None:
         self.known = dict[tuple[Net, tuple[str, ...]], Plan]()
@@ -208,29 +215,33 @@ def stage(node: Node, known: When) -> str:
     extent = node.types[0].extent
     if extent not in STAGES:
         raise NetError(
-            f"a plan is of flat sequences; {node.operation} gives a value at {extent_text(extent)}"
+            f"a plan runs over flat sequences, but {node.operation} has a value at {extent_text(extent)}"
         )
     return next(name for latest, name in STAGES[extent] if known <= latest)
 
 
 def check_one_pass(net: Net, known: list[When]) -> None:
-    """Raises `NetError` where one pass over the steps is not enough: a step needs a value of all steps."""
+    """Raises `NetError` if one pass over the steps is not enough, because a step needs a value of all
+    steps.
+    """
     for number, node in enumerate(net.nodes):
         if "how" in node.attributes and node.operation == "expand":
             raise NetError(
-                f"%{number} = expand is of one step of each sequence; a schedule runs it by itself"
+                f"%{number} = expand writes to a single step of each sequence; a plan cannot run it, a "
+                "schedule can"
             )
         extent = node.types[0].extent if node.types else CONST
         late = [n for n in node.inputs if known[n] > latest_operand(net, n, node, extent)]
         if late:
             raise NetError(
-                f"%{number} = {node.operation} reads %{late[0]}, {net.type_of(late[0])}, known behind "
-                "all steps: a plan goes over them once; a schedule runs such a net part by part"
+                f"%{number} = {node.operation} reads %{late[0]}, {net.type_of(late[0])}, known only after "
+                "all steps: a plan goes over the steps once; use a schedule, which runs such a net part by "
+                "part"
             )
 
 
 def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
-    """When an operand of a node is known at the latest."""
+    """The latest time at which an operand may become known for a node to be computed in its stage."""
     if node.operation == "recur":
         return When.BEFORE
     if extent == CONST:
@@ -240,7 +251,7 @@ def latest_operand(net: Net, operand: int, node: Node, extent: Extent) -> When:
 
 
 def picks(net: Net, number: int, recur: int) -> bool:
-    """Whether a node reads one of the recurrence's results."""
+    """Whether a node is a `result` of the recurrence."""
     return net.nodes[number].operation == "result" and net.nodes[number].inputs[0] == recur
 
 

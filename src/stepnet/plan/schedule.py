@@ -1,13 +1,13 @@
 """A net of nested recurrences as parts that run one after the other: a schedule.
 
-    recurrence    over the sequences at some depth, whose steps may read inner ones: by an engine, all at once
-    plain         nodes without a recurrence: run by an engine as a recurrence without memory
-    across        a value expanded to, or reduced from, a deeper extent: NumPy
-    total         a value over all rows, and values computed from such: NumPy
+    recurrence    a recurrence over sequences of some depth: run by an engine, all sequences at once
+    plain         other nodes: run by an engine as a recurrence without memory
+    across        a value expanded to, or reduced from, a deeper extent: run by NumPy
+    total         a value over all rows, and values computed from it: run by NumPy
     loop          a recurrence whose steps run part by part, each step a schedule of its own
-    joined        several flat recurrences that an engine runs in one piece: layers, or both directions of one
+    joined        several flat recurrences that an engine runs in one call: a stack or a bidirectional layer
 
-Nothing here knows an engine. Each part has a plan, which an engine runs.
+A schedule does not depend on the engine. The parts that an engine runs have a plan each.
 """
 
 from collections.abc import Iterable, Iterator
@@ -45,15 +45,23 @@ def is_nested(net: Net) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a schedule: the values of the net that it reads, and its results, by their numbers.
+    """One part of a schedule. Values are numbers of nodes of the net.
 
-    -1 stands for zeros among the values read, and for a result that nobody needs. last_only: whether a
-    recurrence's outputs are the last of each sequence. late: whether some of its parameters are totals that
-    other parts compute, so that it is bound in each call.
+    kind: "recurrence", "plain", "across", "total", "loop" or "joined".
+    reads: the values that it reads: sequences, initial memories, statics; -1 stands for zeros.
+    results: the values that it computes; -1 stands for a result that is not read.
+    extent: the extent of its values per step.
+    plan: what an engine runs; None for a part that NumPy runs.
+    memories, statics: the number of each among `reads`.
+    parameters: the constants that it reads.
+    node: the recurrence, if the part has one.
+    inner: for a loop, the schedule of one step.
+    last_only: whether the outputs of a recurrence are those of the last step only.
+    late: whether some parameters are totals that other parts compute, so that it is bound in each call.
 
-    members: of a joined part the parts that its recurrences are apart, layer by layer, the forward direction
-    first. merge: what its layers do with both directions, "concat" or "sum"; "" where there is one direction.
-    inside: the numbers of the nodes that it runs.
+    members: for a joined part, the parts of its recurrences, layer by layer, the forward direction first.
+    merge: how a joined part merges both directions, "concat" or "sum"; "" if there is one direction.
+    inside: the nodes that the part runs.
     """
 
     kind: str
@@ -75,10 +83,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The parts of a net in the order they run, made when they are first asked for: an engine may need none.
+    """The parts of a net in the order they run, computed at first use: an engine may not need them.
 
-    traced: the net as traced. moved: the same after inner recurrences were moved out of those whose memory
-    they do not need, where that is done already. joined: the parts of that net that join recurrences.
+    traced: the net as traced.
+    moved: the net after `lift`, if that pass has run already.
+    joined: the joined parts of that net.
     """
 
     traced: Net
@@ -92,7 +101,9 @@ class Schedule:
 
     @property
     def net(self) -> Net:
-        """The net to whose nodes parts refer; inputs and results are in the order of the traced one's."""
+        """The net to whose nodes the parts refer; its inputs and results have the order of those of the
+        traced net.
+        """
         return self.cut[0]
 
     @property
@@ -102,7 +113,7 @@ class Schedule:
 
     @property
     def whole(self) -> Plan | None:
-        """The plan of the net where there is a single one."""
+        """The plan of the net if a single plan runs it; else None."""
         plan_ = self.parts[0].plan if len(self.parts) == 1 else None
         return plan_ if plan_ is not None and plan_.traced is self.traced else None
 
@@ -122,7 +133,7 @@ Cut = tuple[Net, tuple[Part, ...]]
 
 
 def cut_of(traced: Net, moved: Net | None, joined: tuple[Part, ...] = ()) -> Cut:
-    """The net of which there are parts, and the parts; all arguments are as in `Schedule`."""
+    """The net that is divided into parts, and the parts. The arguments are those of `Schedule`."""
     single = plan_of_all(traced) if moved is None else None
     if single is not None:
         return traced, (whole_part(single),)
@@ -131,12 +142,12 @@ def cut_of(traced: Net, moved: Net | None, joined: tuple[Part, ...] = ()) -> Cut
 
 
 def schedule(net: Net) -> Schedule:
-    """The schedule of a net: one plan where that is enough, else several parts."""
+    """The schedule of a net: one part if a single plan is enough, else several."""
     return Schedule(net)
 
 
 def plan_of_all(net: Net) -> Plan | None:
-    """The plan of a net with one recurrence; None where it needs more than one pass over the steps."""
+    """The plan of a net with one recurrence; None if the net needs more than one pass over the steps."""
     if is_nested(net) or [node.operation for node in net.nodes].count("recur") != 1:
         return None
     try:
@@ -146,7 +157,7 @@ def plan_of_all(net: Net) -> Plan | None:
 
 
 def whole_part(single: Plan) -> Part:
-    """The one part of a net that one plan runs."""
+    """The only part of a net that a single plan runs."""
     net, ends = single.traced, single.ends
     parameters = {net.inputs[place] for place in ends.parameters}
     reads = tuple(number for number in net.inputs if number not in parameters)
@@ -155,7 +166,7 @@ def whole_part(single: Plan) -> Part:
 
 
 def parts_of(net: Net, joined: tuple[Part, ...] = ()) -> tuple[Part, ...]:
-    """The parts of a net as it is. joined: those that join recurrences."""
+    """The parts of a net, in the order they run. joined: the joined parts among them."""
     inside = frozenset(number for part in joined for number in part.inside)
     groups = Groups.of(net, inside)
     levels, apart = waves(net, groups, [part.inside for part in joined]), groups.apart | inside
@@ -203,10 +214,10 @@ def part_of(net: Net, numbers: list[int], groups: Groups, plans: Plans) -> Part:
 
 
 class Inside:
-    """A net built from nodes of another one, with the constants that they need.
+    """A net built from nodes of another net, with the constants that they need.
 
-    Constants that are known when parameters are bound are computed in it. A total that other parts compute is
-    a parameter of it.
+    Constants that are known when parameters are bound are computed in the new net. A total that another part
+    computes becomes a parameter of it.
     """
 
     def __init__(self, net: Net) -> None:
@@ -220,7 +231,9 @@ class Inside:
         return self.place[number]
 
     def of(self, number: int) -> int:
-        """A node here: one that was placed, or a constant, which is built here from its operands."""
+        """The number of a node in the new net. A constant that is not there yet is built from its
+        operands.
+        """
         if number not in self.place:
             node = self.net.nodes[number]
             if node.operation == "input" or number not in self.once:
@@ -230,7 +243,7 @@ class Inside:
         return self.place[number]
 
     def add_totals(self, numbers: Iterable[int]) -> list[int]:
-        """Builds totals from values that are here; gives the values of steps that became inputs for them."""
+        """Builds totals in the new net, and returns the values per step that became inputs for them."""
         more = list[int]()
         for number in numbers:
             node = self.net.nodes[number]
@@ -243,10 +256,10 @@ class Inside:
 
 
 def plain(net: Net, numbers: list[int], groups: Groups) -> Part:
-    """Nodes without a recurrence, as the step of a recurrence without memory that takes one step per value.
+    """The part for nodes without a recurrence: a recurrence without memory with one step per value.
 
-    Where they read values of their sequences, or sums are computed from them, these are statics and memories
-    of a recurrence over the sequences.
+    If the nodes also read values per sequence, or are summed over steps, it is a recurrence over the
+    sequences: the values per sequence are statics, and the sums are memories.
     """
     chosen = set(numbers)
     read = {operand for number in numbers for operand in net.nodes[number].inputs}
@@ -304,7 +317,9 @@ def whole(builder: Builder, operands: list[int], recur: Recur) -> Net:
 
 
 def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
-    """A recurrence over flat sequences, with the outputs that are read, and totals of its results."""
+    """The part for a recurrence over flat sequences, with only the outputs that are read, and totals of its
+    results.
+    """
     node = net.nodes[number]
     ends, totals = groups.ends.get(number, {}), groups.totals.get(number, ())
     recur = node.recur
@@ -333,7 +348,7 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
     numbers += in_order_of_kinds(net, totals)
     there += [outer.place[total] for total in numbers[len(there) :]]
     users, inside = net.users(), {*totals}
-    # -1 stands for a last memory that nobody reads: it is no result, so an engine need not compute it.
+    # A final memory that is not read is -1: it is not a result, so an engine need not compute it.
     kept = [n >= 0 and (n in net.results or not inside.issuperset(users[n])) for n in numbers]
     numbers, there = (list(compress(values, kept)) for values in (numbers, there))
     sequences = recur.sequence_count
@@ -352,12 +367,14 @@ def recurrence(net: Net, number: int, groups: Groups, plans: Plans) -> Part:
 
 
 def in_order_of_kinds(net: Net, totals: tuple[int, ...]) -> list[int]:
-    """Those that there is one of per row, and behind them those over all rows: the order of results."""
+    """Totals in the order of a net's results: those with one value per row first, then those over all
+    rows.
+    """
     return sorted(totals, key=lambda number: net.type_of(number).extent == CONST)
 
 
 def loop(net: Net, number: int, extent: Extent) -> Part:
-    """A recurrence that runs step by step, because an inner one needs its memory."""
+    """The part for a recurrence that runs step by step, because an inner recurrence needs its memory."""
     node = net.nodes[number]
     body: Net = node.attributes["body"]
     return Part("loop", node.inputs, results_of(net, number), extent, node=node, inner=Schedule(body, body))

@@ -1,9 +1,9 @@
-"""Schedules on disk: a process that runs a net again need not plan it again.
+"""A disk cache of schedules: a later process that runs the same net does not plan it again.
 
     net --key--> file --data--> parts, each with its plan
 
-To read one takes a twentieth of the time that planning takes. Names and the user's lines are part of the key,
-as they are part of what is read.
+Reading a schedule takes a twentieth of the time of planning. The names of nodes and the user's lines are part
+of the key, because they are stored too.
 """
 
 from dataclasses import replace
@@ -15,24 +15,23 @@ from stepnet.disk.folder import NotUsableError
 from stepnet.disk.sources import sources
 from stepnet.net.digest import digest
 from stepnet.net.ends import Ends
-from stepnet.net.ir import Net, Node, all_nodes, unchecked
+from stepnet.net.ir import Net, Node, all_nodes, unchecked_net
 from stepnet.net.precision import Precision
 from stepnet.net.types import Literal, Type
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Cut, Part, Schedule, cut_of
 from stepnet.values.once import computed_once
 
-FORM = Form(Part, Plan, Net, Node, Type, Literal, Ends, Precision, shortcuts={Net: unchecked})
+FORM = Form(Part, Plan, Net, Node, Type, Literal, Ends, Precision, shortcuts={Net: unchecked_net})
 PLANNING = ("values", "net", "plan")
-"""The folders of the modules that decide what a schedule is."""
+"""The folders whose modules determine a schedule: their sources are part of the key."""
 MOST_BYTES = 2**20
-"""The most bytes of arrays in a net whose schedule is stored: they are the user's, and lie in each plan."""
+"""A net with more bytes of constant arrays than this is not stored: every plan contains a copy of the arrays.
+"""
 
 
 class KeptSchedule(Schedule):
-    """A schedule of a net as traced, whose parts are read from disk, or made and stored there, when they are
-    first asked for.
-    """
+    """A schedule whose parts are read from disk at first use, or computed and stored there."""
 
     @computed_once
     def cut(self) -> Cut:
@@ -46,13 +45,13 @@ class KeptSchedule(Schedule):
         cut = cut_of(self.traced, None)
         try:
             store.put("schedule", key, FORM.packed(entry_of(cut, self.traced)))
-        except NotDataError:  # the net holds what is no data
+        except NotDataError:  # the net holds an object that cannot be stored
             store.COUNTS["failed"] += 1
         return cut
 
 
 def key_of(traced: Net) -> str | None:
-    """The key of the schedule of a net; None where it is not stored."""
+    """The key of a net's schedule in the cache; None if it is not to be stored."""
     if not store.is_used() or bytes_of(traced) > MOST_BYTES:
         return None
     named = tuple((node.name, node.source) for node in all_nodes(traced))
@@ -69,7 +68,7 @@ def bytes_of(net: Net) -> int:
 
 
 def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
-    """What is stored of the parts of a net."""
+    """The cache entry for the parts of a net."""
     net, parts = cut
     inner = [part.inner for part in parts]
     return {
@@ -82,13 +81,13 @@ def entry_of(cut: Cut, traced: Net) -> dict[str, Any]:
 
 
 def cut_from(entry: dict[str, Any], traced: Net) -> Cut:
-    """The parts of a net as they were stored."""
+    """The parts of a net from their cache entry."""
     parts = list[Part]()
     for part, key, inner in zip(entry["parts"], entry["keys"], entry["inner"], strict=True):
         plan, own = part.plan, None
         if plan is not None:
             plan = replace(plan, traced=traced) if entry["whole"] else plan
-            vars(plan)["key"] = key  # which the plan would compute when it is asked for
+            vars(plan)["key"] = key  # saves the plan from computing it at first use
         if inner is not None:
             own = Schedule(*inner[:2])
             vars(own)["cut"] = cut_from(inner[2], own.traced)

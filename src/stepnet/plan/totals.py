@@ -1,12 +1,12 @@
-"""Totals that the part of a recurrence computes: those of its own results.
+"""Totals that the part of a recurrence computes, because they are totals of its results.
 
     part 0   da = recur(...)               part 0   da = recur(...)
     part 1   s  = reduce da                         db = reduce reduce da
     part 2   db = reduce s          ->              dW = contract x da
     part 3   dW = contract x da
 
-An engine sums in machine code, over the values of one part. Parts between which NumPy sums are neither
-prepared for later calls nor run where the caller's sequences lie.
+An engine sums the values of one part in machine code. Otherwise NumPy sums between parts. Such parts cannot
+be prepared for later calls, nor read the caller's sequences in place.
 """
 
 from collections.abc import Collection
@@ -18,10 +18,10 @@ from stepnet.net.types import CONST, ROWS, STEPS
 def totals_by_recurrence(
     net: Net, once: Collection[int], recurrences: Collection[int]
 ) -> dict[int, tuple[int, ...]]:
-    """For recurrences the sums and contracts that their parts compute, in order.
+    """For each recurrence the sums and contracts that its part computes, in order.
 
-    once: the constants that are known when parameters are bound. recurrences: those over the steps of the
-    net's own sequences of which all outputs are needed.
+    once: the constants that are known when parameters are bound. recurrences: the flat recurrences of which
+    all outputs are needed.
     """
     owner: dict[int, int] = {}
     for number, node in enumerate(net.nodes):
@@ -47,5 +47,5 @@ def totals_by_recurrence(
 
 
 def is_there(net: Net, number: int, recurrence: int, once: Collection[int]) -> bool:
-    """Whether a value of all steps is computed before a recurrence runs, as far as its place shows."""
+    """Whether a value is known before a recurrence runs, judging by its number: a conservative test."""
     return number in once or (number < recurrence and net.type_of(number).extent == STEPS)

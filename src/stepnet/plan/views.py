@@ -1,4 +1,6 @@
-"""Views as lists of places: which number of a value each number of a view is."""
+"""Views as index arrays: for each element of a view, the flat index of the element in the source that it
+shows.
+"""
 
 import numpy as np
 
@@ -7,7 +9,9 @@ from stepnet.plan.passes.rewrite import view_chain
 
 
 def reads_along(net: Net, operand: int, user: Node) -> bool:
-    """Whether each element of a pointwise result needs only the element at its own place in the source."""
+    """Whether each element of a pointwise result reads the element at the same flat index of the operand's
+    source.
+    """
     root, _ = view_chain(net, operand)
     places = view_places(net, operand)
     if net.type_of(root).size != user.type.size:
@@ -17,7 +21,9 @@ def reads_along(net: Net, operand: int, user: Node) -> bool:
 
 
 def view_places(net: Net, number: int) -> np.ndarray:
-    """For each element of a view, its place in the source: the view applied to an array of places."""
+    """For each element of a view, its flat index in the source, found by applying the view to an array of
+    indices.
+    """
     root, chain = view_chain(net, number)
     shape = net.type_of(root).shape
     places = np.arange(net.type_of(root).size, dtype=np.int64).reshape(shape)
@@ -27,7 +33,9 @@ def view_places(net: Net, number: int) -> np.ndarray:
 
 
 def reshaped(net: Net, number: int) -> int:
-    """The node of which a view has the same numbers in the same order; for any other node itself."""
+    """The source of a view that only reshapes it, so that the elements keep their order; any other node
+    itself.
+    """
     root, chain = view_chain(net, number)
     if not chain or net.type_of(root).size != net.type_of(number).size:
         return number

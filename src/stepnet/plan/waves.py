@@ -1,5 +1,5 @@
-"""Parts of a schedule by what they wait for: waves of parts that do not depend on each other, and lines of
-recurrences that may run at the same time one behind the other.
+"""Waves and lines of a schedule. The parts of a wave do not depend on each other. The recurrences of a line
+may run at the same time, each some steps behind the one before.
 
 part 1  recurrence   x         -> a         wave 0   parts 1 and 2
 part 2  recurrence   x         -> b
@@ -17,11 +17,11 @@ from stepnet.net.types import STEPS
 from stepnet.plan.schedule import Part
 
 Waves = tuple[tuple[int, ...], ...]
-"""Parts by their places, those of a wave together."""
+"""The positions of parts in the schedule, those of each wave (or line) together."""
 
 
 def waves_of(parts: Sequence[Part]) -> Waves:
-    """The places of parts by wave: each reads results of waves before its own alone."""
+    """The positions of parts by wave: each part reads only results of earlier waves."""
     made: dict[int, int] = {}
     waves: dict[int, list[int]] = {}
     for place, part in enumerate(parts):
@@ -32,8 +32,8 @@ def waves_of(parts: Sequence[Part]) -> Waves:
 
 
 def lines_of(parts: Sequence[Part]) -> Waves:
-    """The places of recurrences by line, in order. Those of a line are the only ones of their waves, so
-    nothing else runs between them.
+    """The positions of recurrences by line, in order. Each is the only part of its wave, so nothing else runs
+    between them.
     """
     lines: list[tuple[int, ...]] = []
     line: tuple[int, ...] = ()
@@ -48,8 +48,8 @@ def lines_of(parts: Sequence[Part]) -> Waves:
 
 
 def follows(part: Part, ahead: Part) -> bool:
-    """Whether a recurrence can run some steps behind another: both in the same direction over the same
-    sequences, and it reads nothing of the other but outputs, each at the step that it computes.
+    """Whether a recurrence can run some steps behind another. Both run in the same direction over the same
+    sequences, and of the other's results it reads only outputs, each at its own step.
     """
     if part.plan is None or ahead.plan is None or part.extent != STEPS or ahead.extent != STEPS:
         return False
@@ -63,7 +63,9 @@ def follows(part: Part, ahead: Part) -> bool:
 
 
 def runs_of(parts: Sequence[Part], fits: Callable[[int], bool]) -> list[tuple[int, ...]]:
-    """The places of parts, those next to each other that fit a chain together, others alone."""
+    """The positions of parts, with adjacent parts for which `fits` holds together, and every other part
+    alone.
+    """
     runs: list[tuple[int, ...]] = []
     for fit, places in groupby(range(len(parts)), fits):
         numbers = tuple(places)

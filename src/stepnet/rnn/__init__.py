@@ -1,1 +1,1 @@
-"""Running recurrences: calls, streams, layers, generation, and looking inside."""
+"""Running recurrences: calls, streams, layers, gradients, generation and inspection."""

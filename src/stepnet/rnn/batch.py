@@ -1,4 +1,4 @@
-"""Sequences and memories as a caller gives them, checked and turned into the arrays that engines take."""
+"""The sequences and memories of a call, checked and converted to the arrays that engines take."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,17 +16,19 @@ from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, sk
 Array = np.ndarray
 ZEROS = "zeros"
 MOST_BEGUN = LARGEST // 2
-"""How many steps may be before a call, so that the number of those behind it is an int64 too."""
+"""The largest number of steps before a call, such that the number after it still fits an int64."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The sequences of a call, as arrays, and where each of them lies.
+    """The sequences of a call, as arrays, and the positions of their steps.
 
-    arrays: [total, features...], or the values of all inner sequences end to end. levels: of each array, 1
-    for a value at each step. starts, lengths, total, steps: where the steps of each sequence lie, see `Call`.
-    inner: the offsets of inner sequences, outermost first. like: the Ragged, or the first two sizes, in whose
-    form outputs are returned.
+    structure: the structure of the inputs.
+    arrays: for each input [total, features...], or the values of all inner sequences end to end.
+    levels: the number of ragged levels of each array; 1 for a value per step.
+    starts, lengths, total, steps: the positions of the steps, as in `Call`.
+    inner: the offsets of inner sequences, outermost first.
+    like: the Ragged, or the first two sizes, that determines the form of outputs.
     """
 
     structure: Any
@@ -126,13 +128,13 @@ class Batch:
 
     @property
     def steps_like(self) -> Any:
-        """The form of a value of each step: a Ragged of one level, or (batch, time)."""
+        """The form of a value per step: a Ragged of one level, or (batch, time)."""
         if isinstance(self.like, Ragged) and self.like.levels > 1:
             return Ragged(np.empty(self.total), self.like.offsets[:1])
         return self.like
 
     def like_input(self, output: Array, levels: int = 1) -> Any:
-        """An output of so many levels in the form of the input: a Ragged, or [batch, time, ...]."""
+        """An output with this number of levels in the form of the input: a Ragged, or [batch, time, ...]."""
         if not levels:
             return output
         if isinstance(self.like, Ragged):
@@ -144,10 +146,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Statics:
-    """The statics of a call: arrays with an entry for each sequence, and sequences of each row.
+    """The statics of a call: arrays with an entry per sequence, and static sequences.
 
-    specs: the `Spec`s that a step sees. beside: the offsets of statics that are sequences, by the name of
-    their axis. Statics with the same lengths share an axis, so that keys and values can be combined.
+    specs: the `Spec`s in the step.
+    arrays: the arrays of the statics.
+    beside: the offsets of static sequences, by the name of their axis. Statics with the same lengths share an
+        axis, so that keys and values can be combined.
     """
 
     specs: Any
@@ -161,7 +165,7 @@ class Statics:
 
     @classmethod
     def of(cls, statics: Any, count: int) -> "Statics":
-        """The statics of so many sequences; raises `InputError` for others."""
+        """The statics of `count` sequences; raises `InputError` for another number of them."""
         specs: list[Spec] = []
         arrays: list[Array] = []
         beside: dict[str, Array] = {}
@@ -184,9 +188,9 @@ class Statics:
         return cls(rebuild(statics, specs), arrays, beside)
 
     def beside_others(self, known: dict[str, Array]) -> "Statics":
-        """The same statics with axis names that differ from those of other statics.
+        """The statics with their axes renamed to differ from those of other statics.
 
-        known: the offsets by axis so far, to which those of these statics are added.
+        known: the offsets by axis so far; those of these statics are added.
         """
         renamed: dict[str, str] = {}
         for axis, offsets in self.beside.items():
@@ -203,7 +207,7 @@ class Statics:
 
 
 def check_row_sequences(ragged: Ragged, what: str, count: int) -> None:
-    """Raises `InputError` for a static that is not one sequence for each row."""
+    """Raises `InputError` unless a static Ragged is one sequence for each row."""
     if ragged.levels != 1:
         raise InputError(f"{what} has {ragged.levels} levels; a static is one sequence for each row")
     if len(ragged) != count:
@@ -222,7 +226,7 @@ def check_no_lengths(lengths: Any) -> None:
 
 
 def check_same_lengths(first_name: str, first: Ragged, second_name: str, second: Ragged) -> None:
-    """Raises `InputError` unless two inputs have the same lengths at all levels that both have.
+    """Raises `InputError` unless two inputs have the same lengths at all common levels.
 
     The message names the first sequence whose lengths differ.
     """
@@ -268,7 +272,7 @@ def checked_lengths(lengths: Any, count: int, time: int) -> Array:
 
 
 def begun_steps(begun: Any, count: int) -> Array:
-    """The number of steps of each sequence that were run before, as int64."""
+    """The number of steps of each sequence that ran in earlier calls, as int64."""
     array = array_of(begun, "begun")
     if not array.size and array.shape == (count,):
         return np.zeros(0, np.int64)

@@ -23,7 +23,7 @@ from stepnet.values.arguments import number, whole
 
 Array = np.ndarray
 Trail = list[tuple[Array, Array]]
-"""For each step the beginnings' last symbols, and which of the step before they go on from."""
+"""For each step, the last symbol of each beam, and the row of the step before that it continues."""
 
 
 def beam_search(
@@ -105,9 +105,9 @@ def beam_search(
 
 
 def filled(best: Best, width: int) -> tuple[Array, Best]:
-    """The indices of the starts that go on, and their continuations: at least `width` for each start.
+    """The indices of the starts that continue, and their continuations, padded to `width` for each start.
 
-    A start with fewer continuations repeats its first one, with a log of -inf.
+    A start with fewer continuations repeats its first, with a log of -inf.
     """
     possible = best.logs > -np.inf
     if possible.all():
@@ -122,8 +122,8 @@ def filled(best: Best, width: int) -> tuple[Array, Best]:
 
 
 def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
-    """The stream after a step: the starts `left` of those so far, which had `width` rows each, going on from
-    `rows`.
+    """The stream after a step: `left` are the remaining starts, and `rows` the rows that continue, of `width`
+    per start.
     """
     if rows.shape[1] > width:
         return live.anew(rows.reshape(-1))
@@ -141,12 +141,12 @@ def gone_on(live: Live, left: Array, rows: Array, width: int) -> Live:
 # ---- what has stopped --------------------------------------------------------------------------------------
 
 ENTRY = np.dtype([("rank", "f8"), ("log", "f8"), ("length", "i8"), ("row", "i8"), ("symbol", "i8")])
-"""A sequence that has stopped with this symbol, behind the beginning in this row."""
+"""A finished sequence: its stop symbol, and the row that it continues."""
 NONE = np.array((-np.inf, -np.inf, 0, 0, 0), ENTRY)
 
 
 class Aside:
-    """The best finished sequences of each start, [starts, count], the best first."""
+    """The best finished sequences of each start, [starts, count], best first."""
 
     def __init__(self, starts: int, beams: int, most: int, penalty: float) -> None:
         self.beams, self.most, self.penalty = beams, most, penalty
@@ -159,7 +159,9 @@ class Aside:
         return np.divide(logs, weight, out=np.full_like(logs, -np.inf), where=logs > -np.inf)
 
     def take(self, starts: Array, parts: list[Best], length: int) -> None:
-        """Adds finished sequences of some starts that rank above the worst kept; equal ones come last."""
+        """Adds finished sequences that rank above the worst kept ones; equal ranks keep the earlier
+        sequence.
+        """
         if not parts:
             return
         best = Best.joined(parts)

@@ -1,4 +1,4 @@
-"""The program of layers for the kind of inputs that they know, before there are any: of a call of nothing."""
+"""The program of layers without a call: traced for a batch of no sequences with the declared inputs."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ NONE = np.zeros(1, np.int64)
 
 
 def no_sequences(spec: Spec) -> Ragged:
-    """No sequences of such features.
+    """A Ragged of no sequences with these features.
 
     >>> no_sequences(Spec(3, "float32"))
     Ragged(0 sequences, 3 features, float32)
@@ -25,7 +25,7 @@ def no_sequences(spec: Spec) -> Ragged:
 
 
 def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
-    """The program; raises `InputError` where the inputs of a recurrence are not known yet."""
+    """The program of layers; raises `InputError` if the inputs of a recurrence are not known yet."""
     first: Layer = run.layer
     still = statics_of(first)
     while not isinstance(first, RNN):
@@ -41,7 +41,7 @@ def blank_program(run: LayerPrograms[Any]) -> LayersProgram:
 
 
 def statics_of(layer: Layer) -> Any:
-    """No statics of the kinds that the recurrences of a layer take."""
+    """Statics for no sequences, as the recurrences of a layer take them."""
     if not isinstance(layer, RNN):
         parts: list[Any] = []
         for name, part in zip(layer.part_names, layer.layers, strict=True):

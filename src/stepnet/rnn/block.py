@@ -1,6 +1,6 @@
-"""The net of a with-block, and the values that the block reads from the block around it.
+"""The net that a with-block records, and the values that it reads from the block around it.
 
-A value of the outer block is the same at every step of the inner block, where it is a static.
+A value of the outer block is the same at every step of the inner block, so it is a static there.
 """
 
 from collections.abc import Callable
@@ -171,7 +171,7 @@ class Memory:
         self._new, self._updated = value, user_line()
 
     def _advice(self, new: Type) -> str:
-        """What is likely meant, where an update does not fit."""
+        """Advice for an update that does not fit: the likely intention."""
         if new.shape == self.spec.shape:
             return " (cast it with .astype, or add the memory with that dtype)"
         if self.init is None and new.shape == self.spec.shape[1:]:
@@ -191,7 +191,7 @@ class Memory:
         return self._new
 
     def before_all(self, count: int | None) -> Any:
-        """The values before the first step, for so many sequences; one for all of them without a count."""
+        """The values before the first step for `count` sequences; without a count, one value for all."""
         if self.init is not None:
             return self.init
         return np.zeros(self.spec.shape if count is None else (count, *self.spec.shape), self.spec.dtype)

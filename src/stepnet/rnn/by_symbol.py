@@ -1,9 +1,10 @@
-"""What the first layer makes of a symbol ahead of its loop, computed once for all symbols.
+"""Precomputed tables for generation: the first layer's work before the loop, computed once for each symbol.
 
     x = E[symbol];  x @ W + b     at every step        ->        table[symbol],  table = E @ W + b     once
 
-The rows of a table are computed by the machine code that computes them ahead of a loop, and have its bits.
-For few symbols, as those of a model of characters, this takes the product with the input out of each step.
+The rows of a table are computed by the machine code that otherwise computes them before the loop, so their
+bits are the same. With few symbols, as in a character model, this removes the product with the input from
+each step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +24,14 @@ from stepnet.trace.traced import Traced
 
 Array = np.ndarray
 MOST_BYTES = 8 * 2**20
-"""The most bytes of all tables."""
+"""The largest number of bytes of all tables."""
 
 
 def symbol_tables(
     plan: Plan, params: Sequence[Array], feed: Feed, symbols: int, stops: Sequence[int], engine: str
 ) -> Mapping[int, Array]:
-    """For values of the plan's net, which the rest of it reads, their rows for all symbols; none where no
-    product is saved, where they are too large, and where there are symbols that cannot be fed.
+    """For some values of the plan's net, their rows for all symbols. It is empty if no product is saved, if
+    the tables are too large, or if some symbols cannot be fed.
 
     stops: the symbols that are never fed.
     """
@@ -54,7 +55,7 @@ def symbol_tables(
     )
     try:
         _, *rows = program.bound(engine)(call).final
-    except InputError:  # a symbol is outside a table of the step: the error is for who feeds it
+    except InputError:  # a symbol is outside a table of the step: the error belongs to the call that feeds it
         return {}
     return dict(zip(wanted, rows, strict=True))
 
@@ -62,7 +63,7 @@ def symbol_tables(
 def table_program(plan: Plan, params: Sequence[Array], feed: Feed, wanted: Sequence[int]) -> Program:
     """The recurrence whose memories are a symbol, and values of a plan's net after a step with this symbol.
 
-    What is made of memories for memories stays in the loop: no pass takes the work apart once more.
+    Work from memories to memories stays in the loop, so no pass splits it differently than in the plan.
     """
     builder, net, ends = Builder(), plan.net, plan.ends
     builder.input(Type(ROWS, (), "bool"), "nothing")

@@ -1,14 +1,14 @@
-"""The best of all symbols that may follow several beginnings: those of the highest logs, in a fixed order.
+"""The best continuations in a beam search: the symbols with the highest log-probabilities, in a fixed order.
 
-The log of a beginning with a symbol more is that of the beginning plus that of the symbol, the softmax of its
-scores. There are beams x symbols of them behind each start, of which few are kept. A small net, run as any
-other, gives what makes logs of the scores, and the highest log in each of several groups of symbols:
+The log of a continuation is that of its beam plus the log-softmax of the symbol's score. Each start has beams
+x symbols continuations, of which few are kept. A small net, run like any other, computes the normalisation of
+the scores, and the highest log in each of several groups of symbols:
 
     symbols   0  1  2 | 3  4  5 | 6  7        group 1 is symbols 1, 4 and 7
     groups    0  1  2 | 0  1  2 | 0  1
 
-Of the groups of a start those with the highest logs, as many as are kept, have as many logs that are not
-below the lowest of these: whatever is kept is in a group that reaches it. Only these are looked into.
+If k continuations are kept, let t be the k-th highest group maximum of a start. At least k logs are t or
+higher, so every kept continuation lies in a group whose maximum reaches t. Only these groups are searched.
 """
 
 import math
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray
 FEW, FEW_ALONE = 1024, 16384
-"""How many scores are put in order as a whole, each symbol a group; and where the first alone is wanted."""
+"""Up to this number of scores, all are sorted, with each symbol as a group; FEW_ALONE applies if only the
+best is needed."""
 WIDTH = 16
 """The number of groups is a multiple of this: the elements of a vector register."""
 LOWEST = np.finfo(np.float64).min
@@ -67,7 +68,7 @@ class Best:
 
     @classmethod
     def joined(cls, parts: "Sequence[Best]") -> "Best":
-        """Several of these, side by side."""
+        """The continuations of several parts, concatenated for each start."""
         logs, rows, symbols = zip(*((part.logs, part.rows, part.symbols) for part in parts), strict=True)
         return cls(*(np.concatenate(each, axis=1) for each in (logs, rows, symbols)))
 

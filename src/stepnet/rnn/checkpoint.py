@@ -1,11 +1,11 @@
-"""A gradient of which the forward pass keeps the memories ahead of every k steps alone.
+"""Gradient checkpointing: the forward pass saves only the memories before every k-th step.
 
     forward    [k steps] -h-> [k steps] -h-> [k steps]           each h is kept
-    backward                                 [again, back]       the values of k steps are saved at a time
+    backward                                 [again, back]       the values of k steps are saved at once
                               [again, back] <-dh-
                [again, back] <-dh-                               dW adds up
 
-Recurrences of both directions run in sections of one direction each: what goes from one to the next is kept.
+Recurrences of both directions run in sections of one direction each; the values between sections are saved.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,10 +40,12 @@ def checkpointed(net: Net, wanted: Sequence[int]) -> Sectioned:
 class InPieces:
     """A section that runs in pieces.
 
-    forward: the section. again: what its backward half reads of it; None where that reads nothing. backward:
-    gradients. saved: for each value that `backward` reads of `again` its place there. wanted: the places of
-    the inputs that `backward` gives gradients of, the memories behind all others. counts: whether the steps
-    ask how many were before.
+    forward: the section.
+    again: recomputes the values of a piece that the backward half reads; None if it reads none.
+    backward: the gradients of a piece.
+    saved: for each value that `backward` reads, its position among the results of `again`.
+    wanted: the positions of the inputs whose gradients `backward` computes, memories last.
+    counts: whether steps read the step index.
     """
 
     section: Section
@@ -70,7 +72,7 @@ class InPieces:
 
     @property
     def kept(self) -> int:
-        """How many arrays `run` gives."""
+        """The number of arrays that `run` returns."""
         return len(self.section.memories)
 
     def begun(self, values: Values, call: Call) -> list[Array]:
@@ -88,8 +90,8 @@ class InPieces:
         return pieces(way.call, way.size, self.section.reverse, self.counts, back)
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """See `SectionRun`. What is kept is of each memory one array: that ahead of each piece but the first,
-        piece after piece.
+        """See `SectionRun`. It saves one array per memory, with its values before each piece but the
+        first.
         """
         section, net = self.section, self.section.net
         inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
@@ -139,6 +141,6 @@ class InPieces:
 
 
 def counts_steps(net: Net) -> bool:
-    """Whether a recurrence of a net asks how many steps were before."""
+    """Whether a recurrence of a net reads the step index."""
     bodies = (node.recur.body for node in net.nodes if node.operation == "recur")
     return any(node.operation == "index" for body in bodies for node in body.nodes)

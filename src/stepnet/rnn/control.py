@@ -32,19 +32,21 @@ Until = Callable[[Any, Any], Any]
 MASKED = ("repeat", "zero")
 
 PIECES = (8, 128)
-"""How many steps of each sequence are run before looking which have ended: at first, and at most. It is so
-where an engine does not look itself.
+"""The first and the largest number of steps of each sequence between checks for ended sequences, for an
+engine that does not check itself.
 """
 
 
 def next_piece(before: int) -> int:
-    """How many steps of each sequence the next call runs, where the one before ran `before`."""
+    """The number of steps of each sequence in the next call, after a call with `before` steps."""
     fewest, most = PIECES
     return min(max(2 * before, fewest), most)
 
 
 class Controls(TypedDict, total=False):
-    """What a call may say of its steps, the same for all parts of what is called. See `RNN.__call__`."""
+    """The arguments of a call that control its steps, the same for all parts of a layer. See
+    `RNN.__call__`.
+    """
 
     mask: Any
     masked: str
@@ -210,7 +212,10 @@ def check_lengths(mask: Ragged, like: Ragged) -> None:
 class Piece:
     """Some steps of each sequence, with their outputs end to end.
 
-    taken: the number of steps before them. lengths: the number of these steps.
+    rows: the sequences.
+    taken: the number of steps before these.
+    lengths: the number of these steps.
+    outputs: their outputs.
     """
 
     rows: Array
@@ -253,7 +258,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
 
 
 def reads_tables(net: Net) -> bool:
-    """Whether a step takes rows of parameters: behind the end, what it indexes with may be outside."""
+    """Whether a step indexes a parameter: after the end of a sequence its indices may be out of bounds."""
     return any(node.operation == "gather" for node in all_nodes(net))
 
 

@@ -1,4 +1,4 @@
-"""What a schedule costs, and what it holds, for each step, for each sequence, and once.
+"""The costs of a schedule and the memory that it holds: per step, per sequence, and once.
 
 x @ W at rows/steps       2 * 3 * 12 flops of each step
 contract of both          2 * 3 * 12 flops of each step: it adds all steps up
@@ -25,12 +25,12 @@ STAGE_EXTENTS = {
     "reduced": STEPS,
     "ended": ROWS,
 }
-"""How many there are of each run of a stage. The total has a line for each extent that it adds up."""
+"""For each stage, the extent of one run. The stage `total` has an entry for each extent that it sums over."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What is done each time: flops, bytes of parameters read, and of other values read or written."""
+    """The cost of one run: flops, bytes of parameters read, and bytes of other values read or written."""
 
     flops: int = 0
     weights: int = 0
@@ -41,9 +41,9 @@ class Cost:
 
 
 Costs = Mapping[Extent, Cost]
-"""Costs of one step, of one sequence, once, and of what else there may be, by extent."""
+"""Costs by extent: of one step, of one sequence, of one call, and so on."""
 Held = Mapping[Extent, int]
-"""Bytes of one step, of one sequence and so on."""
+"""Bytes by extent: of one step, of one sequence, and so on."""
 
 
 def added(pairs: Iterable[tuple[Extent, Cost]]) -> dict[Extent, Cost]:
@@ -71,12 +71,12 @@ def sum_of(*parts: Held) -> dict[Extent, int]:
 
 
 def costs(schedule: Schedule) -> dict[Extent, Cost]:
-    """What a schedule does."""
+    """The costs of a schedule, by extent."""
     return added(pair for part in schedule.parts for pair in part_costs(schedule.net, part))
 
 
 def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
-    """What one part does, by extents of the net around it."""
+    """The costs of one part, by extents of the net around it."""
     if part.plan is not None:
         rows = part.extent[:-1] if part.kind == "recurrence" else part.extent
         places = {CONST: CONST, ROWS: rows, STEPS: part.extent}
@@ -90,7 +90,7 @@ def part_costs(net: Net, part: Part) -> Iterator[tuple[Extent, Cost]]:
 
 
 def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
-    """What a plan does, stage by stage."""
+    """The costs of a plan, stage by stage."""
     for name, net, phases in stages_of(plan):
         numbers = [number for phase in phases for number in phase]
         if name == "total":
@@ -107,7 +107,7 @@ def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
 
 
 def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]]:
-    """What nodes do by themselves: a total is of each value that it adds up."""
+    """The costs of nodes; the cost of a total is per value that it sums."""
     for number in numbers:
         node = net.nodes[number]
         if not is_work(node):
@@ -124,8 +124,8 @@ def node_costs(net: Net, numbers: Iterable[int]) -> Iterator[tuple[Extent, Cost]
 
 
 def held(schedule: Schedule) -> dict[Extent, int]:
-    """The bytes that a schedule holds at most besides its results: what one part gives another, to the end;
-    and what a plan keeps of all steps for its totals.
+    """The bytes that a schedule holds beyond its results: values that one part hands to another, which live
+    to the end, and values of all steps that a plan keeps for its totals.
     """
     net = schedule.net
     if schedule.whole is not None:
@@ -138,6 +138,6 @@ def held(schedule: Schedule) -> dict[Extent, int]:
 
 
 def kept(plan: Plan) -> dict[Extent, int]:
-    """The bytes that a plan keeps of all steps for what is computed behind them."""
+    """The bytes of all steps that a plan keeps for the work after the loop."""
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

@@ -1,8 +1,8 @@
-"""A recurrence as it was declared, and its programs so far: one for each kind of inputs.
+"""A recurrence as declared, and a cache of its programs, one for each kind of inputs.
 
     step, params, memory=64   --(inputs, statics)-->   traced step   -->   program
 
-Calls, streams, layers and outer steps all get their programs here.
+Calls, streams, layers and outer steps get their programs here.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.net.precision import Precision
-from stepnet.net.types import own_copy
+from stepnet.net.types import read_only_copy
 from stepnet.plan.passes.narrow import check_narrow
 from stepnet.rnn.batch import Batch, Statics, initial_arrays
 from stepnet.rnn.control import MASKED, Control, Until
@@ -31,15 +31,15 @@ Array = np.ndarray
 Kept = TypeVar("Kept", bound=Program)
 MOST_UNROLLED = 64
 MOST_TRACES = 32
-"""How many kinds of inputs a recurrence keeps the traces of."""
+"""The largest number of kinds of inputs whose traces a recurrence keeps."""
 MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
 class Declared:
     """A recurrence as it was declared. `RNN` adds the ways to run it, and documents the arguments.
 
-    precision: in how few bits it is computed, where `quantize` says so; else None. report: what `quantize`
-    chose, where it made this recurrence; else None.
+    precision: the precision that `quantize` chose; else None.
+    report: the report of `quantize`, if it made this recurrence; else None.
     """
 
     precision: Precision | None = None
@@ -173,15 +173,15 @@ def check_masked(masked: Any) -> None:
 
 
 def parameter(value: Any) -> Any:
-    """A copy of a parameter as an array; raises `InputError` for anything that is no array.
+    """A copy of a parameter as an array; raises `InputError` for a value that is not an array.
 
-    In a step it may be a parameter of that step, which stays as it is.
+    In a step it may be a parameter of that step, which is returned unchanged.
     """
     if isinstance(value, Traced) and value.is_constant:
         return value
     array = array_of(value, "a parameter")
     dtype_name(array.dtype, "a parameter")
-    return own_copy(array)
+    return read_only_copy(array)
 
 
 def same_parameters(params: Any, before: Any) -> Any:
@@ -201,7 +201,9 @@ def same_parameters(params: Any, before: Any) -> Any:
 
 
 def check_inputs(declared: Any, given: Any, kind: str = "input", owner: str = "recurrence") -> None:
-    """Raises `InputError` for inputs, or what else, with other features than the recurrence was made for."""
+    """Raises `InputError` for inputs (or another `kind` of values) whose features differ from the declared
+    ones.
+    """
     if declared is None:
         return
     given = arranged(given, declared)

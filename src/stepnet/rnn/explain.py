@@ -1,4 +1,4 @@
-"""A plan as text: what runs when, what it costs, which engine runs it, and how threads share a call."""
+"""A plan as text: the work of each stage, its costs, the engine, and how threads divide a call."""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -19,7 +19,7 @@ from stepnet.values.arguments import whole
 
 WIDTH = 100
 SHOWN = Size(1, 100, 100)
-"""The call whose time is estimated where none is asked for."""
+"""The size of the call whose time is estimated by default."""
 TITLES = {
     "once": "once",
     "sequence": "once per sequence",
@@ -93,8 +93,8 @@ def partition_lines(plan: Plan, chosen: str | None, size: Size | None) -> list[s
 
 
 def shared_lines(schedule: Schedule, chosen: str | None, size: Size | None) -> list[str]:
-    """Whether recurrences that do not depend on each other run at the same time, and how layers that read one
-    another's outputs follow one another.
+    """Whether independent recurrences run at the same time, and how layers that read one another's outputs
+    run as a wavefront.
     """
     if chosen != "llvm":
         return []
@@ -115,7 +115,7 @@ def shared_lines(schedule: Schedule, chosen: str | None, size: Size | None) -> l
 
 
 def llvm() -> LlvmEngine:
-    """The engine whose calls threads share."""
+    """The engine llvm, whose calls threads divide."""
     engine = engine_named("llvm")
     assert isinstance(engine, LlvmEngine)
     return engine

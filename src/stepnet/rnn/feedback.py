@@ -1,12 +1,11 @@
-"""Generation as a recurrence: the net of a step whose input is made of the symbol that the step before chose.
+"""Generation as a recurrence: a step whose input is the symbol that the step before chose.
 
     symbol --feed--> x --layers--> scores --choose--> symbol        the memory of the new recurrence:
                       memories -----------> memories                memories, symbol, step, ended
 
-A call over as many steps as are wanted is one call of a kernel, with no Python between two symbols. A
-sequence has ended from its stop symbol on. From then on its memories stay, its last symbol is fed again and
-its steps are not counted. So what is computed after the end is what was computed last: no index leaves its
-table.
+All symbols are written by one call of a kernel, without Python between two symbols. After the stop symbol of
+a sequence its memories do not change, its last symbol is fed again, and its steps are not counted. So steps
+after the end repeat the last computation, and no index can leave its table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,9 +35,12 @@ sequence has ended, and whether it ended because no score was the highest.
 
 @dataclass(frozen=True)
 class Choice:
-    """How a symbol is chosen among so many, and which of them end a sequence.
+    """How a symbol is chosen, and which symbols end a sequence.
 
-    sampler: None for the highest score. Others than `Sampling` are functions that no net has.
+    symbols: the number of symbols.
+    stops: the symbols that end a sequence.
+    sampler: a `Sampling`; None for the highest score. Other samplers are Python functions, which a net cannot
+        call.
     """
 
     symbols: int

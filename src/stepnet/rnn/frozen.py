@@ -1,11 +1,10 @@
-"""Plain calls of shapes that were seen before: what all of them have in common is prepared once.
+"""Frozen calls: for shapes that were seen before, the preparation of a plain call is done once.
 
     rnn(x)   check, look up the trace, share out lanes, write words, run, rebuild   ->   set addresses, run
 
-A small recurrence runs in less time than a call needs for its preparation. So the second call of a shape
-keeps what it prepared, and later calls only set the addresses of their arrays and run. This is for arrays
-[batch, time, features...] without lengths, masks and statics. A frozen call that another thread is using is
-not used.
+A small recurrence runs in less time than the preparation of a call takes. So the second call of a shape keeps
+its preparation, and later calls only set the addresses of their arrays and run. This is for arrays [batch,
+time, features...] without lengths, masks and statics. A frozen call that another thread is using is not used.
 """
 
 from dataclasses import dataclass
@@ -23,9 +22,11 @@ from stepnet.values.structure import leaves, leaves_as, rebuild
 Array = np.ndarray
 Kind = TypeVar("Kind", bound=Program)
 MOST_OFFSETS = 1025
-"""Of how many sequences the lengths are compared with those of earlier calls; more take longer to run."""
+"""The largest number of offsets that is compared with those of earlier calls; larger batches take long enough
+to run."""
 RAGGED_CALLS = 8
-"""Which call of Raggeds of the same lengths is prepared: that takes a whole call, and lengths change."""
+"""The number of calls with the same lengths after which a call of Raggeds is prepared: lengths often change,
+and preparation takes as long as a call."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class FrozenCalls(Idle[Frozen[Kind]]):
         """
         if type(last_only) is not bool or type(time_major) is not bool or not is_order(engine):
             return None
-        if type(masked) is not str or masked != "repeat":  # which without a mask says nothing, or is wrong
+        if type(masked) is not str or masked != "repeat":  # without a mask it has no effect, or is invalid
             return None
         values, offsets = sequences, None
         if type(sequences) is Ragged:

@@ -1,4 +1,4 @@
-"""How a gradient is run, as text: what is saved, what both halves do, and the most memory held.
+"""A gradient as text: the saved values, the costs of both halves, and the peak memory.
 
 `gradient_explanation` collects the facts, `text` writes them. The plans of the halves are `explain`'s.
 """
@@ -28,7 +28,7 @@ FORWARD, AGAIN, BACKWARD = "forward", "forward again", "backward"
 
 @dataclass(frozen=True)
 class Saved:
-    """One value that is kept for the backward half: what it is, its type, and the bytes of one."""
+    """One value that is saved for the backward half: its description, type, extent, and bytes per entry."""
 
     name: str
     element: str
@@ -61,9 +61,10 @@ class Half:
 class Memory:
     """The bytes that are held beyond arguments and results.
 
-    kept: between forward and backward. most: in addition at the height of the backward pass. With checkpoint
-    there is besides what each piece but the first begins with, `ahead`, of each sequence; and `piece`, what
-    is held of one piece at a time.
+    kept: between forward and backward pass.
+    most: additional bytes at the peak of the backward pass.
+    ahead: with checkpoint, the initial memories per sequence and piece.
+    piece: with checkpoint, the bytes of one piece at a time.
     """
 
     kept: Held

@@ -1,9 +1,9 @@
-"""A call whose gradient is taken: its arguments, checked, and gradients in the structures of these.
+"""The arguments of a call whose gradient is taken, checked, and its gradients in the same structures.
 
     sequences, params, statics ...  --GradientSource-->  arrays of the inputs of a net
     gradients of these inputs       --CallArguments-->   `Gradients`
 
-Layers and whole models are sources. All behind them, runs, losses and texts, knows nets alone.
+Layers and whole models are sources. The code behind them (runs, losses and texts) deals only with nets.
 """
 
 from collections import OrderedDict
@@ -114,7 +114,9 @@ class Cut:
         return cls(batch, rebuild(batch.structure, cut), places, mask)
 
     def whole(self, array: Array, levels: int) -> Any:
-        """What there is of each step that is taken, laid out as the sequences came; zeros at the others."""
+        """The values per step in the form of the caller's sequences, with zeros at the steps that were not
+        taken.
+        """
         level = self.batch.levels.index(levels)
         whole = np.zeros((len(self.batch.arrays[level]), *array.shape[1:]), array.dtype)
         whole[self.places[levels - 1]] = array
@@ -122,7 +124,7 @@ class Cut:
 
 
 class UncheckedCall(NamedTuple):
-    """The arguments of a call as they came. See `Vjp.__call__`."""
+    """The arguments of a call before the checks. See `Vjp.__call__`."""
 
     sequences: Any
     params: Any
@@ -161,7 +163,7 @@ class CallArguments:
 
     @property
     def batch(self) -> Batch:
-        """The sequences as they were given."""
+        """The sequences of the call."""
         return self.reading.batch
 
     def wanted(self, kinds: Sequence[str]) -> list[int]:
@@ -175,7 +177,7 @@ class CallArguments:
         return Gradients(**{kind: rebuild(self.structures[kind], values) for kind, values in by_kind.items()})
 
     def answered(self, place: int, array: Array) -> Any:
-        """The gradient of an input in the form in which the caller has that."""
+        """The gradient of an input in the form of the caller's argument."""
         extent = self.net.type_of(self.net.inputs[place]).extent
         if is_beside(extent):
             return Ragged(array, (self.call.beside[extent[-1]],))
@@ -203,7 +205,9 @@ def arrays_of(ends: Ends, call: Call, params: Sequence[Array]) -> list[Array | N
 
 
 class GradientSource(Protocol):
-    """What gradients are of: it reads a call's arguments as arrays of a net's inputs."""
+    """A layer or model whose gradient is taken: it converts the arguments of a call to arrays for a net's
+    inputs.
+    """
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -212,7 +216,7 @@ class GradientSource(Protocol):
 
     @property
     def ends_early(self) -> bool:
-        """Whether a run decides how many steps there are."""
+        """Whether the number of steps is known only after a run."""
         ...
 
     def read(self, call: UncheckedCall) -> CallArguments:
@@ -296,13 +300,13 @@ class LayerSource:
 
 
 class Programs:
-    """The programs of the gradients of one layer, by what they are made for."""
+    """A cache of programs for the gradients of one layer."""
 
     def __init__(self) -> None:
         self.kept = OrderedDict[Any, Any]()
 
     def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The one for a key."""
+        """The program for a key, made at first use."""
         if key not in self.kept:
             keep(self.kept, key, make())
         return self.kept[key]

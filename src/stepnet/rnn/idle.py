@@ -1,8 +1,8 @@
-"""What calls of one form have prepared, kept for later ones: that which no thread is using.
+"""A pool of prepared calls by form, such as shapes: those that no thread is using.
 
 first call    remembered           second call    prepared, used and kept           later calls    used
 
-Forms that come once do not replace what is prepared for others.
+Forms that occur only once do not evict prepared calls of other forms.
 """
 
 from collections import OrderedDict
@@ -11,15 +11,16 @@ from typing import Any, Generic, TypeVar
 Key = tuple[Any, ...]
 Kind = TypeVar("Kind")
 MOST = 4
-"""How many forms are kept: what is prepared for each has memory of its own to work in."""
+"""The largest number of forms: each prepared call has a workspace of its own."""
 
 
 class Idle(Generic[Kind]):
-    """What is prepared and not used now, by form.
+    """The idle prepared calls, by form.
 
-    idle: an empty list for a form for which nothing can be prepared, or of which all is being used. seen: how
-    many calls there were of the latest forms for which nothing is prepared yet. There is no lock: each change
-    of a list or a dictionary is done at once.
+    idle: the prepared calls of each form; empty if none can be prepared, or all are in use.
+    seen: the number of calls of recent forms for which nothing is prepared yet.
+
+    There is no lock: each change of a list or dictionary is atomic.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class Idle(Generic[Kind]):
         self.seen: OrderedDict[Key, int] = OrderedDict()
 
     def take(self, key: Key) -> Kind | None:
-        """What is prepared for a form, for this call alone; None where there is nothing."""
+        """A prepared call of a form, removed from the pool; None if there is none."""
         try:
             idle = self.idle.get(key)
             return idle.pop() if idle else None
@@ -35,7 +36,7 @@ class Idle(Generic[Kind]):
             return None
 
     def put_back(self, key: Key, prepared: Kind) -> None:
-        """Keeps what was taken, or prepared anew, unless its form has given way to others since."""
+        """Returns a prepared call to the pool, unless its form has been evicted since."""
         idle = self.idle.get(key)
         if idle is not None:
             idle.append(prepared)
@@ -53,7 +54,7 @@ class Idle(Generic[Kind]):
 
 
 def keep_latest(kept: OrderedDict[Key, Any], key: Key, value: Any) -> None:
-    """Adds an entry; the oldest gives way where there are too many."""
+    """Adds an entry; the oldest is evicted if there are too many."""
     kept[key] = value
     while len(kept) > MOST:
         kept.popitem(last=False)

@@ -1,10 +1,10 @@
-"""A gradient that runs section by section: the results of one are what later ones read.
+"""A gradient that runs section by section, where the results of a section are read by later ones.
 
-    forward    x  --section 0-->  u  --section 1-->  y        u, and what each keeps, is there for later
+    forward    x  --section 0-->  u  --section 1-->  y        u, and the values that each section saves
     backward   dx <--section 0--  du <--section 1--  dy       cotangents of one value add up
 
-How a section runs is its own affair: in pieces of some steps (`checkpoint.py`), by an engine that has its
-gradient (`paired.py`), or at once, as here.
+A section may run in pieces of some steps (`checkpoint.py`), by an engine with a native gradient
+(`paired.py`), or at once (here).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,12 +23,17 @@ from stepnet.rnn.pieces import Checkpoint, piece_size, zeros
 
 Array = np.ndarray
 Values = dict[int, Array | None]
-"""Arrays by the values of the whole net that they are; None is a memory of zeros."""
+"""Arrays by their numbers in the whole net; None for an initial memory of zeros."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """A call, how many steps each of its pieces has, and the engine that runs them."""
+    """How a gradient is run.
+
+    call: the call.
+    size: the number of steps of each piece.
+    engine: the engines in order of preference.
+    """
 
     call: Call
     size: int
@@ -36,7 +41,7 @@ class Way:
 
 
 class SectionRun(Protocol):
-    """What runs a section and its gradients."""
+    """Runs a section and its gradients."""
 
     @property
     def section(self) -> Section:
@@ -49,15 +54,16 @@ class SectionRun(Protocol):
         ...
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """Adds what the section gives to the values; gives what is kept."""
+        """Adds the results of the section to the values; returns the arrays to be saved."""
         ...
 
     def gradients(
         self, values: Values, known: dict[int, Array], kept: Sequence[Array], way: Way
     ) -> Iterable[tuple[int, Array]]:
-        """The cotangents of what the section reads and begins with, each with its value of the whole net.
+        """The cotangents of the inputs and initial memories of the section, with their numbers in the whole
+        net.
 
-        known: those of what it gives, where they are not zeros. kept: what `run` gave.
+        known: the nonzero cotangents of its results. kept: the arrays that `run` returned.
         """
         ...
 
@@ -68,7 +74,7 @@ RunOf = Callable[[Any, list[int]], SectionRun]
 
 @dataclass(frozen=True)
 class AtOnce:
-    """A section without steps, behind all recurrences."""
+    """A section without steps, after all recurrences."""
 
     section: Section
     halved: Halved
@@ -182,7 +188,7 @@ class Sectioned:
         ]
 
     def way(self, call: Call, engine: Order) -> Way:
-        """How a call is run."""
+        """How a call is run: its pieces and engines."""
         longest = int(call.lengths.max(initial=0))
         size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
         return Way(call, size, between(engine))
@@ -199,5 +205,5 @@ def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list
 
 
 def add(known: dict[int, Array], number: int, array: Array) -> None:
-    """Adds the cotangent of a value to what there is of it."""
+    """Adds a contribution to the cotangent of a value."""
     known[number] = known[number] + array if number in known else array

@@ -48,15 +48,15 @@ class Combined(Protocol):
         ...
 
     def by_part(self, value: Any, what: str) -> tuple[Any, ...]:
-        """What belongs to each part; raises `InputError` where it is not one entry for each."""
+        """The entry for each part; raises `InputError` unless there is one for each."""
         ...
 
     def together(self, values: list[Any]) -> Any:
-        """What the parts gave, in the structure that the caller sees."""
+        """The values of the parts, in the structure of the caller's results."""
         ...
 
     def input_of(self, sequences: Any, outputs: list[Any]) -> Any:
-        """What the next part runs over, after parts with these outputs."""
+        """The input of the next part, given the outputs of the parts before it."""
         ...
 
     def ends_with(self, place: int) -> bool:
@@ -194,7 +194,7 @@ class LayerPrograms(Generic[Kind]):
 
 
 class LayersRun(LayerPrograms[Combined]):
-    """What runs layers as one net.
+    """Runs layers as one net.
 
     ends: whether sequences may end early: how long those of the next layer are is then known too late.
     """
@@ -299,7 +299,7 @@ class Wiring:
     made: list[Made] = field(default_factory=list[Made])
 
     def program(self, layer: Layer, last_only: bool) -> LayersProgram:
-        """What runs the layers."""
+        """The object that runs the layers as one net."""
         specs = leaves(self.batch.specs)
         names = [name or "x" for name, _ in named_leaves(self.batch.structure)]
         inputs = [

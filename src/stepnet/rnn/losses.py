@@ -160,7 +160,7 @@ class Targets:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What the net of a loss depends on."""
+        """The key of the net of a loss: everything that it depends on."""
         arrays = zip(self.arrays, self.levels, strict=True)
         return skeleton(self.structure), *((a.dtype, a.shape[1:], levels) for a, levels in arrays)
 

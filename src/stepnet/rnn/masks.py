@@ -22,7 +22,7 @@ __all__ = ["dropout", "uniform"]
 Array = np.ndarray
 
 WHOLE_SEQUENCE = 2**32 - 1
-"""The step of what a sequence has once."""
+"""The step number that stands for a value drawn once per sequence."""
 
 PER = ("sequence", "step")
 

@@ -16,7 +16,7 @@ Array = np.ndarray
 
 
 def side_by_side(forward: Array, backward: Array, rows: int) -> Array:
-    """The features of both outputs concatenated, behind `rows` axes that are no features.
+    """The features of both outputs concatenated; the first `rows` axes are not features.
 
     Two outputs without features become one with two.
     """

@@ -25,7 +25,7 @@ def reads_inner(part: Part) -> bool:
 
 
 def inside(part: Part) -> str:
-    """What the steps of a recurrence have to do with inner sequences."""
+    """How the steps of a recurrence use inner sequences."""
     assert part.node is not None
     operations = [node.operation for node in part.node.recur.body.nodes]
     names = {0: "sequences", 1: "recurrence"}
@@ -33,7 +33,7 @@ def inside(part: Part) -> str:
 
 
 def described(part: Part, schedule: Schedule) -> str:
-    """What a part is, in one line."""
+    """A description of a part, in one line."""
     at = extent_text(part.extent)
     if part.kind == "joined":
         layers = "both directions of a layer" if part.merge else f"{len(part.members)} layers"

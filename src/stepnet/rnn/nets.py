@@ -1,4 +1,4 @@
-"""A net run on arrays in the order of its inputs, with results in the order of its own."""
+"""Runs a net on arrays in the order of its inputs, and returns results in the order of its results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

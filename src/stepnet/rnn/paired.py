@@ -1,4 +1,4 @@
-"""A gradient of which some recurrences run on an engine that has code of its own for both ways.
+"""A gradient in which some recurrences run on an engine with native forward and backward code.
 
     forward    u = x * s   llvm      y, kept = gru(u)        onednn      loss of y           llvm
     backward   dx          llvm      du, dW of kept, dy      onednn      dy                  llvm
@@ -46,7 +46,7 @@ class Paired:
     kept: int = 1
 
     def run(self, values: Values, way: Way) -> list[Array]:
-        """See `SectionRun`. What is kept are bytes, which nobody else reads."""
+        """See `SectionRun`. The saved values are bytes in a private format of the engine."""
         section = self.section
         results, kept = self.pair.forward(self.arrays(values), sequences_at(way.call, self.extent))
         values.update({n: array for n, array in zip(section.gives, results, strict=True) if n is not None})

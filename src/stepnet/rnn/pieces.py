@@ -1,4 +1,4 @@
-"""The steps of a call cut into pieces of k, each of which is a call of its own.
+"""The steps of a call divided into pieces of k steps, each a separate call.
 
     [a a a a a]                [a a]   [a a]   [a]
     [b b b . .]   --k = 2-->   [b b] , [b .] ,       a sequence without steps in a piece is not in it
@@ -45,7 +45,7 @@ def checked_checkpoint(value: object) -> Checkpoint:
 
 
 def piece_size(checkpoint: "int | str", longest: int) -> int:
-    """How many steps a piece has at most.
+    """The largest number of steps of a piece.
 
     >>> piece_size("sqrt", 10), piece_size(3, 10), piece_size("sqrt", 0)
     (4, 3, 1)
@@ -74,16 +74,16 @@ class Piece:
         return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
 
     def of(self, array: Array, type_: Type) -> Array:
-        """The values of the piece: of an array of the whole call, of values of this type."""
+        """The part of a whole call's array that belongs to the piece, for values of this type."""
         return array if type_.extent == CONST else np.ascontiguousarray(array[self.where(type_)])
 
     def inputs(self, net: Net, arrays: Sequence[Array | None]) -> list[Array | None]:
-        """The values of the piece, of the arrays of a net's first inputs."""
+        """The parts of a net's first input arrays that belong to the piece."""
         pairs = zip(net.inputs, arrays, strict=False)
         return [None if array is None else self.of(array, net.type_of(number)) for number, array in pairs]
 
     def put(self, net: Net, results: Sequence[Array], arrays: Sequence[Array]) -> None:
-        """Writes a net's results for the piece to where they lie in arrays of the whole call."""
+        """Writes a net's results for the piece to their positions in arrays of the whole call."""
         for number, part, array in zip(net.results, results, arrays, strict=True):
             array[self.where(net.type_of(number))] = part
 
@@ -100,7 +100,7 @@ def pieces(call: Call, size: int, reverse: bool, counts: bool, back: bool = Fals
 
 
 def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Piece:
-    """The piece of so many steps from one on."""
+    """The piece of a number of steps from a given step on."""
     alive = np.flatnonzero(call.lengths > first)
     lengths = np.minimum(call.lengths[alive] - first, size)
     begun = None

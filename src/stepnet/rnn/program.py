@@ -1,4 +1,4 @@
-"""What runs a recurrence, or layers of them: a net, its schedule, and the kernels of the engines used so far.
+"""Programs of recurrences and layers: a net, its schedule, and the kernels of the engines used so far.
 
     step --trace--> net --schedule--> parts --engine--> kernel --parameters--> bound
 
@@ -41,7 +41,7 @@ class NetProgram:
 
     @computed_once
     def schedule(self) -> Schedule:
-        """What runs, part by part."""
+        """The schedule of the net."""
         return KeptSchedule(self.net)
 
     @computed_once
@@ -50,14 +50,14 @@ class NetProgram:
         return Ends.of(self.net)
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """What runs on the engines asked for: recurrences are joined where these run them in one piece."""
+        """The schedule for the requested engines, with the recurrences joined that these run in one call."""
         order = order_of(asked)
         if order not in self._joined:
             self._joined[order] = joined(self.placed_for(order), order)
         return self._joined[order]
 
     def placed_for(self, order: tuple[str, ...]) -> Schedule:
-        """The same with each recurrence as a part of its own."""
+        """The schedule with each recurrence as a separate part."""
         return self.schedule
 
     def kernel(self, asked: Order) -> Kernel:
@@ -70,7 +70,7 @@ class NetProgram:
         return self.kernels[asked]
 
     def runs(self, asked: Order) -> Runs:
-        """What runs it with other parameters at every call, by the engine asked for."""
+        """A kernel for the requested engine whose parameters change at every call."""
         if asked not in self._runs:
             self._runs[asked] = Runs(self.kernel(asked))
         return self._runs[asked]
@@ -128,15 +128,15 @@ class Program(NetProgram):
 
     @cached_property
     def _made_memory(self) -> Callable[[Iterable[Any]], Any]:
-        """What makes the structure of the memory."""
+        """A function that builds the structure of the memory."""
         return rebuilder(self.memory)
 
     def is_bound(self, asked: Order) -> bool:
-        """Whether there is what runs a call on the engine asked for."""
+        """Whether a kernel for the requested engine is bound already."""
         return asked in self._bound
 
     def bound(self, asked: Order) -> Bound:
-        """What runs a call on the engine asked for."""
+        """The kernel with its parameters for the requested engine."""
         if asked not in self._bound:
             self._bound[asked] = self.kernel(asked).bind(self.params)
         return self._bound[asked]

@@ -20,7 +20,7 @@ LARGEST = 2**16
 
 
 class Runs(Idle[tuple[Bound, FrozenCall]]):
-    """What runs one kernel, and what its runs have prepared."""
+    """A kernel, and the prepared calls of it."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Runs(Idle[tuple[Bound, FrozenCall]]):
 
 
 def form_of(call: Call) -> Key | None:
-    """By what a form is known; None for a call whose form is not kept."""
+    """The key of a call's form; None for a call that is not prepared."""
     if call.inner or call.beside or call.begun is not None or call.last_only:
         return None
     tables = [call.starts, call.lengths, *([] if call.steps is None else [call.steps])]

@@ -105,7 +105,7 @@ class Scopes:
         return f"Scopes({len(self)} values, {sequences})"
 
     def __str__(self) -> str:
-        """A table of the values: what each is, and its first numbers."""
+        """A table of the values: the description of each, and its first elements."""
         lengths = next(iter(self.values.values())).lengths
         row = next((place for place, length in enumerate(lengths) if length), None)
         first = {} if row is None else self.step(row, 0)
@@ -150,7 +150,7 @@ def step_scopes(
     def read(rnn: Declared) -> Reading[StepProgram]:
         return rnn.read(sequences, initial, statics, lengths, **control)
 
-    read(like(rnn, rnn.step))  # what is wrong is said here, where nobody watches
+    read(like(rnn, rnn.step))  # raises errors here, before values are watched
     names: Names = {}
     called = read(like(rnn, watched(rnn.step, names)))
     builder = next(leaf for leaf in names.values() if isinstance(leaf, Traced)).builder

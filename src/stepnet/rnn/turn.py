@@ -1,4 +1,4 @@
-"""The gradients of a section while its pieces are taken from the last to the first.
+"""The gradients of a section, accumulated while its pieces run from the last to the first.
 
 dh of the last steps  --piece 2-->  dh  --piece 1-->  dh  --piece 0-->  dh0
 0                     --------->    dW  --------->    dW  --------->    dW      adds up
@@ -20,7 +20,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Turn:
-    """What goes from one piece to the one ahead of it.
+    """The state that is passed from a piece to the piece before it.
 
     seeds: the cotangent of each floating-point result of the section; None for zeros at every step. Those of
     rows are arrays of its own. memories: those of seeds that are of memories, the last ones: of the memories
@@ -59,7 +59,7 @@ class Turn:
         return self.net.type_of(self.net.inputs[place])
 
     def cotangents(self, piece: Piece) -> list[Array]:
-        """The cotangents of the results of a piece."""
+        """The cotangents of a piece's results."""
         return [
             zeros(type_, piece.call)
             if array is None
@@ -68,7 +68,7 @@ class Turn:
         ]
 
     def add(self, piece: Piece, gradients: Sequence[Array]) -> None:
-        """Takes what the backward half of a piece gives."""
+        """Adds the results of a piece's backward half."""
         for place, total, part in zip(self.wanted, self.totals, gradients, strict=False):
             where = piece.where(self.type_of(place))
             if is_added(self.type_of(place)):
@@ -90,5 +90,5 @@ class Turn:
 
 
 def is_added(type_: Type) -> bool:
-    """Whether several pieces have gradients of one number."""
+    """Whether several pieces contribute to one gradient."""
     return type_.extent in (CONST, ROWS) or is_beside(type_.extent)

@@ -1,4 +1,4 @@
-"""What the values of a step are called: by its local variables, as each of its functions returns.
+"""Names of a step's values: those of its local variables, recorded when each of its functions returns.
 
 A net has no names for its values, so a step is traced once more, watched. Values of recurrences inside it
 become values of the step, as those have their own steps.
@@ -34,7 +34,7 @@ INNER_NAMES: ContextVar[InnerNames | None] = ContextVar("INNER_NAMES", default=N
 
 
 def watched(step: Step, names: Names) -> Step:
-    """The same step, which tells `names` what its values are called, each time that it is traced.
+    """The step, wrapped so that each trace records the names of its values in `names`.
 
     They are values of its net, and arrays where a value is one. `inputs`, `before`, `statics`, `outputs` and
     `after` are what they are to the recurrence.
@@ -105,7 +105,7 @@ def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]
 
 
 def children(value: Any) -> list[tuple[Any, Any]]:
-    """What a plain container holds, and under which key."""
+    """The items of a plain container, with their keys."""
     if isinstance(value, dict):
         return [*dict[Any, Any].items(cast("dict[Any, Any]", value))]  # whatever a subclass has for its own
     held, fields = cast("list[Any]", value), getattr(value, "_fields", None)
@@ -184,7 +184,7 @@ def like(rnn: Declared, step: Step) -> Declared:
 
 
 def title_of(rnn: Declared, titles: dict[str, Declared]) -> str:
-    """What the user calls a recurrence: a name that no other one has."""
+    """The user's name for a recurrence, made unique."""
     frame = user_frame()
     scopes = () if frame is None else (frame.f_locals, frame.f_globals)
     held = [name for variables in scopes for name, value in variables.items() if value is rnn]

@@ -1,4 +1,6 @@
-"""The way in which the gradient of a net is run: in halves, in pieces, or partly by engines that have it."""
+"""The ways to run the gradient of a net: in two halves, in pieces, or partly by native gradients of
+engines.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +27,7 @@ def gradient_run(
     checkpoint: Checkpoint,
     engine: Order = "auto",
 ) -> GradientRun:
-    """What runs the gradient of a net, of the inputs at these places.
+    """The object that runs the gradient of a net with respect to the inputs at these positions.
 
     programs, key: where it is kept, and by what the net is known there. Raises `RefusedError` where no engine
     that is asked for has the gradient.

@@ -1,4 +1,6 @@
-"""Sequences that are written: a recurrence, with what makes inputs of symbols and scores of outputs."""
+"""The writer of sequences: a recurrence, a function from symbols to inputs, and one from outputs to
+scores.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ Draw = Callable[[Array, Array], Array]
 MOST_STEPS = 2**16
 """The most steps of a call: there is a table of the places of a sequence's steps."""
 MOST_KEPT = 8
-"""For how many ways to feed and to choose symbols a layer keeps what was made."""
+"""The largest number of combinations of feed and choice for which a layer keeps compiled recurrences."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ KEPT: "WeakKeyDictionary[RNN | Stack, OrderedDict[Any, Made]]" = WeakKeyDictiona
 
 @dataclass(frozen=True)
 class Wired:
-    """What writes the sequences of a front in machine code: the new recurrence, and what it begins with."""
+    """Writes the sequences of a front in machine code: the feedback recurrence, and its initial memories."""
 
     program: Program
     memories: list[Array]
@@ -163,7 +163,7 @@ def write(
     most: int,
     draw: Draw | None,
 ) -> list[tuple[Array, Array]] | None:
-    """The rows of the symbols behind the first ones, and these symbols: at most `most` of each row.
+    """The rows of the symbols after the first ones, and these symbols: at most `most` per row.
 
     None where a score is not finite, for which the steps one by one raise the error.
 
@@ -218,7 +218,7 @@ def next_lengths(left: Array, before: int, is_drawn: bool, ends: bool) -> tuple[
 
 
 def numbers_of(written: Array, lengths: Array) -> Array:
-    """The numbers of the next steps of rows that have written so many symbols behind the first."""
+    """The indices of the next steps of rows that have written this many symbols after the first."""
     return positions_of(written + 1, lengths)
 
 
@@ -229,7 +229,7 @@ def call_of(
     still: list[Array],
     until: EarlyEnds | None,
 ) -> Call:
-    """The call for so many steps of each row. random: a number for each; None where nothing is drawn."""
+    """The call for `lengths` steps of each row. random: a number per step; None if nothing is drawn."""
     if random is None and until is not None:  # outputs do not lie where inputs do, so these may be one number
         starts, steps = np.zeros(len(lengths), np.int64), np.zeros(int(lengths.max()), np.int64)
         return Call([np.zeros(1, bool)], starts, lengths, 1, initial, still, steps=steps, until=until)

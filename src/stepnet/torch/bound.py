@@ -1,4 +1,5 @@
-"""What a module runs: with gradients as a function that PyTorch knows, without them with parameters bound.
+"""Runs the net of a module: with gradients as a function registered with PyTorch, without them with bound
+parameters.
 
 Parameters change in ways that PyTorch does not count: `p.data.add_`, NumPy's writes, `p.data = other`. So the
 bytes are compared at each call; that takes a small part of the time that packing them takes.
@@ -32,7 +33,7 @@ from stepnet.values.structure import leaves, rebuild
 
 torch: Any = pytorch("torch")
 BOUND = "_bound"
-"""Where a module keeps what runs it without gradients."""
+"""The attribute in which a module keeps its bound program for calls without gradients."""
 
 
 class Runnable:
@@ -96,7 +97,7 @@ class Runnable:
         return [*(tensor.flatten(0, place.lead - 1) for tensor in results[:outputs]), *results[outputs:]]
 
     def bound_to(self, parameters: list[Any]) -> "Bound":
-        """What runs it without gradients, kept by where the parameters lie."""
+        """The bound program for calls without gradients, cached by the addresses of the parameters."""
         key = tuple(tensor.data_ptr() for tensor in parameters)
         if key not in self.bounds:
             keep(self.bounds, key, Bound())
@@ -118,7 +119,9 @@ class Runnable:
 
 @dataclass(frozen=True)
 class Parameters:
-    """A program with parameters, and the calls that it has laid out. bits: what the parameters were."""
+    """A program with parameters, and its prepared calls. bits: the contents of the parameters when they were
+    bound.
+    """
 
     runnable: Runnable
     bits: list[Any]
@@ -146,7 +149,7 @@ def bits_of(tensor: Any) -> Any:
 
 
 class Bound:
-    """What runs a module without gradients, with the parameters that it had last."""
+    """The program that runs a module without gradients, bound to its latest parameters."""
 
     def __init__(self) -> None:
         self.latest: Parameters | None = None

@@ -1,4 +1,4 @@
-"""What a graph of a module holds as one node: its recurrent layers, and sequences that are packed.
+"""The leaf nodes of a module's graph: its recurrent layers, and packed sequences.
 
 While a module is traced, its layers of torch.nn and of stepnet.torch give a node `stepnet::layer` for what
 they compute, and PyTorch's functions that pack and pad sequences give nodes too. None of the operators is
@@ -35,7 +35,11 @@ NO_STEPS = -1
 
 @dataclass(frozen=True)
 class Build:
-    """What makes a layer. layer: from its parameters. memory: the structure of its memory."""
+    """How to build a layer.
+
+    layer: makes the layer from its parameters.
+    memory: the structure of its memory.
+    """
 
     layer: Callable[[Sequence[Traced]], Layer]
     memory: Any

@@ -47,7 +47,7 @@ class Differentiable:
         self.floats = [place for place, number in enumerate(net.results) if net.type_of(number).is_float]
 
     def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint = None) -> GradientRun:
-        """What runs it and its gradients of these inputs."""
+        """The function that runs it and its gradients with respect to these inputs."""
         return gradient_run(self.kept, None, self.net, wanted, checkpoint)
 
     def halves(self, wanted: tuple[int, ...]) -> Halved:
@@ -73,7 +73,7 @@ class Differentiable:
 
 @dataclass(frozen=True)
 class NetRun:
-    """What runs a net over tensors: as a function with gradients where some are wanted, and else plainly."""
+    """Runs a net over tensors: as a function with gradients if some are required, and else plainly."""
 
     program: NetProgram
     differentiable: Differentiable
@@ -97,13 +97,15 @@ class NetRun:
 
 
 class NetFunction(torch.autograd.Function):
-    """What PyTorch runs. Everything that it is given or gives, and what is saved, is known to PyTorch."""
+    """The autograd function of a net. All its inputs, outputs and saved values are tensors that PyTorch
+    tracks.
+    """
 
     @staticmethod
     def forward(
         made: Differentiable, batch: Batch, wanted: tuple[int, ...], checkpoint: Checkpoint, *tensors: Any
     ) -> Any:
-        """The results, and behind them what is saved."""
+        """The results, followed by the saved values."""
         return run_forward(made.run(wanted, checkpoint), batch, tensors)
 
     @staticmethod
@@ -187,7 +189,7 @@ def is_transformed() -> bool:
 
 
 def run_forward(run: GradientRun, batch: Batch, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """The results of a net as tensors, and behind them what is saved."""
+    """The results of a net as tensors, followed by the saved values."""
     arrays = arrays_of(tensors)
     return as_tensors(run.forward(arrays, call_in(batch), AUTO), arrays)
 

@@ -41,14 +41,14 @@ class Layer:
         return run(self, theirs, input, hx)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what runs it, which a copy makes anew."""
+        """The state without the compiled program, which a copy makes anew."""
         state: dict[str, Any] = super().__getstate__()  # type: ignore[misc]
         state.pop(BOUND, None)
         return state
 
 
 def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
-    """What a module gives. theirs: the forward of torch.nn, which says what is wrong with axes."""
+    """The results of a module. theirs: the forward of torch.nn, which raises errors about axes."""
     module._update_flat_weights()
     states = [] if hx is None else list(hx) if module.mode == "LSTM" else [hx]
     plain = not isinstance(value, PackedSequence) and not value.is_nested

@@ -217,7 +217,7 @@ class Call:
         return tuple(axis_of(self.size(size), known) for size in tensor.shape)
 
     def result(self, axes: Axes) -> Result:
-        """What rules are told of a result."""
+        """The information about a result that rules receive."""
         layout = Layout(extent_of(axes) != CONST, True, features_of(axes))
         return result_of(self.node, layout, self.replay.like)
 

@@ -1,4 +1,4 @@
-"""Recurrences as an operator of PyTorch: what a graph of torch.compile or torch.export holds of one.
+"""Recurrences as an operator of PyTorch, which graphs of torch.compile and torch.export contain.
 
     outputs, h  =  torch.ops.stepnet.recurrence("GRU 3 4 ...", "time", [], [0, 1, 2], [x, h0, W, ...])
 
@@ -49,7 +49,7 @@ def runnable_of_sizes(sizes: Sizes) -> Runnable:
 
 
 def runnable_of(key: str) -> Runnable:
-    """What a key names; raises `InputError` for a module that this process does not have."""
+    """The module that a key names; raises `InputError` if this process does not have it."""
     name, _, mode = key.partition(":")
     if not mode:
         return runnable_of_sizes(Sizes.of_key(key))
@@ -119,7 +119,7 @@ def wanted_in_graph(inputs: list[Any]) -> list[int]:
 def recurrence(
     key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]
 ) -> Any:
-    """The results, and behind them what is saved for the gradients of the inputs at the wanted places."""
+    """The results, followed by the values saved for the gradients of the inputs at the wanted positions."""
     runnable, where = runnable_of(key), Place(form, tuple(place))
     return list(runnable.in_order(where, list(inputs), tuple(wanted)))
 
@@ -127,7 +127,7 @@ def recurrence(
 def recurrence_backward(
     key: str, form: str, place: Sequence[Any], wanted: Sequence[int], inputs: Sequence[Any]
 ) -> Any:
-    """The gradients of the wanted inputs, of all inputs, cotangents, and what was saved."""
+    """The gradients of the wanted inputs, from all inputs, cotangents, and saved values."""
     made, where = runnable_of(key).differentiable, Place(form, tuple(place))
     data, count, floats = inputs[0], len(made.net.inputs), len(made.floats)
     tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
@@ -161,7 +161,7 @@ def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inpu
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Any]) -> None:
-    """Saves what the gradients of a recurrence are made of."""
+    """Saves the tensors that the gradients of a recurrence are computed from."""
     ctx.key, ctx.form, place, ctx.wanted, tensors = inputs
     if not set(wanted_of(tensors)) <= set(ctx.wanted):
         raise InputError(

@@ -90,7 +90,7 @@ def tiled(result: Result, x: Any, repeats: Sequence[Any]) -> Any:
 
 
 def times(x: Any, dim: int, count: int) -> Any:
-    """x side by side with itself along an axis, so many times."""
+    """x concatenated with itself along an axis, a number of times."""
     return numpy.concatenate([x] * count, axis=dim) if count else along(x, dim, slice(0))
 
 

@@ -90,7 +90,7 @@ class Recurrence(torch.nn.Module):
         return run(self, input, state, statics)
 
     def answer(self, value: Any, state: Any, statics: Any) -> Any:
-        """What a call gives."""
+        """The results of a call."""
         given = Sequences.of(value, self.batch_first)
         _, memory, still = self._example
         states = [] if state is None else parts(state, memory, "state")
@@ -169,7 +169,7 @@ class Recurrence(torch.nn.Module):
         return self.runnable(list(self.tensors.values()))
 
     def runnable(self, tensors: list[Any]) -> Runnable:
-        """What runs the step in this mode and in the dtypes of its parameters: traced once for each."""
+        """The program of the step in this mode and for the dtypes of its parameters, traced once for each."""
         key = self.training, *((tensor.shape, tensor.dtype) for tensor in tensors)
         kept = self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
         if key not in kept:
@@ -177,7 +177,7 @@ class Recurrence(torch.nn.Module):
         return kept[key]
 
     def runnable_in(self, training: bool) -> Runnable:
-        """What runs the step in a mode, for a graph that was made in it."""
+        """The program of the step in a mode, for a graph that was made in it."""
         if training == self.training:
             return self.enter()
         before = [(module, module.training) for module in self.modules()]
@@ -232,13 +232,13 @@ class Recurrence(torch.nn.Module):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what runs it, which a copy makes anew."""
+        """The state without the compiled program, which a copy makes anew."""
         return {
             name: value for name, value in self.__dict__.items() if name not in (BOUND, RUNNABLE, "_name")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy, which has a name of its own."""
+        """A copy with a new name."""
         super().__setstate__(state)  # type: ignore[misc]
         self.prepare()
 
@@ -264,7 +264,7 @@ def check_example(step: Any, example: Any) -> None:
 
 
 def check_others(step: Any) -> None:
-    """Raises `InputError` for what a step uses from outside that requires a gradient."""
+    """Raises `InputError` if a step uses a tensor from outside that requires a gradient."""
     called = step.forward if isinstance(step, torch.nn.Module) else step
     if not (inspect.isfunction(called) or inspect.ismethod(called)):
         return

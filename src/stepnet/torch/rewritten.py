@@ -163,7 +163,7 @@ REWRITTEN: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 FUNCTION = torch.autograd.Function.apply.__code__
-"""The code that calls a function with a gradient of its own."""
+"""The code that calls a function with a custom gradient."""
 
 
 class Rewritten(overrides.TorchFunctionMode):

@@ -1,4 +1,4 @@
-"""What torch.compile never traces: the insides of what runs a net."""
+"""Functions that torch.compile must not trace: the internals that run a net."""
 
 import sys
 from collections.abc import Callable

@@ -17,14 +17,15 @@ import numpy as np
 
 from stepnet.trace.traced import Traced, apply, reshaped, transposed
 
-# What NumPy makes of a traced value is a traced value, which its stubs do not know.
+# NumPy returns a traced value for a traced value, which its stubs do not know.
 numpy: Any = np
 
 MOST_BLOCKS = 64
-"""As many products of a vector with a parameter are made of one; where there are more, it is multiplied."""
+"""A contraction with a parameter becomes at most this many products of vectors with matrices; one that needs
+more becomes a multiplication and a sum."""
 
 FEW_RESULTS = 8
-"""From here on sums run beside each other, one per element of a vector; fewer run one by one."""
+"""With at least this many results, sums run in parallel, one per vector lane; with fewer, one by one."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def common_sizes(operands: Sequence[Labelled]) -> dict[str, int]:
 
 
 def without_ones(operand: Labelled, sizes: dict[str, int]) -> Labelled:
-    """The operand without axes of size 1 that other operands broadcast."""
+    """The operand without the axes of size 1 along which it broadcasts against other operands."""
     letters = "".join(letter for letter in operand.letters if operand.sizes[letter] == sizes[letter])
     return Labelled(reshaped(operand.value, tuple(sizes[letter] for letter in letters)), letters)
 
@@ -92,7 +93,9 @@ def contracted(a: Labelled, b: Labelled, kept: str) -> Labelled:
 
 
 def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
-    """Whether the product of a value and a parameter is a few products of vectors with matrices."""
+    """Whether the product of a value and a parameter can be written as at most `MOST_BLOCKS` vector-matrix
+    products.
+    """
     sizes = x.sizes | parameter.sizes
     over = [letter for letter in x.letters if letter not in kept]
     blocks = math.prod(sizes[letter] for letter in x.letters if letter in kept)
@@ -101,7 +104,7 @@ def is_product(x: Labelled, parameter: Labelled, kept: str) -> bool:
 
 
 def multiplied_by_parameter(x: Labelled, parameter: Labelled, kept: str) -> Labelled:
-    """The product of a value with a parameter, as one matmul for all places of the letters of both."""
+    """The product of a value with a parameter, with one matmul for each index of the axes that both share."""
     both = "".join(letter for letter in x.letters if letter in parameter.letters and letter in kept)
     over = "".join(letter for letter in x.letters if letter not in kept)
     own = "".join(letter for letter in x.letters if letter not in both + over)

@@ -34,15 +34,20 @@ class Term:
 def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Traced:
     """Products of values and parameters, summed over letters: np.einsum("bhk,bhkn->bhn", q, m).
 
-    optimize: as NumPy has it; the order stays from left to right.
+    optimize: accepted as in NumPy and ignored: the order is from left to right.
     """
     if not isinstance(subscripts, str):
-        raise refuse('np.einsum in a step takes its letters first: np.einsum("bk,bkn->bn", q, m)')
+        raise refuse(
+            'np.einsum in a step takes the subscripts as its first argument: np.einsum("bk,bkn->bn", q, m)'
+        )
     inputs, arrow, output = subscripts.replace(" ", "").partition("->")
     check_letters(subscripts, inputs + output)
     parts = inputs.split(",")
     if len(parts) != len(operands):
-        raise refuse(f"np.einsum: {subscripts!r} is of {len(parts)} operands, and there are {len(operands)}")
+        raise refuse(
+            f"np.einsum: {subscripts!r} has subscripts for {len(parts)} operands, but {len(operands)} were "
+            "given"
+        )
     terms = terms_of(parts, operands)
     check_output(subscripts, terms, output if arrow else implied(inputs))
     return combined(terms, output if arrow else implied(inputs))
@@ -61,7 +66,8 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Traced:
     sizes = [[value.shape[axis] for axis in each] for value, each in ((left, ours), (right, theirs))]
     if sizes[0] != sizes[1]:
         raise refuse(
-            f"np.tensordot sums over axes of sizes {sizes[0]} of the one and {sizes[1]} of the other"
+            f"np.tensordot sums over axes of sizes {sizes[0]} of the first operand and {sizes[1]} of the "
+            "second: they must be equal"
         )
     letters = ascii_letters[: left.ndim + right.ndim]
     first, second = list(letters[: left.ndim]), list(letters[left.ndim :])
@@ -75,7 +81,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Traced:
 
 
 def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
-    """The axes of each that np.tensordot sums over, counted from the first."""
+    """For each operand the axes that np.tensordot sums over, counted from the first axis."""
     if is_integer(axes):
         if not 0 <= axes <= min(a.ndim, b.ndim):
             raise refuse(f"np.tensordot over {axes} axes of {a.ndim} and {b.ndim}")
@@ -84,7 +90,7 @@ def paired_axes(a: Traced, b: Traced, axes: Any) -> tuple[list[int], list[int]]:
         list(cast("Sequence[Any]", entry)) if isinstance(entry, list | tuple) else [entry] for entry in axes
     ]
     if len(pair) != 2 or len(pair[0]) != len(pair[1]):
-        raise refuse(f"np.tensordot takes as many axes of the one as of the other, not {axes}")
+        raise refuse(f"np.tensordot takes the same number of axes of both operands, not {axes}")
     for summed_axes, value in zip(pair, (a, b), strict=True):
         places = {
             axis % value.ndim for axis in summed_axes if is_integer(axis) and -value.ndim <= axis < value.ndim
@@ -122,9 +128,7 @@ def terms_of(parts: Sequence[str], operands: Sequence[Any]) -> list[Term]:
     terms: list[Term] = []
     for value, letters in zip(values, parts, strict=True):
         if len(letters) != value.ndim:
-            raise refuse(
-                f"np.einsum: {letters!r} is of {len(letters)} axes, and the operand has {value.ndim}"
-            )
+            raise refuse(f"np.einsum: {letters!r} has {len(letters)} axes, but the operand has {value.ndim}")
         terms.append(Term(value.astype(dtype), letters))
     check_rows(terms)
     check_sizes(terms)
@@ -152,7 +156,9 @@ def check_sizes(terms: Sequence[Term]) -> None:
         for letter, size in zip(term.features, term.value.type.shape, strict=True):
             known = sizes.get(letter, 1)
             if size != known and 1 not in (size, known):
-                raise refuse(f"np.einsum: the axis {letter} is of size {known}, and of size {size}")
+                raise refuse(
+                    f"np.einsum: the axis {letter} has size {known} in one operand and size {size} in another"
+                )
             sizes[letter] = size if known == 1 else known
 
 
@@ -168,7 +174,9 @@ def check_output(text: str, terms: Sequence[Term], output: str) -> None:
         raise refuse(f"{text!r} moves the rows ({rows}); begin the output with them: ->{rows}...")
     known = {letter for term in terms for letter in term.letters}
     if len(set(output)) < len(output) or not set(output) <= known:
-        raise refuse(f"np.einsum: the output {output!r} takes letters of the operands, each once")
+        raise refuse(
+            f"np.einsum: the output {output!r} must consist of letters of the operands, each at most once"
+        )
 
 
 # ---- what is computed --------------------------------------------------------------------------------------
@@ -198,7 +206,9 @@ def diagonal(term: Term) -> Labelled:
             first, second = letters.index(letter), letters.rindex(letter)
             size, other = value.type.shape[first], value.type.shape[second]
             if size != other:
-                raise refuse(f"np.einsum: the axes {letter} of one operand are of sizes {size} and {other}")
+                raise refuse(
+                    f"np.einsum: the axes {letter} of one operand have different sizes, {size} and {other}"
+                )
             rest = [place for place in range(len(letters)) if place not in (first, second)]
             kept = tuple(value.type.shape[place] for place in rest)
             value = reshaped(transposed(value, (*rest, first, second)), (*kept, size * size))

@@ -16,7 +16,7 @@ def feature_axis(x: Traced, axis: Any, doing: str) -> int:
         raise refuse(f"{doing} takes a value of the step, not {shown(x)}")
     rank = x.ndim
     if not is_integer(axis) or isinstance(axis, bool) or not -rank <= axis < rank:
-        raise refuse(f"{doing}: axis {axis} is none of the {rank} axes")
+        raise refuse(f"{doing}: axis {axis} does not exist; the value has {rank} axes")
     position = int(axis) % rank
     if not x.is_constant and position == 0:
         raise refuse(

@@ -2,11 +2,11 @@
 
 They take values of a step and plain arrays. Unless a function says otherwise, the result has the shape and
 the floating dtype of x; integers and bools become float64. All of them raise `InputError` for arguments that
-are no arrays of numbers.
+are not arrays of numbers.
 """
 
-# Each is written with NumPy's functions and operators, so that it works on a traced value as on an array,
-# except the two that are operations of their own: sigmoid and erf.
+# Each is written with NumPy's functions and operators, so that it works on traced values and on arrays,
+# except sigmoid and erf, which are operations of a net.
 
 import math
 from typing import Any, cast
@@ -21,7 +21,7 @@ from stepnet.values.dtypes import kind_of_dtype
 
 MOST_SIZE = 2**24
 
-# Of a traced value it gives a traced one, which NumPy's stubs do not know.
+# It returns a traced value for a traced value, which NumPy's stubs do not know.
 where: Any = np.where
 
 
@@ -204,8 +204,8 @@ def layer_norm(x: Any, scale: Any = 1, shift: Any = 0, epsilon: float = 1e-5, ax
 
     Args:
         x: An array or a value of a step, of any shape.
-        scale: What the normalised x is multiplied with; broadcast to the shape of x.
-        shift: What is added after that; broadcast to the shape of x.
+        scale: The factor of the normalised x; broadcast to the shape of x.
+        shift: Added after the scaling; broadcast to the shape of x.
         epsilon: Added to the variance, so that constant features do not divide by zero.
         axis: The axis, or a tuple of axes, of mean and variance. In a step the row axis, 0, is none of them.
 
@@ -230,7 +230,7 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
         dtype: The dtype of the result.
 
     Raises:
-        InputError: For a size that is no whole number, and for a dtype that steps do not have.
+        InputError: For a size that is not a whole number, and for a dtype that steps do not support.
 
     >>> one_hot(np.array([2, 0]), 3).tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
@@ -245,7 +245,8 @@ def one_hot(index: Any, size: int, dtype: Any = np.float32) -> Any:
 
 
 def numbers(name: str, value: Any) -> Any:
-    """A value of a step, an array, or a Python number, which takes the dtype of the other operand.
+    """The argument of a function: a value of a step, an array, or a Python number, which takes the dtype of
+    the other operand.
 
     Raises `InputError` for anything else.
     """
@@ -261,9 +262,9 @@ def numbers(name: str, value: Any) -> Any:
 
 
 def along(name: str, x: Any, axis: Any) -> Any:
-    """What a function takes along an axis; raises `InputError` where it has none such, or no numbers there.
+    """The argument of a function along an axis; raises `InputError` if the axis does not exist or has size 0.
 
-    Of a step's values NumPy's functions see to that.
+    For values of a step, the rules of NumPy's functions check this.
     """
     x = numbers(name, x)
     if isinstance(x, Traced):

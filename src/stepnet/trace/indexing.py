@@ -1,8 +1,8 @@
 """x[...] in a step: slices of features, new axes, single features, and rows of a parameter at integers.
 
-An index is one item per feature axis, and `None` for each new one. Slices are taken first. Lists of places,
-and single ones beside lists, are paired as NumPy pairs them: as one list of places on their axes laid end to
-end.
+An index has one item per feature axis, and `None` for each new axis. Slices are applied first. Lists of
+integers, and single integers next to lists, are paired as in NumPy: as one list of flat indices into their
+axes.
 """
 
 import math
@@ -24,7 +24,7 @@ def indexed(x: Traced, index: Any) -> Traced:
     items = without_ellipsis(items, x.ndim)
     if not x.is_constant:
         if not isinstance(items[0], slice) or items[0] != slice(None):
-            raise refuse("the first index is the rows, and a step sees them all alike: write x[:, ...]")
+            raise refuse("the first index selects rows, but a step treats all rows alike: write x[:, ...]")
         items = items[1:]
     return select(x, items)
 
@@ -105,7 +105,9 @@ def entry(item: Any, size: int) -> tuple[int, int, int] | Array:
     if isinstance(item, list | tuple | range | Array):
         return places_of(item, size)
     if isinstance(item, Traced):
-        raise refuse("features cannot be picked by a step's own values; use np.where, or a one-hot and a sum")
+        raise refuse(
+            "features cannot be indexed by a value of the step; use np.where, or a one-hot vector and a sum"
+        )
     raise refuse(f"a step's value cannot be indexed by {item!r}")
 
 

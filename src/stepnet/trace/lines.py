@@ -19,14 +19,16 @@ HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NUMPY = os.path.dirname(os.path.abspath(np.__file__))
 PYTHON = os.path.dirname(os.path.abspath(os.__file__))
 INSTALLED = ("site-packages", "dist-packages")
-"""Folders that stand among Python's own modules and hold others'."""
+"""Folders inside Python's library folder that hold third-party packages."""
 
 WRITTEN_AT: ContextVar[str | None] = ContextVar("WRITTEN_AT", default=None)
 
 
 @contextmanager
 def written_at(line: str) -> Generator[None]:
-    """A context in which operations come from the given line of the user: for a graph that is replayed."""
+    """A context in which new operations are attributed to a given line of the user, for a graph that is
+    replayed.
+    """
     token = WRITTEN_AT.set(line)
     try:
         yield
@@ -82,7 +84,7 @@ def is_users(code: CodeType) -> bool:
     """Whether code is the user's: not stepnet's (except its cells), not NumPy's, and not of Python's own
     modules.
     """
-    # What a dataclass writes for itself, which stands in no file, is not theirs.
+    # The methods that a dataclass generates, which have no file, are not the user's.
     written = code.co_filename == "<string>" and code.co_name == "__init__"
     return not written and is_users_file(code.co_filename)
 
@@ -105,8 +107,7 @@ class NamingLine:
     """A context in which errors name the user's line in a step: stepnet's in their message, all others in a
     note.
 
-    It is the innermost line of the user that the error passed through, or else the line where the step is
-    defined.
+    The line is the innermost line of the user in the traceback, or else the line where the step is defined.
     """
 
     def __init__(self, step: Any) -> None:

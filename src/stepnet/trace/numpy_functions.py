@@ -41,7 +41,7 @@ from stepnet.trace.traced import (
 from stepnet.trace.ufuncs import dot
 from stepnet.values.dtypes import COMPUTED, DTYPES, kind_of_dtype
 
-# What NumPy makes of a traced value is a traced value, which its stubs do not know.
+# NumPy returns a traced value for a traced value, which its stubs do not know.
 numpy: Any = np
 
 
@@ -81,7 +81,7 @@ def clip(
         raise refuse("np.clip takes two bounds by place or by the names min and max, not by both")
     low, high = a_min if min is None else min, a_max if max is None else max
     dtype = kind_of(x)
-    if kind_of_dtype(dtype) == "integer":  # no bound is what lies beyond all integers of the dtype
+    if kind_of_dtype(dtype) == "integer":  # a bound beyond the range of the dtype is no bound
         low = None if type(low) is int and low <= np.iinfo(dtype).min else low
         high = None if type(high) is int and high >= np.iinfo(dtype).max else high
     if low is None and high is None:

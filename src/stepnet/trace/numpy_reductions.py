@@ -11,7 +11,7 @@ from stepnet.trace.traced import Traced, apply, refuse, reshaped
 
 
 def kept(x: Traced, result: Traced, axes: tuple[int, ...], keepdims: bool) -> Traced:
-    """The result of a reduction, with its axes as axes of size 1 where `keepdims` asks for them."""
+    """The result of a reduction, with the reduced axes kept as axes of size 1 if `keepdims` is true."""
     if not keepdims:
         return result
     rank = len(x.type.shape)
@@ -35,7 +35,7 @@ def extreme(operation: str) -> Callable[..., Traced]:
 
 
 def of_some(x: Traced, axes: tuple[int, ...], doing: str) -> tuple[int, ...]:
-    """The axes; raises `StepError` for axes without features, which have no largest."""
+    """The axes, unchanged; raises `StepError` for axes of size 0, which have no extreme."""
     if any(x.type.shape[axis] == 0 for axis in axes):
         raise refuse(f"{doing} of {x.type.element} over axis {axes}: there are no numbers to choose from")
     return axes

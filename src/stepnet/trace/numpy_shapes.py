@@ -13,7 +13,7 @@ from stepnet.trace.traced import Traced, apply, array_of, builder_of, lifted, re
 from stepnet.values.arguments import is_integer, shown
 
 MOST_PARTS = 2**12
-"""Into how many parts features are split where most of them may be empty."""
+"""The largest number of parts of np.array_split, most of which may be empty."""
 
 
 def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
@@ -29,7 +29,7 @@ def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
         or (-1 in sizes and (known == 0 or full % known))
         or (-1 not in sizes and known != full)
     ):
-        raise refuse(f"{x.type.element} cannot be laid out as {tuple(sizes)}")
+        raise refuse(f"{x.type.element} cannot be reshaped to features {tuple(sizes)}")
     return reshaped(x, tuple(full // known if size == -1 else int(size) for size in sizes))
 
 
@@ -81,11 +81,13 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Traced:
 
 
 def in_every_row(value: Traced, rank: int) -> Traced:
-    """A parameter of `rank` feature axes as the same features in every row."""
+    """A parameter with `rank` feature axes, repeated in every row."""
     if not value.is_constant:
         return value
     if len(value.type.shape) != rank:
-        raise refuse(f"a parameter {value.type.element} does not lie beside {rank} feature axes")
+        raise refuse(
+            f"a parameter {value.type.element} cannot be concatenated with values of {rank} feature axes"
+        )
     return apply("expand", value, extent=ROWS)
 
 
@@ -128,7 +130,7 @@ def squeeze(x: Traced, axis: Any = None) -> Traced:
 
 
 def split(x: Traced, parts: Any, axis: int = 0) -> list[Traced]:
-    """The features in parts along one axis: a number of equal ones, or the places to cut at."""
+    """The features split along one axis, into a number of equal parts or at given indices."""
     place = feature_axis(x, axis, "np.split")
     size = x.type.shape[place]
     if is_integer(parts):

@@ -43,11 +43,11 @@ class Spec:
     Args:
         shape: The feature shape: a whole number, or a tuple of them; () for one number per row.
         dtype: The dtype, or None for the default: the promoted floating dtype of inputs and parameters.
-        levels: Of an input: how many levels of inner sequences it has at each step.
-        axis: Of a static that is a sequence: a name for its steps, which statics of the same lengths share.
+        levels: For an input: the number of levels of inner sequences at each step.
+        axis: For a static sequence: a name for its axis, which statics of the same lengths share.
 
     Raises:
-        InputError: For sizes that are no whole numbers, and for a dtype that steps do not have.
+        InputError: For sizes that are not whole numbers, and for a dtype that steps do not support.
 
     >>> Spec(64)
     Spec(shape=(64,), dtype=None, levels=0, axis='')
@@ -117,10 +117,16 @@ def is_shape(value: Any) -> bool:
 class TracedStep:
     """The body net of a step, with the structures of its inputs and results.
 
-    A value that is stored in one dtype and computed in another is cast where it enters the body, and an
-    output where it leaves. Memories stay in their compute dtype from step to step, so that results are the
-    same however a sequence is cut. last: the `Spec`s to which a call rounds the last memories. precision:
-    that of its recurrence; None where nothing says so.
+    A value of a storage dtype is cast to its compute dtype where it enters the body, and an output is cast
+    back where it leaves. Memories stay in their compute dtype from step to step, so that splitting a sequence
+    into several calls does not change results.
+
+    body: the net of one step.
+    inputs, memory, statics, params: the structures of the body's inputs, with a `Spec` for each.
+    output: the structure of the outputs.
+    names: the names of the values that the step names.
+    last: the `Spec`s to which a call rounds the final memories.
+    precision: the precision of the recurrence; None for that of its values.
     """
 
     body: Net
@@ -141,7 +147,9 @@ class TracedStep:
 
     @property
     def unrounded(self) -> "TracedStep":
-        """The same step with its outputs in their compute dtypes, for a caller that computes on."""
+        """The same step with its outputs in their compute dtypes, for a caller that goes on computing with
+        them.
+        """
         nodes, count = self.body.nodes, len(self.names)
         results = [
             nodes[number].inputs[0] if DTYPES[self.body.type_of(number).dtype].is_stored else number
@@ -219,9 +227,9 @@ def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) 
 
 
 def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any:
-    """New inputs of a net in a structure of `Spec`s, or of parameters, as values in their compute dtypes.
+    """New inputs of a net for a structure of `Spec`s or of parameters, cast to their compute dtypes.
 
-    extent: that of an input without levels of its own.
+    extent: the extent of an input without inner levels.
     """
     values: list[Traced] = []
     for name, leaf in named_leaves(structure):
@@ -236,12 +244,12 @@ def declared(builder: Builder, structure: Any, kind: str, extent: Extent) -> Any
 
 
 def carried(spec: Spec) -> Spec:
-    """A memory in its compute dtype, as it is passed from step to step."""
+    """The `Spec` of a memory in its compute dtype, in which it is passed from step to step."""
     return replace(spec, dtype=DTYPES[str(spec.dtype)].compute)
 
 
 def rounded(builder: Builder, number: int, dtype: str) -> int:
-    """An output in its storage dtype, where it was computed for one."""
+    """The number of an output, cast to its storage dtype if it has one."""
     stored = DTYPES[dtype].is_stored and builder.type_of(number).dtype == DTYPES[dtype].compute
     return builder.add("cast", number, dtype=dtype) if stored else number
 
@@ -275,12 +283,14 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
     if leaf.builder is not builder:
         raise refuse(f"{what} belongs to another step")
     if is_beside(leaf.type.extent):
-        raise refuse(f"{what} is a sequence that each row has besides: reduce it to one value per row")
+        raise refuse(f"{what} is a sequence per row: reduce it to one value per row")
     return builder.add("expand", leaf.number, extent=ROWS) if leaf.is_constant else leaf.number
 
 
 def next_memories(specs: Any, before: Any, after: Any) -> list[int]:
-    """The numbers of the next memories; raises `StepError` for another structure, shape or dtype."""
+    """The numbers of the next memories; raises `StepError` if structure, shape or dtype differ from those
+    before the step.
+    """
     after = arranged(after, before)
     if skeleton(before) != skeleton(after):
         raise refuse(

@@ -1,9 +1,9 @@
 """From a step, written as ordinary Python, to a net.
 
 The step runs once on `Traced` values, which stand for arrays [rows, features...] (inputs, memories, statics)
-or for whole parameters. NumPy's own protocols bring each operation here; rules say which operations of a net
-it is. The rules are written in terms of this module, and bound to its values once, where a step is traced.
-The same step runs unchanged on NumPy arrays, which is what the result is tested against.
+or for parameters. NumPy's protocols dispatch each operation here, and rules translate it to operations of a
+net. The rules use this module, so they are bound to `Traced` where a step is traced. The same step runs
+unchanged on NumPy arrays, and tests compare the net with that.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from stepnet.trace.lines import user_line as user_line
 from stepnet.values import arguments
 from stepnet.values.dtypes import COMPUTED, DTYPES, computed, dtype_text
 
-# What these make of a traced value comes back through its protocols, which the stubs of NumPy do not know.
+# Applied to a traced value these return a traced value, which the stubs of NumPy do not know.
 numpy: Any = np
 
 
@@ -47,8 +47,11 @@ ROWS_AXIS = Rows()
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules for NumPy's operations in a step. A ufunc is one operation, by its name, or several by a
-    rule.
+    """The rules for NumPy's operations in a step.
+
+    ufuncs: for each ufunc, the name of an operation, or a function that builds several.
+    functions: for each other function, the function that replaces it.
+    indexed: computes x[index].
     """
 
     ufuncs: Mapping[np.ufunc, "str | Callable[..., Traced]"]
@@ -185,15 +188,15 @@ class Traced(NDArrayOperatorsMixin):
         return numpy.min(self, axis=axis, **options)
 
     def argmax(self, axis: Any = None, **options: Any) -> "Traced":
-        """The place of the largest along a feature axis."""
+        """The index of the maximum along a feature axis."""
         return numpy.argmax(self, axis=axis, **options)
 
     def cumsum(self, axis: Any = None, **options: Any) -> "Traced":
-        """The sum of each number and all before it along a feature axis."""
+        """The inclusive prefix sum along a feature axis."""
         return numpy.cumsum(self, axis=axis, **options)
 
     def cumprod(self, axis: Any = None, **options: Any) -> "Traced":
-        """The product of each number and all before it along a feature axis."""
+        """The inclusive prefix product along a feature axis."""
         return numpy.cumprod(self, axis=axis, **options)
 
     def clip(self, min: Any = None, max: Any = None) -> "Traced":  # noqa: A002 - NumPy's names
@@ -240,7 +243,9 @@ class Traced(NDArrayOperatorsMixin):
 
 @contextmanager
 def as_refused(name: str) -> Generator[None]:
-    """A context in which errors of NumPy and Python about arguments name the user's line."""
+    """A context that turns errors of NumPy and Python about arguments into `StepError`s with the user's
+    line.
+    """
     try:
         yield
     except (TypeError, ValueError, IndexError, OverflowError, RuntimeError) as error:
@@ -280,7 +285,7 @@ def dtype_in_steps(dtype: Any) -> str:
 
 
 def lifted(builder: Builder, value: Any, operands: Sequence[Any]) -> int:
-    """The number of a value in the net; an array or number becomes a constant."""
+    """The number in the net of a value; an array or number becomes a constant."""
     if isinstance(value, Traced):
         own = value.builder is builder
         return value.number if own else builder.captured(value.builder, value.number)
@@ -311,13 +316,17 @@ def filled(shape: tuple[int, ...], value: Any, dtype: Any) -> np.ndarray:
         with np.errstate(all="ignore"):
             return np.full(shape, value, dtype)
     except OverflowError:
-        raise refuse(f"{value} is beyond {dtype}; cast what it meets to a larger one with .astype") from None
+        raise refuse(
+            f"{value} does not fit {dtype}; cast the other operand to a larger dtype with .astype"
+        ) from None
     except ValueError:
         raise refuse(f"{value} does not broadcast to features {shape}") from None
 
 
 def array_of(value: Any, what: str) -> np.ndarray:
-    """The value as an array, which lists of different lengths are not, in a dtype that steps compute in."""
+    """The value as an array in a dtype that steps compute in; raises `StepError` if it is none, such as
+    nested lists of different lengths.
+    """
     try:
         return computed(arguments.array_of(value, what))
     except InputError as error:
@@ -325,8 +334,8 @@ def array_of(value: Any, what: str) -> np.ndarray:
 
 
 def align(builder: Builder, numbers: list[int]) -> None:
-    """Gives constants the feature rank that they broadcast to; refuses those that NumPy would align with
-    rows.
+    """Adds feature axes to constants up to the rank with which they broadcast; refuses operands that NumPy
+    would align with rows.
     """
     types = [builder.type_of(number) for number in numbers]
     ranks = [len(type_.shape) for type_ in types if type_.extent != CONST]
@@ -342,7 +351,8 @@ def align(builder: Builder, numbers: list[int]) -> None:
         if type_.extent == CONST and len(type_.shape) > max(ranks):
             if type_.shape[0] != 1 or len(type_.shape) > max(ranks) + 1:
                 raise refuse(
-                    f"a parameter {type_.element} would lie against the rows of {max(ranks)} feature axes"
+                    f"a parameter {type_.element} would be broadcast against the rows of a value with "
+                    f"{max(ranks)} feature axes"
                 )
             numbers[place] = builder.add(
                 "reshape", numbers[place], rank=len(type_.shape), shape=type_.shape[1:]

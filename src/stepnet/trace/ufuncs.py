@@ -21,12 +21,12 @@ from stepnet.trace.traced import (
 )
 from stepnet.values.dtypes import COMPUTED, kind_of_dtype
 
-# What NumPy makes of a traced value is a traced value, which its stubs do not know.
+# NumPy returns a traced value for a traced value, which its stubs do not know.
 numpy: Any = np
 
 
 def matmul(left: Any, right: Any) -> Traced:
-    """left @ right, where right is a parameter; of two parameters; or of a row's own matrices."""
+    """left @ right, for a value and a parameter, two parameters, or two matrices of each row."""
     builder = builder_of((left, right))
     a = Traced(builder, lifted(builder, left, (left, right)))
     b = Traced(builder, lifted(builder, right, (left, right)))
@@ -65,7 +65,9 @@ def title(x: Traced) -> str:
 
 
 def of_matrices(a: Traced, b: Traced) -> Traced:
-    """Each row's matrices [..., m, k] times that row's own [..., k, n], or times a parameter."""
+    """The product of matrices [..., m, k] and [..., k, n] of the same row, or of a matrix per row and a
+    parameter.
+    """
     left, right = a.type.shape, b.type.shape
     if b.is_constant and len(right) == len(left) + 1 and right[0] == 1:  # the same in every row
         b, right = reshaped(b, right[1:]), right[1:]
@@ -103,7 +105,8 @@ def loop_dtypes(ufunc: np.ufunc, *operands: Any) -> tuple[Any, ...]:
     for dtype in dtypes:
         if dtype.name not in COMPUTED:
             raise refuse(
-                f"np.{ufunc.__name__} here is of dtype {dtype}, which a step has not: cast with .astype"
+                f"np.{ufunc.__name__} would compute in dtype {dtype} here, which steps do not support: cast "
+                "with .astype"
             )
     return dtypes[:-1]
 
@@ -126,7 +129,7 @@ def power(x: Any, exponent: Any) -> Traced:
 
 
 def float_power(x: Traced, exponent: float) -> Traced:
-    """x to a constant power, those of a few products or a root as such."""
+    """x raised to a constant power, by products or a square root where the exponent allows."""
     if exponent in FLOAT_POWERS:
         return FLOAT_POWERS[exponent](x)
     if math.isnan(exponent):
@@ -205,4 +208,4 @@ UFUNCS: dict[np.ufunc, str | Callable[..., Traced]] = {
     np.power: power,
     np.matmul: matmul,
 }
-"""An operation whose meaning is a ufunc is that ufunc; the others are made of operations by a rule."""
+"""A ufunc that is the meaning of an operation maps to it; the others are built from several operations."""

@@ -1,1 +1,1 @@
-"""What every stage needs: dtypes, structures of arrays, and the checks of arguments."""
+"""Dtypes, nested structures of arrays, and checks of arguments: used by every stage."""

@@ -19,7 +19,7 @@ Array = np.ndarray
 Kind = TypeVar("Kind")
 LARGEST = int(np.iinfo(np.int64).max)
 SHOWN = 60
-"""How many characters of a wrong argument are shown."""
+"""The largest number of characters of a wrong argument in a message."""
 
 
 def shown(value: Any) -> str:
@@ -32,7 +32,7 @@ def shown(value: Any) -> str:
         return f"an array {value.dtype}{list(value.shape)}"
     try:
         text = " ".join(repr(value).split())
-    except ValueError:  # Python writes no number of more than some thousand digits
+    except ValueError:  # Python refuses to print an integer of more than some thousand digits
         return f"a {type(value).__name__}"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
@@ -77,8 +77,8 @@ def function(value: Any, meaning: str) -> Callable[..., Any]:
 def called_with(function: Callable[..., Any], names: tuple[str, ...], further: tuple[str, ...] = ()) -> None:
     """Raises `InputError` for a function that does not take arguments of these names, in this order.
 
-    further: arguments that it gets by name if it has parameters of these names. What Python knows no
-    parameters of, as some functions in C, passes.
+    further: arguments passed by name if the function has parameters of these names. A function without a
+    signature, such as some in C, passes.
 
     >>> called_with(lambda x, params, statics: x, ("x", "params"), ("statics",))
     >>> called_with(lambda x: x, ("x", "params"))
@@ -86,7 +86,9 @@ def called_with(function: Callable[..., Any], names: tuple[str, ...], further: t
     stepnet.errors.InputError: <lambda> is called as <lambda>(x, params): too many positional arguments
     """
     try:
-        signature = inspect.signature(function, follow_wrapped=False)  # what is called is the wrapper
+        signature = inspect.signature(
+            function, follow_wrapped=False
+        )  # the wrapper is called, not the wrapped function
     except (TypeError, ValueError):
         return
     extras = {name: None for name in further if name in signature.parameters}
@@ -207,7 +209,7 @@ def array_of(value: Any, what: str) -> Array:
         )
     if is_tensor(value):
         refuse_tensor(value, what)
-        if str(value.dtype) == "torch.bfloat16":  # which PyTorch has no array of NumPy's for
+        if str(value.dtype) == "torch.bfloat16":  # PyTorch cannot convert it to a NumPy array
             return value.contiguous().view(sys.modules["torch"].int16).numpy().view("bfloat16")
     try:
         return np.asarray(value)
@@ -249,7 +251,7 @@ def dtype_name(dtype: Any, what: str) -> str:
 
 
 def unknown_dtype(name: str, what: str) -> str:
-    """What is said of a dtype that stepnet does not know."""
+    """The message for a dtype that stepnet does not support."""
     text = f"{what} has dtype {name}; use one of {', '.join(DTYPES)}"
     if name.startswith(("float", "bfloat", "longdouble")):
         return f"{text}: cast it, .astype(np.float32) or .float() of a tensor"

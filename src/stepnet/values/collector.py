@@ -1,8 +1,8 @@
-"""Work that makes many objects which all stay, with Python's garbage collector paused.
+"""A pause of Python's garbage collector, for work that allocates many objects that stay alive.
 
-The collector looks through every object of the process each time their number has grown by some part. While
-a net is compiled it does so again and again, finds nothing, and takes a third of the time where PyTorch is
-imported too.
+The collector traverses all objects of the process each time their number has grown by some fraction. While a
+net is compiled it does so repeatedly, finds nothing, and takes a third of the time if PyTorch is imported
+too.
 """
 
 import gc
@@ -15,7 +15,7 @@ PAUSED = list[bool]()
 class paused_collector:  # noqa: N801 - it is written as a function
     """Code inside runs without garbage collection; after it the collector is as it was.
 
-    To end it makes no object: one that Python counts would at once set off the collection that is due.
+    Ending it allocates no object: an allocation would immediately trigger the collection that is due.
 
     >>> with paused_collector():
     ...     gc.isenabled()

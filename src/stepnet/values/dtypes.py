@@ -15,8 +15,10 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)  # which NumPy knows by name once ml_dty
 class Dtype:
     """A dtype and its kind of numbers.
 
-    kind: float, integer or bool. compute: the dtype in which it is computed, which holds each of its numbers.
-    This is the dtype itself, or a wider one for a dtype that is only stored.
+    name, text: its name in NumPy, and its abbreviation in the text of nets.
+    kind: float, integer or bool.
+    compute: the dtype in which it is computed: the dtype itself, or for a storage dtype a wider one that
+        holds all its values.
     """
 
     name: str
@@ -74,14 +76,14 @@ def promoted_float(dtypes: Iterable[Any]) -> str:
 
 
 def computed(array: np.ndarray) -> np.ndarray:
-    """The numbers in their compute dtype, which holds them exactly."""
+    """The array in its compute dtype, which holds its values exactly."""
     row = DTYPES.get(array.dtype.name)
     return array.astype(row.compute) if row and row.is_stored else array
 
 
 @lru_cache(256)
 def name_of(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype, which NumPy puts together anew each time.
+    """The name of a dtype, cached: NumPy builds the string at every access.
 
     >>> name_of(np.dtype("f4"))
     'float32'

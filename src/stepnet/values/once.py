@@ -1,7 +1,7 @@
-"""A property that is computed when it is read first, and kept.
+"""A property that is computed at first access and cached.
 
-`functools.cached_property` does the same, and in Python 3.11 holds a lock while it computes: a process forked
-in the meantime would wait for it for ever.
+`functools.cached_property` does the same, but in Python 3.11 it holds a lock during the computation: a
+process forked in the meantime would wait for it for ever.
 """
 
 from collections.abc import Callable

@@ -51,7 +51,7 @@ def rebuild(structure: Structure, values: Sequence[Any]) -> Structure:
 
 
 def rebuilder(structure: Structure) -> Callable[[Iterable[Any]], Structure]:
-    """What does the same as `rebuild` for a structure, as often as is wanted, in a quarter of the time.
+    """A function that does the same as `rebuild` for this structure, in a quarter of the time.
 
     >>> rebuilder({"h": 0, "c": (0, 0)})([1, 2, 3])
     {'h': 1, 'c': (2, 3)}
@@ -61,7 +61,7 @@ def rebuilder(structure: Structure) -> Callable[[Iterable[Any]], Structure]:
 
 
 def _maker(structure: Structure, depth: int) -> Callable[[Iterator[Any]], Structure]:
-    """What makes a structure of the next values for its leaves."""
+    """A function that builds the structure from the next values of an iterator."""
     children = _children(structure, depth)
     if children is None:
         return next
@@ -105,7 +105,7 @@ def arranged(structure: Structure, like: Structure) -> Structure:
 def leaves_as(structure: Structure, like: Structure) -> list[Any] | None:
     """The leaves in the order of those of `like`, which is made of dicts, tuples and lists; else None.
 
-    It names nothing and refuses nothing, and so is quick.
+    It neither names leaves nor raises errors, and so is fast.
 
     >>> leaves_as({"c": 1, "h": (2, 3)}, {"h": (0, 0), "c": 0}), leaves_as((1, 2), (0, 0, 0))
     ([2, 3, 1], None)
@@ -141,7 +141,7 @@ def _like(structure: Structure, children: dict[Any, Any]) -> Structure:
 
 
 def skeleton(structure: Structure, depth: int = 0) -> str:
-    """The structure as text with its leaves left out: what two structures are compared by.
+    """The structure as text without its leaves, by which two structures are compared.
 
     >>> skeleton({"h": 1, "c": (2, 3)})
     '{h: *, c: (*, *)}'

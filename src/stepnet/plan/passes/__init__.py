@@ -1,6 +1,6 @@
-"""The passes, in the order they run: each takes a net and gives a net that computes the same.
+"""The passes, in the order they run. Each takes a net and returns a net that computes the same.
 
-Every net is checked when it is made, so an illegal one never leaves the pass that made it.
+Every net is checked when it is made, so a pass cannot return an invalid one.
 """
 
 from collections.abc import Callable
@@ -51,14 +51,14 @@ def optimised(net: Net) -> Net:
 
 
 def narrowed_step(body: Net, precision: Precision | None) -> Net:
-    """The body of a recurrence of a precision, after the same passes; as it is in float32."""
+    """The body of a recurrence after the passes that encode its weights; unchanged for float32."""
     if precision is None or not precision.is_low:
         return body
     return with_weights(narrowed(body), precision.dtype)
 
 
 def narrowed(net: Net) -> Net:
-    """The net after the passes up to the one that says which products are in fewer bits."""
+    """The net after the passes up to `narrow`, which marks the products that are computed in fewer bits."""
     for rewrite in PIPELINE[: PIPELINE.index(narrow) + 1]:
         net = rewrite(net)
     return net

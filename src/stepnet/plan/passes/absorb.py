@@ -1,27 +1,28 @@
-"""Work of single steps moved into the recurrences before or behind it.
+"""Per-step work moved into the recurrence before or after it.
 
     a = gather table words                      a, y = recur words h0 table W V; body:
     b = matmul a W                   ->             h' = f(matmul(gather table words, W), h)
     h = recur b h0; body: h' = f(b, h)              y  = matmul(h', V)
     y = matmul h V
 
-A part of a schedule is one pass over the steps, and what lies between parts is an array of all steps. Inside
-a recurrence the same work is done in blocks of steps that stay in cache: `hoist` and `sink` take it out of
-the loop again, and the plan runs it before and after the loop of the same part.
+Each part of a schedule passes over all steps, and a value that one part hands to another is an array of all
+steps. Inside a recurrence the same work is done in blocks of steps that stay in cache: `hoist` and `sink`
+take it out of the loop again, and the plan runs it before and after the loop of the same part.
 
 So the projections of Paddle's `fc_gru`, `mul_gru`, `fc_lstm` and `mul_lstm` become the input projection of
 the recurrence, whatever its cell is, and a bias stays where it is shared.
 
-What moves is a node at rows/steps that works on single steps. Ahead of recurrences it moves if nothing else
-reads it, and into several of them if it costs next to nothing. Behind, it moves into the last recurrence that
-it reads, with whatever else it reads. It stays where that would make a recurrence wait for another one: both
-directions of a layer run at the same time, and what merges them comes after both.
+Nodes at rows/steps that compute each step from that step alone can move. A node before a recurrence moves
+into it if nothing else reads the node; a cheap node is copied into each recurrence that reads it. A node
+after recurrences moves into the last one that it reads, and its other operands become inputs of that
+recurrence. A node stays if the move would make one recurrence wait for another: both directions of a layer
+run at the same time, and the node that merges them runs after both.
 
-A recurrence with a precision takes in no products and no concatenations: what of a model is in fewer bits
-does not depend on what lies around it.
+A recurrence with a precision absorbs no products and no concatenations, so that the surrounding net does not
+change which products are computed in fewer bits.
 
-Which engine is to run a recurrence may depend on what is inside. So whoever places recurrences accepts each
-move, or a part of it, or none.
+Which engine can run a recurrence may depend on its body. So the caller that places recurrences decides on
+each move by `accepts`: it may accept the move, a part of it, or nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,22 +34,22 @@ from stepnet.net.types import CONST, ROWS, STEPS
 from stepnet.plan.groups import flat_recurrences, is_plain, results_of
 
 CHEAP = ("view", "gather")
-"""The kinds of nodes that several recurrences each compute for themselves."""
+"""The kinds of nodes cheap enough to be copied into several recurrences."""
 
 
 Accepts = Callable[["Absorbed", Net], bool]
-"""Whether a recurrence may take in nodes, for the net that this makes."""
+"""Whether a recurrence may absorb nodes; the second argument is the net after the move."""
 
 
 def always(absorbed: "Absorbed", after: Net) -> bool:
-    """Every move is accepted."""
+    """Accepts every move."""
     return True
 
 
 def absorb(net: Net, accepts: Accepts = always) -> Net:
-    """The net in which work of single steps is inside the recurrences next to it, where it can be.
+    """The net with per-step work moved into the adjacent recurrences, where that is possible.
 
-    accepts: is asked of every move.
+    accepts: decides on each move.
     """
     while (after := next_net(net, nodes_ahead, accepts) or next_net(net, nodes_behind, accepts)) is not None:
         net = after
@@ -56,9 +57,10 @@ def absorb(net: Net, accepts: Accepts = always) -> Net:
 
 
 def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
-    """The net in which one more recurrence has taken in what is next to it; None where none does.
+    """The net after one more move into a recurrence; None if there is none.
 
-    The last ones come first. Where a move is not accepted, one without its outermost node is tried.
+    Recurrences are tried from the last to the first. If a move is not accepted, it is tried without its
+    outermost node.
     """
     flat = flat_recurrences(net)
     for recurrence in sorted(flat, reverse=True):
@@ -73,10 +75,10 @@ def next_net(net: Net, find: "Find", accepts: Accepts) -> Net | None:
 
 
 def moves_in(node: Node, recur: Recur) -> bool:
-    """Whether a node works on the values of a single step, and may do so inside a recurrence.
+    """Whether a node computes each step from that step alone, and may do so inside this recurrence.
 
-    The products of a recurrence with a precision are those that it was traced with, and so are the left sides
-    that have a scale each.
+    A recurrence with a precision keeps exactly the products that it was traced with, and their left sides,
+    each of which has one scale.
     """
     sources = ("input", "index", "result", "constant")
     others = () if recur.precision is None else ("matmul", "concatenate")
@@ -84,7 +86,7 @@ def moves_in(node: Node, recur: Recur) -> bool:
 
 
 def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
-    """The nodes that a recurrence takes in ahead of its steps, in order."""
+    """The nodes before a recurrence that it can absorb, in order."""
     users, results, taken = net.users(), set(net.results), set[int]()
     sequences = net.nodes[recurrence].recur.operands_by_kind(net.nodes[recurrence].inputs).sequences
     for number in range(recurrence - 1, -1, -1):
@@ -100,13 +102,13 @@ def nodes_ahead(net: Net, recurrence: int, flat: set[int]) -> list[int]:
 
 
 def is_steps_operand(net: Net, number: int, user: int) -> bool:
-    """Whether a node reads another one as sequences that it runs over."""
+    """Whether a recurrence reads a node only as a sequence that it runs over."""
     node = net.nodes[user]
     return node.operation == "recur" and number in node.recur.operands_by_kind(node.inputs).sequences
 
 
 def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
-    """The nodes that a recurrence takes in behind its steps, in order."""
+    """The nodes after a recurrence that it can absorb, in order."""
     own = {number for number in results_of(net, recurrence) if number >= 0}
     outputs = {number for number in own if net.type_of(number).extent == STEPS}
     reached, taken = {recurrence, *own}, set[int]()
@@ -124,7 +126,7 @@ def nodes_behind(net: Net, recurrence: int, flat: set[int]) -> list[int]:
 
 
 def behind(net: Net, numbers: set[int]) -> set[int]:
-    """Nodes, and all that is computed from them."""
+    """These nodes and all nodes that depend on them."""
     reached = set(numbers)
     for number, node in enumerate(net.nodes):
         if reached.intersection(node.inputs):
@@ -139,9 +141,13 @@ def unique(numbers: Iterable[int]) -> list[int]:
 
 @dataclass
 class Absorbed:
-    """A net in which a recurrence takes in nodes, while it is made.
+    """A move of nodes into a recurrence, and the construction of the net after it.
 
-    inside: the numbers in its new body of values of the net. body: the new body, once it is made.
+    recurrence: the number of the recurrence.
+    moves: the nodes that move, in order.
+    inner: the builder of the new body.
+    inside: for values of the net, their numbers in the new body.
+    body: the new body, once it is built.
     """
 
     net: Net
@@ -157,7 +163,7 @@ class Absorbed:
         return self.net.nodes[self.recurrence]
 
     def run(self) -> Net:
-        """The net."""
+        """The net after the move."""
         net, node = self.net, self.node
         kinds, own = node.recur.operands_by_kind(node.inputs), results_of(net, self.recurrence)
         kept = [number for number in kinds.sequences if number not in self.moves]
@@ -178,9 +184,9 @@ class Absorbed:
         )
 
     def read(self, inside: set[int], has_sequences: bool) -> list[int]:
-        """What moved nodes read that is outside; of a value repeated at each step, the value itself.
+        """The values outside that the moved nodes read. A value expanded to every step is read unexpanded.
 
-        A recurrence runs over at least one sequence. If there is no other, a repeated value stays as it is.
+        As a recurrence needs at least one sequence, an expanded value stays expanded if there is no other.
         """
         net = self.net
         operands = unique(operand for number in self.moves for operand in net.nodes[number].inputs)
@@ -192,13 +198,15 @@ class Absorbed:
         return unique(read)
 
     def repeated(self, number: int) -> int:
-        """The value of each sequence that a node repeats at its steps; another node itself."""
+        """The operand of an expansion to steps, with one value per sequence; any other node itself."""
         node = self.net.nodes[number]
         is_repeated = node.operation == "expand" and "how" not in node.attributes
         return node.inputs[0] if is_repeated and node.type.extent == STEPS else number
 
     def fill(self, sequences: list[int], others: list[int]) -> dict[int, int]:
-        """Makes the nodes of the body; the values that leave it at each step, by their numbers outside."""
+        """Builds the new body, and returns its outputs: from the number of a value outside to its number in
+        the body.
+        """
         net, recur, inner, inside = self.net, self.node.recur, self.inner, self.inside
         kinds, own = recur.operands_by_kind(self.node.inputs), results_of(net, self.recurrence)
         for number in sequences:
@@ -224,21 +232,23 @@ class Absorbed:
         return {n: inside[n] for n in made if n in net.results or not set(users[n]) <= {*self.moves}}
 
     def copy(self, numbers: Iterable[int]) -> None:
-        """Makes moved nodes in the body."""
+        """Copies moved nodes into the body."""
         for number in numbers:
             node = self.net.nodes[number]
             operands = [self.at(operand) for operand in node.inputs]
-            if node.kind != "pointwise":  # which takes constants as they are
+            if node.kind != "pointwise":  # pointwise operations broadcast constants
                 operands = [self.of_rows(*pair) for pair in zip(node.inputs, operands, strict=True)]
             self.inside[number] = self.inner.copy(node, operands)
 
     def of_rows(self, number: int, inside: int) -> int:
-        """A constant that was repeated at each step as a value of each row; any other value as it is."""
+        """The number of an operand in the body: a constant that was expanded to steps is expanded to rows
+        here.
+        """
         is_repeated = self.net.type_of(number).extent != CONST and self.inner.type_of(inside).extent == CONST
         return self.inner.add("expand", inside, extent=ROWS) if is_repeated else inside
 
     def at(self, number: int) -> int:
-        """The number in the body of an operand of a moved node."""
+        """The number in the body of a moved node's operand."""
         if number not in self.inside:
             number = self.repeated(number)
         if number not in self.inside and self.net.nodes[number].operation == "constant":
@@ -246,7 +256,7 @@ class Absorbed:
         return self.inside[number]
 
     def rebuilt(self, recur: Recur, operands: list[int], outputs: list[int]) -> Net:
-        """The net around the new recurrence. outputs: the values that it gives at each step."""
+        """The net with the new recurrence. outputs: the values that are its outputs."""
         net, builder, place = self.net, Builder(), dict[int, int]()
         final = self.node.recur.results_by_kind(results_of(net, self.recurrence)).memories
         made = {*outputs, *final, *(n for n in self.moves if n > self.recurrence)}
@@ -267,11 +277,11 @@ class Absorbed:
                     pairs = zip((*outputs, *final), (*results.outputs, *results.memories), strict=True)
                     place |= {n: new for n, new in pairs if n >= 0}
                 elif node.operation == "result" and node.inputs[0] == self.recurrence:
-                    continue  # an output that nobody reads any more
+                    continue  # an output that is not read any more
                 else:
                     place[number] = builder.copy(node, [place[operand] for operand in node.inputs])
         return builder.net(place[result] for result in net.results)
 
 
 Find = Callable[[Net, int, set[int]], list[int]]
-"""Finds what a recurrence takes in: of a net, the recurrence, and all flat ones."""
+"""Finds the nodes that a recurrence can absorb. Arguments: the net, the recurrence, all flat recurrences."""

@@ -1,18 +1,19 @@
-"""Two products with parameters, one after the other, as one product.
+"""Two consecutive products with parameters merged into one product.
 
     a = x @ P                              r = x @ (P @ R) + c @ R
     r = (a + c) @ R                  ->    z = x @ (P @ Z) + c @ Z
     z = (a + c) @ Z
 
-The product of the parameters is made once, when they are bound, and each row takes one product less. So a
-projection ahead of a cell is part of the cell's input weights, and the cell is known as one.
+The product of the parameters is computed once, when they are bound, and each row needs one product less. So a
+projection before a cell becomes part of the cell's input weights, and the cell is recognised.
 
-It pays where the one product is smaller than the two: of k features to m and then to n in all, where
-k n < m (k + n). A bottleneck, m much smaller than k and n, stays as it is. To bind takes k m n more.
+It pays if one product is smaller than two. Projecting k features to m and then to n in total, this is so if k
+n < m (k + n). A bottleneck, where m is much smaller than k and n, is left alone. Binding the parameters costs
+another k m n multiply-adds.
 
-It is legal where the value between is read by products with parameters alone, and is no result. A gradient
-is taken of the one product, and reaches both parameters through it. Results differ by rounding, as those of
-any two orders of a sum do: by no more than the tolerance of k + m terms.
+It is valid if only products with parameters read the intermediate value, and it is not a result. The gradient
+of the merged product reaches both parameters through their product. Results differ by rounding, as for any
+reordering of a sum: by no more than the tolerance of k + m terms.
 """
 
 from collections.abc import Iterator
@@ -27,8 +28,10 @@ from stepnet.plan.passes.when import known_once
 class Chain:
     """A product that only other products read: x @ P, or x @ P + c.
 
-    first: the node of x @ P. shift: c, if there is one. end: the last node of the value between. readers: the
-    products that read it.
+    first: the node of x @ P.
+    shift: the node of c; None if there is none.
+    end: the node of the intermediate value: that of x @ P, or of the sum with c.
+    readers: the products that read the intermediate value.
     """
 
     first: int
@@ -42,7 +45,7 @@ class Chain:
         return {self.first, self.end, *self.readers}
 
     def pays(self, net: Net) -> bool:
-        """Whether a row takes fewer flops by one product."""
+        """Whether merging saves flops per row."""
         k, m = net.type_of(net.nodes[self.first].inputs[1]).shape
         n = sum(net.type_of(reader).shape[-1] for reader in self.readers)
         added = (0, 0) if self.shift is None else (m, n)
@@ -50,19 +53,19 @@ class Chain:
 
 
 def chain(net: Net) -> Net:
-    """The net in which products with one parameter after another are one product, where that pays."""
+    """The net with consecutive products merged, where that pays."""
     return at_every_level(net, lambda inner, _: chained(inner))
 
 
 def chained(net: Net) -> Net:
-    """The net with its own products chained, those in bodies as they are."""
-    while chains := apart(net):
+    """The net with its own products merged; bodies are not changed."""
+    while chains := disjoint_chains(net):
         net = joined(net, chains)
     return net
 
 
-def apart(net: Net) -> list[Chain]:
-    """Chains that pay and have no node in common."""
+def disjoint_chains(net: Net) -> list[Chain]:
+    """Chains that pay and share no node."""
     chains, taken = list[Chain](), set[int]()
     for each in candidates(net):
         if each.pays(net) and not taken & each.nodes:
@@ -72,7 +75,7 @@ def apart(net: Net) -> list[Chain]:
 
 
 def candidates(net: Net) -> Iterator[Chain]:
-    """All products that only products with parameters read."""
+    """All chains: the products that only products with parameters read."""
     users, results, parameters = net.users(), {*net.results}, known_once(net)
     products = {number for number in range(len(net.nodes)) if is_product(net, number, parameters)}
     for first in sorted(products):
@@ -90,7 +93,7 @@ def candidates(net: Net) -> Iterator[Chain]:
 
 
 def is_product(net: Net, number: int, parameters: set[int]) -> bool:
-    """Whether a node is the product of a value with a parameter, in one dtype of floats."""
+    """Whether a node is the product of a value with a parameter, both of the same floating dtype."""
     node = net.nodes[number]
     if node.operation != "matmul" or number in parameters or node.inputs[1] not in parameters:
         return False
@@ -98,7 +101,7 @@ def is_product(net: Net, number: int, parameters: set[int]) -> bool:
 
 
 def joined(net: Net, chains: list[Chain]) -> Net:
-    """The net in which these chains are one product each."""
+    """The net with each of these chains merged."""
     by_reader = {reader: each for each in chains for reader in each.readers}
     between = {number for each in chains for number in (each.first, each.end)}
     builder, place = Builder(), dict[int, int]()
@@ -111,7 +114,7 @@ def joined(net: Net, chains: list[Chain]) -> Net:
 
 
 def product(builder: Builder, net: Net, place: dict[int, int], each: Chain, reader: int) -> int:
-    """The product that a reader of a chain is."""
+    """The merged product for one reader of a chain."""
     node = net.nodes[reader]
     x, P = (place[operand] for operand in net.nodes[each.first].inputs)
     weight = place[node.inputs[1]]

@@ -1,9 +1,9 @@
-"""Products of inner sequences with a single column as sums.
+"""Products of inner sequences with a one-column matrix rewritten as sums.
 
     scores = tanh(keys + query) @ v[k, 1]   ->   scores = sum(tanh(keys + query) * v)
 
-A tile of a product is as wide as a vector, of which one column fills one element. A sum runs along the
-features, with the pointwise work ahead of it on registers.
+A product tile is one vector register wide, and a single column would use one element of it. A sum runs along
+the features, with the preceding pointwise work kept in registers.
 """
 
 from stepnet.net.ir import Builder, Net
@@ -12,12 +12,12 @@ from stepnet.plan.passes.rewrite import rewritten
 
 
 def columns(net: Net) -> Net:
-    """The net in which products with one column, of values of a step's inner sequences, are sums."""
+    """The net in which products of inner sequences with one column are sums."""
     return rewritten(net, with_sums)
 
 
 def with_sums(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence whose body has sums for such products."""
+    """A recurrence with such products in its body rewritten; None for any other node."""
     node = net.nodes[number]
     if node.operation != "recur":
         return None

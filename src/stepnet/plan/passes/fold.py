@@ -1,10 +1,10 @@
-"""Constants and common work folded.
+"""Constant folding, common subexpressions and operations without effect.
 
     0.5 * sqrt(2) * x   ->  0.7071 * x        constants are computed once, while compiling
     f(a) + f(a)         ->  b + b, b = f(a)   the same operation on the same operands is one node
     cast(x, its dtype)  ->  x                 operations without effect are removed
     W.T.T               ->  W                 views of views are one view
-    contract(a, b).T    ->  contract(b, a)    and so are those of a total
+    contract(a, b).T    ->  contract(b, a)    a view of a contract is a contract
     x[:, :0] @ W[:0]    ->  0, 0, ...         empty values and empty sums are not computed
 
 A net is small and its recurrence runs millions of times: anything removed from it pays at every step.
@@ -21,7 +21,7 @@ LARGEST = 4096
 
 
 def fold(net: Net) -> Net:
-    """The net without constant, repeated and ineffective operations."""
+    """The net with constants folded, equal operations merged, and operations without effect removed."""
     return rewritten(net, folded)
 
 

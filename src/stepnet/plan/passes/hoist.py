@@ -1,23 +1,24 @@
-"""Work that needs no memory moved out of the loop.
+"""Work that does not depend on the memory moved before the loop.
 
     recur(x, h): h' = tanh(x @ W + h @ R)   ->   a = x @ W
                                                  recur(a, h): h' = tanh(a + h @ R)
 
-One large product over all steps runs at the machine's peak, where many small ones wait for memory. Work that
-depends on parameters only is then done once, on statics once per sequence, on inputs before the loop.
+One large product over all steps runs near peak throughput, where many small ones are bound by memory
+bandwidth. After this pass, work that depends only on parameters is done once, on statics once per sequence,
+and on inputs before the loop.
 
-What the loop reads of all this is a stream: written to memory, and read at every step. So of the work before
-the loop all dear functions and products leave it, and cheap functions only where that makes the streams no
-wider. `1 - z * z` and `z` are one stream, not two; an outer product k[:, None] * v is made of k and v in the
-loop; a view costs nothing where it is.
+A hoisted value that the loop reads is a stream: written to memory, and read at every step. Products and
+expensive functions always leave the loop. Cheap functions leave it only if that does not make the streams
+wider: `1 - z * z` and `z` are one stream, not two, and an outer product k[:, None] * v is computed from k and
+v in the loop. A view costs nothing in the loop.
 
-A sum over a matrix that each sequence has stays, with what reads it: ahead of the loop the matrix would be
+A sum over a matrix per sequence stays in the loop, with its readers: before the loop the matrix would be
 copied to every step.
 """
 
 from dataclasses import dataclass, replace
 
-from stepnet.net.cut import is_dear, smallest_cut
+from stepnet.net.cut import is_expensive, smallest_cut
 from stepnet.net.ir import Builder, Net, Node, Recur, ancestors
 from stepnet.net.type_rules import recur_extent
 from stepnet.net.types import CONST, ROWS
@@ -26,16 +27,17 @@ from stepnet.plan.passes.rewrite import rewritten, view_chain
 from stepnet.plan.passes.when import When, when_inside
 
 LARGER, LARGE = 2, 1024
-"""How many times as large as what it is computed from, and how large, a matrix is that stays in the loop."""
+"""A matrix stays in the loop if it is at least LARGER times as large as the values that it is computed from,
+and has at least LARGE elements."""
 
 
 def hoist(net: Net) -> Net:
-    """The net in which all work that can be done before a loop is done there."""
+    """The net with work that does not depend on memories moved before the loops."""
     return rewritten(net, hoisted)
 
 
 def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The recurrence with a smaller body, and before it the work that left the body."""
+    """The number of a recurrence with a smaller body; the work that left the body is added before it."""
     if net.nodes[number].operation != "recur":
         return None
     return Hoist.of(builder, net.nodes[number], operands).run()
@@ -43,7 +45,11 @@ def hoisted(builder: Builder, net: Net, number: int, operands: list[int]) -> int
 
 @dataclass
 class Hoist:
-    """One recurrence: the nodes that stay in its body, and the move of the others outward."""
+    """The pass applied to one recurrence.
+
+    stays: for each node of the body, whether it stays.
+    outward: copies the other nodes into the net around.
+    """
 
     recur: Recur
     stays: list[bool]
@@ -51,7 +57,7 @@ class Hoist:
 
     @classmethod
     def of(cls, builder: Builder, node: Node, operands: list[int]) -> "Hoist":
-        """The move for one recurrence, with its operands known outside."""
+        """The pass for one recurrence on these operands."""
         recur = node.recur
         body, known = recur.body, when_inside(recur)
         outside = dict(zip(body.inputs, operands, strict=True))
@@ -66,7 +72,7 @@ class Hoist:
         return self.recur.body
 
     def run(self) -> int:
-        """Makes the new recurrence and returns its number."""
+        """Adds the new recurrence and returns its number."""
         inner = Builder()
         needed = self.needed()
         place: dict[int, int] = {}
@@ -98,7 +104,7 @@ class Hoist:
 
 
 def staying(recur: Recur, known: list[When]) -> list[bool]:
-    """For each node of a body whether it is computed in the loop."""
+    """For each node of a body, whether it is computed in the loop."""
     body, held = recur.body, of_inner_sequences(recur.body)
     early = {
         n for n, time in enumerate(known) if time == When.BEFORE and body.nodes[n].types[0].extent != CONST
@@ -110,8 +116,8 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
     sinks = early & (read | set(recur.following))
     operands = {n: [operand for operand in body.nodes[n].inputs if operand in early] for n in early}
     weights = {n: weight(body, n, recur) for n in early}
-    # A view of an input is never where a path begins, be it an output too: the input is.
-    leaves = {n for n in early if is_dear(body.nodes[n]) and not is_spread(body, n, early)}
+    # A view of an input is never a source of the cut, even if it is an output: the input is.
+    leaves = {n for n in early if is_expensive(body.nodes[n]) and not is_spread(body, n, early)}
     first = {n for n in early if weights[n] and (n in leaves or n in recur.outputs)}
     first |= early & {*recur.sequences}
     cut = smallest_cut(operands, {n: size for n, size in weights.items() if size}, first, sinks)
@@ -126,7 +132,7 @@ def staying(recur: Recur, known: list[When]) -> list[bool]:
 
 
 def sums_of_statics(body: Net, known: list[When]) -> set[int]:
-    """The reductions of large matrices that are computed of a static number by number."""
+    """The reductions of large matrices that are computed elementwise from a static."""
     matrices, sums = set[int](), set[int]()
     for number, node in enumerate(body.nodes):
         is_matrix = node.types and node.types[0].extent == ROWS and node.types[0].size >= LARGE
@@ -141,7 +147,7 @@ def sums_of_statics(body: Net, known: list[When]) -> set[int]:
 
 
 def with_readers(body: Net, numbers: set[int]) -> set[int]:
-    """Nodes, and all that depend on them."""
+    """These nodes and all nodes that depend on them."""
     every = set(numbers)
     for number, node in enumerate(body.nodes):
         if not every.isdisjoint(node.inputs):
@@ -150,9 +156,9 @@ def with_readers(body: Net, numbers: set[int]) -> set[int]:
 
 
 def is_spread(body: Net, number: int, early: set[int]) -> bool:
-    """Whether a node is elementwise work on a matrix, of smaller values that are known before the loop.
+    """Whether a node is an elementwise matrix computed from smaller values that are known before the loop.
 
-    exp(dt[:, None] * A) takes as long in the loop as before it, where it would be written and read again.
+    exp(dt[:, None] * A) takes as long in the loop as before it, where it would also be written and read.
     """
     node = body.nodes[number]
     if node.kind != "pointwise" or node.type.size < LARGE:
@@ -163,8 +169,8 @@ def is_spread(body: Net, number: int, early: set[int]) -> bool:
 
 
 def of_inner_sequences(body: Net) -> set[int]:
-    """The nodes that are computed at the steps of inner sequences, or from such: they stay. Those that can
-    leave the loop were lifted out before.
+    """The nodes at inner sequences, and those computed from them: they stay, as `lift` has moved those that
+    can leave.
     """
     inner = set[int]()
     for number, node in enumerate(body.nodes):
@@ -175,8 +181,8 @@ def of_inner_sequences(body: Net) -> set[int]:
 
 
 def weight(body: Net, number: int, recur: Recur) -> int:
-    """The bytes per step of a stream of a value: read, and, if it is no input, written before. 0 for a view
-    of an input, which is read where that lies.
+    """The bytes per step that a stream of a value costs: it is read, and first written unless it is an input.
+    0 for a view of an input, which is read in place.
     """
     root, chain = view_chain(body, number)
     type_ = body.type_of(number)

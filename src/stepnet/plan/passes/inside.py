@@ -1,13 +1,13 @@
-"""Work moved out of the inner recurrences of a step, into the step around them.
+"""Work moved out of inner recurrences into the step around them.
 
     recur(words, h):                             recur(words, h):
         recur(words, h):                  ->         a = words @ W               all words of a row
             c' = f(x @ W + c @ R)                    recur(a, h): c' = f(a + c @ R)
 
-An inner recurrence whose memory the outer one enters stays in the step. Its own step has no more than what
-needs its memory: a product of all words of a row reads the weights once for several words, one of a single
-word reads them again at each. Arrays that are part of the inner step become parameters of it, so all that
-machine code packs are parameters of the outer step.
+An inner recurrence that needs the outer memory stays in the outer step. Work of the inner step that does not
+need the inner memory moves out of it: a product of all words of a row reads the weights once for several
+words, a product in the inner step reads them again for each word. Constant arrays of the inner step become
+parameters of it, so that every array that the llvm engine packs is a parameter of the outer step.
 """
 
 from stepnet.net.ir import Builder, Net
@@ -18,12 +18,12 @@ from stepnet.values.dtypes import DTYPES
 
 
 def inside(net: Net) -> Net:
-    """The net in which the recurrences inside steps do what needs their memory alone."""
+    """The net in which inner recurrences contain only the work that needs their memory."""
     return rewritten(net, moved)
 
 
 def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence around others with less work in those; None for any other node."""
+    """A recurrence with less work in its inner recurrences; None for a node without inner recurrences."""
     node = net.nodes[number]
     if node.operation != "recur" or all(inner.operation != "recur" for inner in node.recur.body.nodes):
         return None
@@ -32,7 +32,7 @@ def moved(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 
 def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence whose arrays are operands; None where it has none."""
+    """A recurrence whose constant arrays are operands; None if it has none."""
     node = net.nodes[number]
     if node.operation != "recur":
         return None
@@ -41,7 +41,7 @@ def with_arrays_outside(builder: Builder, net: Net, number: int, operands: list[
 
 
 def arrays_in(body: Net) -> set[int]:
-    """The constants of a body that are more than a number, or read as a matrix or table."""
+    """The constants of a body that are arrays, not single numbers, or are read as a matrix or table."""
     users = body.users()
 
     def is_array(number: int) -> bool:

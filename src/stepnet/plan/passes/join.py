@@ -1,9 +1,9 @@
-"""Parallel products joined.
+"""Products of the same left sides joined into one node.
 
     x @ Wz, x @ Wr, x @ Wn   ->   products(x; Wz, Wr, Wn)
 
-Products of the same left sides and one width are computed together: the left sides are read once for all of
-them, and the gates of one unit meet on registers.
+Products with equal left sides and widths are computed together: the left sides are read once for all of them,
+and all gates of a unit are in registers at the same time.
 """
 
 from stepnet.net.ir import Builder, Net, Node
@@ -24,7 +24,7 @@ def join(net: Net) -> Net:
     builder = Builder()
     place: dict[int, int] = {}
     ports: dict[int, int] = {}
-    # Inputs and parameters come first, so that every right side is there.
+    # Inputs and parameters come first, so that every right side exists before the joined product.
     first = parameters | set(net.inputs)
     order = sorted(range(len(net.nodes)), key=lambda number: number not in first)
     for number in order:
@@ -52,10 +52,9 @@ def join(net: Net) -> Net:
 
 
 def shared(node: Node, parameters: set[int]) -> Key | None:
-    """The left sides, width and encoding by which products are joined; None for a node that is no such
-    product.
+    """The key by which products are joined: left sides, width and encoding; None for other nodes.
 
-    A right side that is only known late is no parameter, and its product is not joined.
+    A constant that becomes known only after the steps is not a parameter, and its product is not joined.
     """
     if node.kind != "matmul" or node.types[0].extent == CONST or len(node.types) > 1:
         return None

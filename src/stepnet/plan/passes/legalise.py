@@ -1,12 +1,12 @@
-"""General operations written with the few forms that engines run.
+"""General operations rewritten in the few forms that engines run.
 
     x[m, k] @ W            ->   the m products x[0] @ W, x[1] @ W, ... side by side
     int x @ float W        ->   float(x) @ W
     bool x @ bool W        ->   int(x) @ int(W) != 0
     sum(x, axes in the middle)  ->  sum(transpose(x), last axes)
 
-An engine then needs one product (a vector with a matrix of the same dtype) and two reductions (over the first
-or the last feature axes), and stays small.
+An engine then needs only one kind of product (a vector with a matrix of the same dtype) and two kinds of
+reductions (over the first or the last feature axes).
 """
 
 from stepnet.net.ir import Builder, Net
@@ -20,7 +20,7 @@ def legalise(net: Net) -> Net:
 
 
 def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """One node in the forms that engines run."""
+    """The number of a node rewritten in these forms; None if it is legal already."""
     node = net.nodes[number]
     if node.operation == "matmul" and node.type.extent != CONST:
         return product(builder, operands[0], operands[1], node.type.dtype, node.source)
@@ -30,7 +30,7 @@ def legal(builder: Builder, net: Net, number: int, operands: list[int]) -> int |
 
 
 def product(builder: Builder, left: int, right: int, dtype: str, source: str) -> int:
-    """left @ right as products of vectors, in one dtype; of booleans by counting."""
+    """left @ right as products of vectors with a matrix in one dtype; booleans are counted as integers."""
     if dtype == "bool":
         return builder.add("cast", product(builder, left, right, "int32", source), dtype=dtype)
     if builder.type_of(left).dtype != dtype:
@@ -53,7 +53,7 @@ def product(builder: Builder, left: int, right: int, dtype: str, source: str) ->
 
 
 def reduction(builder: Builder, number: int, operation: str, axes: tuple[int, ...]) -> int:
-    """The reduction over the last of two axes (or the first, where that is how the numbers lie)."""
+    """The reduction rewritten over the last of two axes, or the first if that is the memory order."""
     shape = builder.type_of(number).shape
     rank = len(shape)
     over = sorted(axis % rank for axis in axes)

@@ -1,10 +1,11 @@
 """Inner recurrences that do not depend on the outer memory moved out of a nested recurrence.
 
-    recur(words, h):                      ->   final = recur(words, c): c' = g(words, c) final = recur(words,
-        c): c' = g(words, c) h' = f(final, h)                       recur(final, h): h' = f(final, h)
+    recur(words, h):                                      final = recur(words, c): c' = g(words, c)
+        final = recur(words, c): c' = g(words, c)    ->   recur(final, h): h' = f(final, h)
+        h' = f(final, h)
 
-Inside, the inner recurrence runs for the few rows of one outer step. Outside it runs over the inner sequences
-of all steps of all rows at once, which fills the vectors. A flat recurrence is left.
+In the loop, the inner recurrence runs for the few rows of one outer step. Outside, it runs over the inner
+sequences of all steps of all rows at once, which fills the vector lanes. The outer recurrence becomes flat.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,17 +18,18 @@ from stepnet.plan.passes.outward import Outward
 from stepnet.plan.passes.rewrite import rewritten
 from stepnet.plan.passes.when import When, is_constant, when_inside
 
-# By recurrence, for each of its results: whether it has left, and its number outside or its new place.
+# For each recurrence and each of its results: whether it was lifted, and its number outside or its new
+# position among the results.
 Results = dict[int, list[tuple[bool, int]]]
 
 
 def lift(net: Net) -> Net:
-    """The net in which every inner recurrence is outside of those whose memory it does not need."""
+    """The net with every inner recurrence moved out of the recurrences whose memory it does not need."""
     return rewritten(net, partial(lifted, {}))
 
 
 def lifted(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence without the nodes that can leave it, its inner recurrences first; None where none can."""
+    """A recurrence without the nodes that can leave it, inner recurrences first; None if none can."""
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:
         of: int = node.attributes["of"]
@@ -40,7 +42,7 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
     known = when_inside(recur)
     fixed = {n for n, time in enumerate(known) if time <= When.PER_SEQUENCE}
     leaving = {n for n, time in enumerate(known) if time < When.IN}
-    # A sequence of a row, with what changes from step to step, would be there as often as there are steps.
+    # A value of a static sequence that also depends on the step stays: outside, it would exist once per step.
     leaving -= free_of(
         body, leaving, {number for number in leaving - fixed if is_row_sequence(body.nodes[number])}
     )
@@ -60,7 +62,7 @@ def lifted(results: Results, builder: Builder, net: Net, number: int, operands: 
 
 
 def is_inner(node: Node) -> bool:
-    """Whether a node is about inner sequences: a recurrence over them, or computed from their values."""
+    """Whether a node is a recurrence over inner sequences, or has or reads values of inner sequences."""
     if node.operation in ("input", "result"):
         return False
     deep = any(len(type_.extent) > 1 for type_ in node.types)
@@ -68,12 +70,12 @@ def is_inner(node: Node) -> bool:
 
 
 def is_row_sequence(node: Node) -> bool:
-    """Whether a node has the values of a static that is a sequence."""
+    """Whether a node has the values of a static sequence."""
     return any(is_beside(type_.extent) for type_ in node.types)
 
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
-    """Those nodes that are among the roots, or need one of them."""
+    """The nodes in `among` that are roots, or depend on one."""
     reached = set(roots)
     for number, node in enumerate(body.nodes):
         if reached & set(node.inputs):
@@ -83,7 +85,13 @@ def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:
 
 @dataclass
 class Lift:
-    """One recurrence, the nodes of its body that leave it, their way out, and where its results are then."""
+    """The pass applied to one recurrence.
+
+    leaving: the nodes of the body that leave it.
+    outward: copies them into the net around.
+    results: for each result of the recurrence, whether it was lifted, and its number outside or its new
+        position.
+    """
 
     recur: Recur
     leaving: set[int]
@@ -96,7 +104,7 @@ class Lift:
         return self.recur.body
 
     def run(self) -> int:
-        """Makes the new recurrence and returns its number."""
+        """Adds the new recurrence and returns its number."""
         body, fixed = self.body, self.outward.fixed
         stays = [n for n in range(len(body.nodes)) if n not in self.leaving]
         stays = [n for n in stays if body.nodes[n].operation != "input"]
@@ -123,6 +131,6 @@ class Lift:
         return replace(self.recur, body=new, sequence_count=len(kept)).add(self.outward.builder, outer)
 
     def is_made(self, number: int) -> bool:
-        """Whether a node that leaves is a new value outside: no input, no recurrence and no constant."""
+        """Whether a leaving node is computed outside: not an input, recurrence or constant."""
         node = self.body.nodes[number]
         return node.operation not in ("input", "recur") and not is_constant(node)

@@ -1,10 +1,10 @@
-"""Sums of products with different left sides computed as one.
+"""Sums of products with different left sides merged into one node.
 
     a + x @ A + y @ B   ->   a + products(x, y; A, B)
 
-The accumulators run on from one product to the next. Apart, each product would have accumulators of its own:
-fewer per tile, with more reads for each multiply-add. Gradients are full of such sums: the cotangent of a
-memory comes from every gate.
+One set of accumulators serves all products of the sum. Separate products would each have their own
+accumulators, so fewer fit a register tile, and each multiply-add needs more loads. Gradients are full of such
+sums: the cotangent of a memory is a sum over the gates.
 """
 
 from stepnet.net.ir import Builder, Net, Node
@@ -14,18 +14,18 @@ from stepnet.plan.passes.rewrite import at_every_level
 from stepnet.plan.passes.when import When, known_once
 
 ACROSS = ("matmul", "reduce", "scan")
-"""Kinds of operations whose results are there only when all of their operands are, in another phase."""
+"""Kinds of operations whose results belong to a later phase than their operands."""
 
 
 def merge(net: Net) -> Net:
-    """The net in which products that are added are one node, if their left sides are known at one time and
-    their weights are encoded alike.
+    """The net with added products merged, if their left sides are known at the same time and their weights
+    have the same encoding.
     """
     return at_every_level(net, merged)
 
 
 def merged(net: Net, known: list[When]) -> Net:
-    """The net with its own sums merged, those in bodies as they are."""
+    """The net with its own sums merged; bodies are not changed."""
     users, parameters, phase = net.users(), known_once(net), phases(net)
     builder = Builder()
     place: list[int] = []
@@ -66,12 +66,12 @@ def added(builder: Builder, net: Net, group: list[int], place: list[int]) -> int
 
 
 def encoding(node: Node) -> dict[str, str]:
-    """The encoding of a product's weights as an attribute; none where they have none."""
+    """The attribute for the encoding of a product's weights; empty if they have none."""
     return {name: value for name, value in node.pairs if name == "weights"}
 
 
 def phases(net: Net) -> list[int]:
-    """For each node how many products, reductions and scans lie one behind the other before its value."""
+    """For each node, the largest number of products, reductions and scans on a path to it."""
     count: list[int] = []
     for node in net.nodes:
         ahead = max((count[operand] for operand in node.inputs), default=0)

@@ -1,12 +1,11 @@
-"""Weights of products in fewer bits, where the precision of a recurrence says so.
+"""The products of recurrences with a low precision marked with the encoding of their weights.
 
     recur(x, h) precision=int8: h' = tanh(x @ W + h @ R)
       ->  recur(x, h) precision=int8: h' = tanh(matmul(x, W, weights=int8) + matmul(h, R, weights=int8))
 
-A step of a few rows takes as long as its parameters take to be read, and of many rows as long as the
-processor multiplies: both are a half or a quarter with weights of two bytes or of one. The pass stands behind
-those that take products apart, since a left side in int8 has one scale, and before those that move and join
-products, which keep what it says.
+A step of a few rows is bound by reading its parameters, and a step of many rows by multiply-adds. Weights of
+two bytes or one reduce both to a half or a quarter. The pass runs after the passes that split products,
+because a left side in int8 has one scale, and before those that move and join products, which keep the mark.
 """
 
 from collections.abc import Collection
@@ -19,19 +18,19 @@ from stepnet.plan.passes.rewrite import rewritten
 
 
 def narrow(net: Net) -> Net:
-    """The net in which each product of a marked recurrence says how its weights are encoded."""
+    """The net in which each product of a recurrence with a precision has the encoding of its weights."""
     return rewritten(net, marked) if any_low(net) else net
 
 
 def any_low(net: Net, dtypes: Collection[str] = tuple(ENCODINGS)) -> bool:
-    """Whether a recurrence of a net, at any level, is marked to be in fewer bits: in one of these dtypes."""
+    """Whether a recurrence of a net, at any level, has a precision among these dtypes."""
     recurs = [node.recur for node in net.nodes if node.operation == "recur"]
     marks = [recur.precision.dtype for recur in recurs if recur.precision is not None]
     return any(dtype in dtypes for dtype in marks) or any(any_low(recur.body, dtypes) for recur in recurs)
 
 
 def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence with its products marked, and those of the recurrences inside it."""
+    """A recurrence with its products marked, also those of its inner recurrences."""
     node = net.nodes[number]
     if node.operation != "recur":
         return None
@@ -42,7 +41,7 @@ def marked(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def with_weights(body: Net, dtype: str) -> Net:
-    """The net with its own products encoded, those of recurrences inside as they are."""
+    """The net with its own products marked; those of inner recurrences are not changed."""
 
     def rule(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
         node = net.nodes[number]
@@ -52,7 +51,7 @@ def with_weights(body: Net, dtype: str) -> Net:
 
 
 def can_be_narrow(net: Net, node: Node) -> bool:
-    """Whether a node is a product of values in float32 with parameters, of a sum that fits 32 bits."""
+    """Whether a node is a product of float32 values with parameters whose int8 sum fits 32 bits."""
     if node.operation != "matmul" or node.type.extent == CONST:
         return False
     left, right = (net.type_of(operand) for operand in node.inputs)
@@ -60,12 +59,12 @@ def can_be_narrow(net: Net, node: Node) -> bool:
 
 
 def narrow_weights(net: Net) -> int:
-    """How many weights of the recurrences of a net can be in fewer bits."""
+    """The number of weights in the recurrences of a net that can be encoded in fewer bits."""
     return sum(weights_of(node.recur.body) for node in net.nodes if node.operation == "recur")
 
 
 def weights_of(body: Net) -> int:
-    """How many weights of the products of a step can be in fewer bits."""
+    """The number of weights in the products of a step that can be encoded in fewer bits."""
     products = [node for node in body.nodes if can_be_narrow(body, node)]
     return sum({node.inputs[1]: body.type_of(node.inputs[1]).size for node in products}.values())
 

@@ -1,11 +1,11 @@
-"""Nodes of a body made again in the net around it: what hoist, sink and lift share.
+"""Copies of a body's nodes in the net around it: shared by `hoist`, `sink` and `lift`.
 
     recur(x, s; body)           ->   %1 = f(s)                   rows: the same at every step
         f(s), g(x), f(s) + g(x)      %2 = g(x)                   rows/steps
                                      expand(%1) + %2             rows/steps
 
-A value that the body has one of per row there is one of per row outside if it is the same at every step, and
-one of per step if it is not. Where the two meet the first is expanded; constants fit everywhere.
+A value per row of the body becomes a value per row outside if it is the same at every step, and a value per
+step otherwise. Where the two meet, the value per row is expanded. Constants need no expansion.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,13 @@ from stepnet.plan.passes.when import is_constant
 
 @dataclass
 class Outward:
-    """The net around, a body, the extent of what it has one of per step, the nodes that are `fixed`, the same
-    at every step, and where values of the body are outside already.
+    """Copies nodes of a body into the net around it.
+
+    builder: the builder of the net around.
+    body: the body.
+    deep: the extent outside of values per step.
+    fixed: the nodes that are the same at every step.
+    outside: for nodes of the body, their numbers outside so far.
     """
 
     builder: Builder
@@ -29,7 +34,7 @@ class Outward:
     outside: dict[int, int]
 
     def extent(self, number: int) -> Extent:
-        """The extent outside of a value with one entry, or one per row, in the body."""
+        """The extent outside of a node of the body."""
         if number in self.outside:
             return self.builder.type_of(self.outside[number]).extent
         if is_constant(self.body.nodes[number]):
@@ -51,7 +56,7 @@ class Outward:
         return self.outside[number]
 
     def at_steps(self, number: int) -> int:
-        """The number outside of a node of the body, expanded to every step where it has one value per row."""
+        """The number outside of a node of the body, expanded to steps if it has one value per row."""
         node = self.body.nodes[number]
         if node.operation == "expand" and is_constant(self.body.nodes[node.inputs[0]]):
             extent = deeper(self.deep, node.attributes["extent"])

@@ -1,10 +1,10 @@
-"""Products of concatenated features taken apart.
+"""Products of concatenations written as sums of products.
 
     concatenate(x, h) @ W   ->   x @ W[:k] + h @ W[k:]
 
-Many implementations have one matrix for input and memory. Taken apart, the product of the input no longer
-waits for the memory, and can leave the loop. A concatenation stays whole where it is a result of the net, and
-its pieces are known at one time: nothing would be gained.
+Many implementations have one matrix for input and memory. Once the product is split, the product of the input
+no longer waits for the memory, and can leave the loop. A concatenation is kept if it is a result of the net
+and its pieces are known at the same time: splitting would gain nothing.
 """
 
 from functools import partial
@@ -15,12 +15,12 @@ from stepnet.plan.passes.when import When
 
 
 def part(net: Net) -> Net:
-    """The net with products of concatenations written as sums of products."""
+    """The net in which products of concatenations are sums of products."""
     return at_every_level(net, lambda inner, known: rewritten(inner, partial(parted, known), inside=False))
 
 
 def parted(known: list[When], builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The sum of products that equals a node, if it is the product of a concatenation."""
+    """The sum of products that equals the product of a concatenation; None for any other node."""
     node = net.nodes[number]
     if node.operation != "matmul" or builder.nodes[operands[0]].operation != "concatenate":
         return None

@@ -1,7 +1,7 @@
-"""A few recurrences of a net as one piece, for engines that run them in one: what a piece is.
+"""Pieces: some recurrences of a net and the nodes between them as a net of their own.
 
-A piece is a net of its own: its inputs are the values outside that it reads, its results those of its values
-that are read outside. So it can be compared with the net that it is of.
+The inputs of a piece are the values outside that it reads; its results are its values that are read outside.
+So the results of an engine that runs the piece in one call can be compared with those of the net.
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from stepnet.plan.recognise import Recognised, Refused, recognise
 
 @dataclass(frozen=True)
 class Piece:
-    """Some nodes of a net as a net.
+    """Some nodes of a net as a net of their own.
 
-    reads, results: its inputs and results, by their numbers in the outer net.
+    reads, results: the inputs and results of the piece, by their numbers in the outer net.
     """
 
     net: Net
@@ -27,29 +27,29 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cells:
-    """The known cells of a net's recurrences. Each is recognised once, when it is first asked for."""
+    """The recognised cells of a net's recurrences. Each recurrence is analysed once, at first use."""
 
     net: Net
     known: dict[int, Recognised | Refused] = field(default_factory=dict[int, Recognised | Refused])
 
     def of(self, number: int) -> Recognised | Refused:
-        """The cell of a recurrence, or why it is none."""
+        """The cell of a recurrence, or the reason why it is not a known cell."""
         if number not in self.known:
             self.known[number] = recognise(self.net.nodes[number])
         return self.known[number]
 
     def both(self, one: int, other: int) -> tuple[Recognised, Recognised] | str:
-        """The cells of two recurrences, or why they are not two of one kind with other weights."""
+        """The cells of two recurrences, or the reason why they differ in more than their weights."""
         cells = self.of(one), self.of(other)
         for cell in cells:
             if isinstance(cell, Refused):
-                return f"one is of no known cell: {cell.reason}"
+                return f"one is not a known cell: {cell.reason}"
         first, second = (cell for cell in cells if isinstance(cell, Recognised))
         return difference(first, second) or (first, second)
 
 
 def piece_of(net: Net, numbers: Iterable[int]) -> Piece:
-    """These nodes of a net as a piece; constants that they read are inside too."""
+    """These nodes of a net as a piece, with the constants that they read."""
     inside, builder, place = sorted(numbers), Builder(is_model=True), dict[int, int]()
     operands = {operand for number in inside for operand in net.nodes[number].inputs}
     reads = [n for n in sorted(operands.difference(inside)) if net.nodes[n].operation != "constant"]
@@ -76,14 +76,14 @@ def with_results(net: Net, *recurrences: int) -> list[int]:
 
 
 def only_output(net: Net, number: int) -> int | None:
-    """The one output of a recurrence that is read; None where there is another number of them."""
+    """The only output of a recurrence that is read; None if none or several are."""
     outputs = net.nodes[number].recur.results_by_kind(results_of(net, number)).outputs
     read = [output for output in outputs if output >= 0]
     return read[0] if len(read) == 1 else None
 
 
 def difference(one: Recognised, other: Recognised) -> str | None:
-    """How two known cells differ; None where they are one cell with other weights."""
+    """How two known cells differ; None if they differ only in their weights."""
     if one.semantics != other.semantics:
         return f"they are different cells: {one.semantics.cell} and {other.semantics.cell}, or settings of it"
     if one.hidden != other.hidden:
@@ -99,5 +99,5 @@ def sequences_of(node: Node) -> list[int]:
 
 
 def has_statics(net: Net, node: Node) -> bool:
-    """Whether a step reads values that each sequence has once."""
+    """Whether the step of a recurrence reads statics."""
     return any(net.type_of(n).extent != CONST for n in node.recur.operands_by_kind(node.inputs).others)

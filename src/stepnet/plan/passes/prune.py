@@ -1,9 +1,9 @@
 """Unused results and memories removed from recurrences (dead code elimination).
 
-    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h)      only the last h is read
+    recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h)      only the final h is read
 
-An output that nobody reads would be computed at every step and stored, and a memory that only feeds itself
-would be carried along.
+An output that is not read would still be computed and stored at every step, and a memory that only feeds
+itself would be carried along.
 """
 
 from dataclasses import replace
@@ -13,16 +13,20 @@ from stepnet.net.ir import Builder, Net, Recur, ancestors
 from stepnet.plan.passes.rewrite import rewritten
 
 Places = dict[int, list[int]]
-"""By recurrence, the places that its results had which are left."""
+"""For each recurrence, the former positions of its remaining results."""
 
 
 def prune(net: Net) -> Net:
-    """The net in which recurrences compute only results that are read, and the memories these need."""
+    """The net in which recurrences compute only the results that are read, and the memories that these
+    need.
+    """
     return rewritten(net, partial(pruned, {}))
 
 
 def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence without results that nobody reads, and the new places of its results."""
+    """A recurrence without unused results, or a `result` of it at its new position; None for any other
+    node.
+    """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in kept:
         return builder.add("result", operands[0], of=kept[node.inputs[0]].index(node.attributes["of"]))
@@ -42,7 +46,7 @@ def pruned(kept: Places, builder: Builder, net: Net, number: int, operands: list
 
 
 def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int]:
-    """The places of the memories that are wanted, or that a remaining output or memory needs."""
+    """The positions of the memories that are read, or that a remaining output or memory needs."""
     results, needed = [recur.body.results[place] for place in outputs], list(wanted)
     while True:
         following = [number for number, need in zip(recur.following, needed, strict=True) if need]
@@ -54,7 +58,7 @@ def remembered(recur: Recur, outputs: list[int], wanted: list[bool]) -> list[int
 
 
 def left(recur: Recur, memories: list[int]) -> list[int]:
-    """The places of the operands that stay."""
+    """The positions of the operands that stay."""
     places = recur.operands_by_kind(range(len(recur.body.inputs)))
     return [*places.sequences, *(places.memories[place] for place in memories), *places.others]
 

@@ -1,9 +1,9 @@
-"""Sums reordered by when their terms are known.
+"""The terms of sums reordered by the time at which they are known.
 
     ((x @ W + b) + h @ R) + d   ->   ((b + d) + x @ W) + h @ R
 
-Constants are added once, values of a sequence once for each sequence, and values that need no memory before
-the loop, however the sum was written.
+Constants are added once, values per sequence once per sequence, and values that need no memory before the
+loop, however the sum was written.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ def regroup(net: Net) -> Net:
 
 
 def regrouped(recur: Recur) -> Net:
-    """A body in which the terms of every sum are in the order in which they are known."""
+    """The body with the terms of every sum in the order in which they become known."""
     body, known = recur.body, when_inside(recur)
     users = body.users()
     builder = Builder()
@@ -46,7 +46,9 @@ def regrouped(recur: Recur) -> Net:
 
 
 def terms(body: Net, number: int, users: list[list[int]]) -> list[int]:
-    """The terms of a sum, and of inner sums of its shape and dtype that are read only here."""
+    """The terms of a sum, with nested sums of the same shape and dtype flattened if only this sum reads
+    them.
+    """
     node = body.nodes[number]
     addends: list[int] = []
     for operand in node.inputs:

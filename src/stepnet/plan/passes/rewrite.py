@@ -1,4 +1,4 @@
-"""Nets rebuilt node by node: the functions that passes share."""
+"""Functions shared by the passes: they rebuild a net node by node."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -11,12 +11,12 @@ Change = Callable[[Net, list[When]], Net]
 
 
 def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
-    """The net with `rule` applied to every node, bodies first; `inside`: to those of bodies too.
+    """The net with `rule` applied to every node; with `inside`, bodies are rewritten first.
 
     The rule takes the new net's builder, the old net, the old number and the new operands. It returns the
     number to use instead, or None to copy the node.
     """
-    builder, place, same = Builder(), list[int](), True  # same: all nodes so far are the old ones, or alike
+    builder, place, same = Builder(), list[int](), True  # same: whether all nodes so far equal the old ones
     for number, node in enumerate(net.nodes):
         operands = [place[operand] for operand in node.inputs]
         replacement = rule(builder, net, number, operands)
@@ -42,10 +42,9 @@ def copied(builder: Builder, node: Node, operands: list[int], rule: Rule) -> int
 def with_constants_outside(
     builder: Builder, node: Node, body: Net, constants: Collection[int], operands: Sequence[int]
 ) -> int:
-    """The number of a recurrence on operands, in which constants of the body are made outside it, and enter
-    it as inputs where they are read.
+    """The number of a recurrence on operands whose constants are moved out of the body: they become operands.
 
-    body: that of the node, or what it became. constants: the numbers of constants in it.
+    body: the body of the node, possibly rewritten. constants: the numbers of the constants in it.
     """
     outside = dict(zip(body.inputs, operands, strict=True))
     needed = {operand for number in constants for operand in body.nodes[number].inputs}
@@ -65,9 +64,9 @@ def with_constants_outside(
 
 
 def at_every_level(net: Net, change: Change) -> Net:
-    """The net with `change` made to each body, inner ones first, and to the net itself.
+    """The net with `change` applied to each body, inner ones first, and to the net itself.
 
-    change: takes a net, and when each of its values is known.
+    change: a function of a net, and of the time at which each of its values is known, that returns a net.
     """
 
     def rule(builder: Builder, outer: Net, number: int, operands: list[int]) -> int | None:
@@ -83,7 +82,9 @@ def at_every_level(net: Net, change: Change) -> Net:
 
 
 def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
-    """The first node before `number` that is no view of one value, and the views from it on in order."""
+    """The node that a chain of views ending in `number` shows, and the views in order; the node itself if it
+    is no view.
+    """
     chain: list[Node] = []
     while net.nodes[number].is_view:
         chain.append(net.nodes[number])
@@ -92,7 +93,7 @@ def view_chain(net: Net | Builder, number: int) -> tuple[int, list[Node]]:
 
 
 def readers_of(net: Net, users: list[list[int]], number: int) -> set[int]:
-    """The nodes that read a value, through views."""
+    """The nodes other than views that read a value, directly or through views."""
     read = set[int]()
     for user in users[number]:
         read |= (readers_of(net, users, user) or {user}) if net.nodes[user].is_view else {user}
@@ -100,7 +101,7 @@ def readers_of(net: Net, users: list[list[int]], number: int) -> set[int]:
 
 
 def value_read(net: Net, number: int) -> int:
-    """The node whose value is read through views, and through repetitions along inner sequences."""
+    """The node that a chain of views and expansions to inner sequences shows."""
     root, _ = view_chain(net, number)
     while net.nodes[root].operation == "expand":
         root, _ = view_chain(net, net.nodes[root].inputs[0])

@@ -1,11 +1,11 @@
-"""Work that no memory needs moved behind the loop.
+"""Work that no memory depends on moved after the loop.
 
     recur(x, h): h' = f(x, h); y = h' @ V   ->   recur(x, h): h' = f(x, h); output h'
                                                  y = h' @ V
 
-An output projection is then one large product over all steps. Only work with a product, a reduction or a scan
-moves: anything smaller is cheaper inside, on registers. An output that is an unchanged input is taken from
-the input.
+An output projection is then one large product over all steps. Only work that contains a product, a reduction
+or a scan moves: anything smaller is cheaper in the loop, in registers. An output that equals an input is
+replaced by the input.
 """
 
 from dataclasses import replace
@@ -17,15 +17,16 @@ from stepnet.plan.passes.lift import is_inner
 from stepnet.plan.passes.outward import Outward
 
 UNITS, LARGER = 8, 2
-"""A result of so many units stays inside if what it is read from is larger by so many times: there it is
-summed fiber by fiber (`plan/fibers.py`).
+"""A read-out with at least UNITS units stays in the loop if the memory that it reads is more than LARGER
+times as large: there it is summed fiber by fiber (`plan/fibers.py`).
 """
 MUCH_LARGER, LARGE = 8, 1024
-"""For a result of fewer units how many times as large, and how large, what it is read from is at least."""
+"""For a read-out with fewer units: how many times as large as the result, and how large, the memory must be.
+"""
 
 
 def sink(net: Net) -> Net:
-    """The net in which work that can be done after a loop is done there."""
+    """The net with work that no memory depends on moved after the loops."""
     builder = Builder()
     place: list[int] = []
     results: dict[int, list[int]] = {}
@@ -43,7 +44,7 @@ def sink(net: Net) -> Net:
 
 
 def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[int]:
-    """The new numbers of each result of a recurrence, whose body keeps only what its memories need."""
+    """The new numbers of each result of a recurrence, after the work that can leave its body has left it."""
     node = net.nodes[number]
     recur = node.recur
     body, outputs = recur.body, recur.outputs
@@ -65,7 +66,9 @@ def sunk(builder: Builder, net: Net, number: int, operands: list[int]) -> list[i
 
 
 def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
-    """The nodes that leave: those that only outputs need, where they include a product or a reduction."""
+    """The nodes that leave: those that only outputs depend on, for outputs that need a product, a reduction
+    or a scan.
+    """
     needed = ancestors(body.nodes, following)
     late: set[int] = set()
     for output in outputs:
@@ -76,20 +79,21 @@ def leaving(body: Net, outputs: list[int], following: list[int]) -> set[int]:
         }
         only -= set(body.inputs)
         if any(is_inner(body.nodes[number]) for number in only):
-            continue  # it would need an array of every step's inner sequences
+            continue  # outside, this would need an array of the inner sequences of all steps
         if any(body.nodes[number].kind in ("matmul", "reduce", "scan") for number in only) and not any(
             body.nodes[number].operation == "index" for number in only
         ):
             late |= set() if is_read_out(body, only, output) else only - read_outs(body, only)
-    # What stays for another output's sake stays whole.
+    # A node that another output needs in the loop stays, with all that it depends on.
     staying = ancestors(body.nodes, tuple(output for output in outputs if output not in late))
     return late - staying
 
 
 def read_outs(body: Net, numbers: set[int]) -> set[int]:
-    """Of nodes that could leave, the sums over a large memory with what they read: those stay.
+    """Among nodes that could leave, the sums over a large memory and the nodes that they depend on: these
+    stay.
 
-    Only what follows such a sum leaves, as in (q @ memory) @ V.
+    Only the work after such a sum leaves, as in (q @ memory) @ V.
     """
     stay = set[int]()
     for number in sorted(numbers):
@@ -109,7 +113,7 @@ def read_outs(body: Net, numbers: set[int]) -> set[int]:
 def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
     """Whether nodes compute a small result from a large memory without a parameter: q @ memory.
 
-    Behind the loop they would read the memory of every step, which would have to be stored.
+    After the loop they would need the memory of every step, which would have to be stored.
     """
     if any(body.nodes[number].kind == "matmul" for number in numbers):
         return False
@@ -120,7 +124,7 @@ def is_read_out(body: Net, numbers: set[int], output: int) -> bool:
 
 
 def edge(body: Net, late: set[int], outputs: list[int]) -> list[int]:
-    """The nodes that stay and are read outside: operands of what leaves, and outputs that stay."""
+    """The staying nodes that are read outside: operands of leaving nodes, and outputs that stay."""
     values = {operand for number in late for operand in body.nodes[number].inputs if operand not in late}
     values |= {output for output in outputs if output not in late}
     return sorted(number for number in values if body.type_of(number).extent != CONST)

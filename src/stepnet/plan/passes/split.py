@@ -1,11 +1,11 @@
-"""Slices of joined gates split into one block per gate.
+"""Joined gates split into one block per gate.
 
     a = x @ W + b; i = sigmoid(a[:, :64]); g = tanh(a[:, 64:])
     ->  i = sigmoid(x @ W[:, :64] + b[:64]); g = tanh(x @ W[:, 64:] + b[64:])
 
-A value that is only ever read in parts is computed in those parts: each gate then has the width of the
-memory, and the gates of one unit are computed together, on registers. Any way of taking parts is meant:
-slices, splits, reshapes, transposes, interleaved gates.
+A value that is only read in parts is computed in those parts: each gate then has the width of the memory, and
+the gates of one unit are computed together in registers. Parts may be taken by slices, splits, reshapes or
+transposes, also of interleaved gates.
 """
 
 import math
@@ -16,7 +16,7 @@ from stepnet.plan.passes.rewrite import rewritten, view_chain
 
 
 def split(net: Net) -> Net:
-    """The net in which no value is computed whole that is only read in parts."""
+    """The net in which a value that is only read in parts is computed in these parts."""
     while True:
         after = rewritten(net, pushed)
         if after == net:
@@ -25,14 +25,14 @@ def split(net: Net) -> Net:
 
 
 def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """The value of a view, computed from views of the operands of its source."""
+    """The value of a view, computed from views of the operands of its source; None if it is not split."""
     node = net.nodes[number]
     if not node.is_view or node.type.extent == CONST:
         return None
     root, _ = view_chain(net, number)
     if not read_in_parts(net, root) or node.type.size >= net.type_of(root).size:
         return None
-    # What the view reads may have been pushed already, so its source is sought in the new net.
+    # The operand of the view may have been split already, so its source is looked up in the new net.
     source, ahead = view_chain(builder, operands[0])
     origin, chain = builder.nodes[source], [*ahead, node]
     if origin.operation == "matmul" and len(origin.type.shape) == 1:
@@ -53,7 +53,7 @@ def pushed(builder: Builder, net: Net, number: int, operands: list[int]) -> int 
 
 
 def read_in_parts(net: Net, root: int) -> bool:
-    """Whether a product or pointwise value is read through views alone, together no larger than it."""
+    """Whether a product or pointwise value is read only through views that together are no larger than it."""
     node = net.nodes[root]
     if node.kind not in ("pointwise", "matmul") or len(node.types) != 1 or node.type.extent == CONST:
         return False
@@ -72,7 +72,7 @@ def read_in_parts(net: Net, root: int) -> bool:
 
 
 def as_wide(builder: Builder, operand: int, whole: Node) -> int:
-    """An operand with the feature shape of the whole pointwise result; numbers stay numbers."""
+    """An operand broadcast to the feature shape of the whole pointwise result; scalars stay scalars."""
     shape = builder.type_of(operand).shape
     if shape == whole.type.shape or (math.prod(shape) == 1 and builder.type_of(operand).extent == CONST):
         return operand
@@ -80,7 +80,7 @@ def as_wide(builder: Builder, operand: int, whole: Node) -> int:
 
 
 def applied(builder: Builder, number: int, chain: list[Node], lead: int = 0) -> int:
-    """A chain of views on another value, leaving `lead` axes before the features alone."""
+    """The chain of views applied to another value; the `lead` axes before the features are not changed."""
     type_ = builder.type_of(number)
     if type_.extent == CONST and type_.size == 1 and not lead:
         return builder.add("reshape", number, rank=len(type_.shape), shape=())

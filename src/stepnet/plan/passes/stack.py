@@ -1,17 +1,17 @@
-"""Consecutive recurrences of one cell: one recurrence of several layers.
+"""Stacks found in a net: consecutive recurrences of one cell, each over the outputs of the one before.
 
     a = recur x                       Stack(layers=(a, b, c))
     b = recur a              ->
     c = recur b
 
-It pays where an engine has layers in one piece: layer 1 at a step runs beside layer 0 at the next. The net
-stays as it is: a stack is a value, which such an engine asks for. Layers are
+It pays if an engine runs the layers in one call: layer 1 at a step runs in parallel with layer 0 at the next
+step. The net is not changed: a stack describes the nodes to an engine that asks for it. Layers are
 
-- recurrences in the same direction, each of which runs over the output of the one before alone;
-- of the same known cell and as many units; the first may have other inputs;
-- without another reader of an output between them; last memories may be read.
+- recurrences in the same direction, each of which runs only over the output of the one before; - of the same
+known cell and number of units; the first may have another number of inputs; - without other readers of the
+outputs between them; final memories may be read elsewhere.
 
-Layers of both directions are pairs, each over the output of the one before: `Stack.layers` is then of pairs.
+The layers of a bidirectional stack are pairs: `Stack.layers` then contains pairs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,12 +35,12 @@ Layer = int | Pair
 
 @dataclass(frozen=True)
 class Stack:
-    """Layers of a net, from the first on: numbers of recurrences, or pairs."""
+    """The layers of a stack, from the first to the last: numbers of recurrences, or pairs."""
 
     layers: tuple[Layer, ...]
 
     def piece(self, net: Net) -> Piece:
-        """The layers as a net of their own."""
+        """The stack as a separate net."""
         outputs = [layer.output for layer in self.layers if isinstance(layer, Pair)]
         recurrences = [number for layer in self.layers for number in members(layer)]
         return piece_of(net, [*with_results(net, *recurrences), *outputs])
@@ -52,7 +52,7 @@ def members(layer: Layer) -> tuple[int, ...]:
 
 
 def stacks(net: Net) -> tuple[Stack, ...]:
-    """The stacks of a net, of two layers or more, in the order of their first ones."""
+    """The stacks of a net, of two or more layers, in the order of their first layers."""
     cells = Cells(net)
     return stacks_of(net, layers_of(net, pairs(net, cells)), cells)
 
@@ -66,7 +66,7 @@ def stacks_of(net: Net, layers: Mapping[int, Layer], cells: Cells) -> tuple[Stac
 
 
 def climbed(layer: Layer, above: Mapping[Layer, Layer]) -> Iterator[Layer]:
-    """A layer and those above it."""
+    """A layer and the layers above it, upwards."""
     yield layer
     while layer in above:
         layer = above[layer]
@@ -74,7 +74,9 @@ def climbed(layer: Layer, above: Mapping[Layer, Layer]) -> Iterator[Layer]:
 
 
 def layers_of(net: Net, both: Sequence[Pair]) -> dict[int, Layer]:
-    """The layers of a net by their outputs, pairs first; one with several outputs that are read is none."""
+    """The layers of a net by the number of their output, pairs first; a recurrence with several outputs that
+    are read is not a layer.
+    """
     paired = {number for pair in both for number in members(pair)}
     made: dict[int, Layer] = {pair.output: pair for pair in both}
     for number in sorted(flat_recurrences(net) - paired):
@@ -85,7 +87,9 @@ def layers_of(net: Net, both: Sequence[Pair]) -> dict[int, Layer]:
 
 
 def steps_up(net: Net, layers: Mapping[int, Layer], cells: Cells) -> Iterator[tuple[Layer, Layer | str]]:
-    """Each layer over whose output another one runs: that one, or the reason why both are no stack."""
+    """Each layer whose output another layer reads: with that layer, or the reason why they are not a
+    stack.
+    """
     outputs = {layer: output for output, layer in layers.items()}
     for above in layers.values():
         read = sequences_of(net.nodes[members(above)[0]])
@@ -95,7 +99,7 @@ def steps_up(net: Net, layers: Mapping[int, Layer], cells: Cells) -> Iterator[tu
 
 
 def reason_against(net: Net, below: Layer, above: Layer, output: int, cells: Cells) -> str | None:
-    """Why two layers, one over the output of the other, are no stack; None where they are one."""
+    """The reason why two layers, one over the output of the other, are not a stack; None if they are."""
     lower, upper = members(below), members(above)
     if len(lower) != len(upper):
         return "one runs in both directions, and the other in one"
@@ -103,22 +107,22 @@ def reason_against(net: Net, below: Layer, above: Layer, output: int, cells: Cel
         return f"their directions are merged by {below.merge} and by {above.merge}"
     users = [user for user in net.users()[output] if user not in upper]
     if users or output in net.results:
-        return "the output between them is read elsewhere too"
+        return "the output between them is also read elsewhere"
     for one, other in zip(lower, upper, strict=True):
         nodes = net.nodes[one], net.nodes[other]
         if nodes[0].recur.reverse != nodes[1].recur.reverse:
             return "they run in different directions"
         if sequences_of(nodes[1]) != [output]:
-            return "the upper one runs over other sequences too"
+            return "the upper one also runs over other sequences"
         if any(
             has_statics(net, node) or output in node.recur.operands_by_kind(node.inputs).memories
             for node in nodes
         ):
-            return "their steps read values that each sequence has"
+            return "their steps read statics"
         known = cells.both(one, other)
         if isinstance(known, str):
             return known
         picked = only_output(net, one)
         if picked is None or known[0].outputs[net.nodes[picked].attributes["of"]] != "h":
-            return "what lies between them is no memory h"
+            return "the value between them is not the memory h"
     return None

@@ -1,9 +1,9 @@
-"""Recurrences without memory as work on all steps.
+"""Recurrences that do not use a memory replaced by work on all steps at once.
 
     recur(d, h, W): h' = d @ W.T; y = h'      ->      y = d @ W.T
 
-A step that does not read its memory is one, where nothing reads the last memory either. A plan would have no
-loop for it. The gradient of a step whose memory nothing reads has such recurrences too.
+A recurrence is replaced if its step reads no memory and nothing reads the final memory. A plan has no loop
+for such a recurrence. Gradients contain such recurrences too.
 """
 
 from dataclasses import replace
@@ -18,19 +18,21 @@ from stepnet.plan.passes.rewrite import rewritten
 from stepnet.plan.passes.when import When, when_inside
 
 Results = dict[int, list[int]]
-"""By recurrence, where its outputs are."""
+"""For each recurrence, the numbers of its outputs."""
 
 
 def unloop(net: Net) -> Net:
-    """The net in which the steps of flat recurrences are done at once where no memory of theirs is read."""
+    """The net with flat recurrences replaced if no memory of theirs is read."""
     pruned = prune(net)
     lost = any(node.operation == "recur" and not node.recur.memory_count for node in pruned.nodes)
-    # Pruning is for that alone: it changes the order of sums, which gradients with checkpoints rely on.
+    # Prune only to find these: pruning changes the order of sums, on which gradients with checkpoints rely.
     return rewritten(pruned if lost else net, partial(unlooped, {}))
 
 
 def unlooped(results: Results, builder: Builder, net: Net, number: int, operands: list[int]) -> int | None:
-    """A recurrence's first operand in its place, and its outputs for its results; None for all else."""
+    """The output in place of a `result` of a replaced recurrence, and its first operand in place of the
+    recurrence; None for any other node.
+    """
     node = net.nodes[number]
     if node.operation == "result" and node.inputs[0] in results:
         of: int = node.attributes["of"]
@@ -39,7 +41,7 @@ def unlooped(results: Results, builder: Builder, net: Net, number: int, operands
         return None
     recur = replace(node.recur, body=unloop(node.recur.body))
     known = when_inside(recur)
-    counts = any(time == When.IN for time in known)  # memories, or how many steps were before
+    counts = any(time == When.IN for time in known)  # memories, or the step index
     if recur.memory_count or counts or has_inner(recur.body):
         return builder.copy(node, operands, body=recur.body)
     deep = recur_extent([builder.type_of(operands[0])], node.attributes)

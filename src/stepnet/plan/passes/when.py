@@ -1,14 +1,14 @@
-"""When each value of a net is known. Its extent says how many there are of it, which is another fact.
+"""The time at which each value of a net becomes known, which is independent of its extent.
 
     ONCE           when parameters are bound        a parameter, and values of parameters only
     PER_SEQUENCE   when a sequence begins           a static, an initial memory
     BEFORE         before the loop                  an input, and values that need no memory
-    IN             in the loop                      values that need a memory, or the count of steps
+    IN             in the loop                      values that need a memory, or the step index
     AFTER          after the loop                   values that need its results, or every step of a sequence
-    TOTAL          after all steps of all rows      a contract, a reduce to one, and values of these
+    TOTAL          after all steps of all rows      a contract, a reduce to const, and values of these
 
-A constant may be known ONCE or only in TOTAL; zeros with one entry per row are known ONCE. Passes and the
-planner read this analysis before they move, group or plan work.
+A constant may be known ONCE or only in TOTAL; zeros with one entry per row are known ONCE. The passes and the
+planner use this analysis to move and group work.
 """
 
 from enum import IntEnum
@@ -19,7 +19,7 @@ from stepnet.net.types import CONST, ROWS, is_beside
 
 
 class When(IntEnum):
-    """When a value is known. A value of two operands is known when the later of them is."""
+    """The time at which a value is known. A value is known when the latest of its operands is."""
 
     ONCE = 0
     PER_SEQUENCE = 1
@@ -60,7 +60,7 @@ def known_once(net: Net) -> set[int]:
 
 
 def is_constant(node: Node) -> bool:
-    """Whether a node has one value for all rows."""
+    """Whether a node has extent const: one value for all rows."""
     return all(type_.extent == CONST for type_ in node.types)
 
 
@@ -71,13 +71,15 @@ def of_input(node: Node) -> When:
 
 
 def behind(node: Node) -> When:
-    """When an operation around the loop is known at the earliest: after it, if it needs all of its steps."""
+    """The earliest time of an operation outside the loop: after the loop, if it needs all steps."""
     ends = node.operation == "recur" or (node.operation == "reduce" and node.type.extent == ROWS)
     return When.AFTER if ends else When.ONCE
 
 
 def known(net: Net, earliest: list[When]) -> list[When]:
-    """When each node is known: when its operands are, and not before its own earliest time."""
+    """For each node the time at which it is known: that of its latest operand, and not before its earliest
+    time.
+    """
     times: list[When] = []
     for node, first in zip(net.nodes, earliest, strict=True):
         operands = (times[operand] for operand in node.inputs)
@@ -86,11 +88,11 @@ def known(net: Net, earliest: list[When]) -> list[When]:
 
 
 def by_extent(node: Node, earliest: When) -> When:
-    """When a node may be known, by its extent."""
+    """The earliest time of a node, adjusted by its extent."""
     if is_constant(node):
         return When.TOTAL if node.operation in TOTALS else When.ONCE
     if node.operation == "index":
         return When.IN
-    # How many steps a sequence has is known with its steps.
+    # The number of steps of a sequence is known with its steps.
     steps = any(len(type_.extent) > 1 and not is_beside(type_.extent) for type_ in node.types)
     return max(earliest, When.BEFORE if steps else When.ONCE)

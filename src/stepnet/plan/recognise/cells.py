@@ -1,4 +1,4 @@
-"""The known cells: a table with a row per cell, and how each is found in a step's polynomials.
+"""The table of known cells, and how each is matched with the polynomials of a step.
 
     rnn    h' = n                        n = act(x W + h R + b)
     gru    h' = z h + (1 - z) n          n = act(x W + b + r (h R + d)),  or  act(x W + b + (r h) R)
@@ -6,8 +6,8 @@
     mgu    the same with r = z
     lstm   c' = f c + i g,  h' = o act(c'),  or  (o act(c')) P
 
-A polynomial is taken apart by trying every gate that occurs in it: what is left must be what the equations
-say. So a match is a proof: the polynomials are equal, not similar.
+A polynomial is divided by each gate that occurs in it, and quotient and remainder must be what the equations
+say. So a match is a proof: the polynomials are equal, not merely similar.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +40,11 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Memory:
-    """A memory of a body: before a step as a leaf and as a polynomial, and after it."""
+    """A memory of a body.
+
+    leaf: the memory before the step, as an input of the body.
+    before, after: its values before and after the step, as polynomials.
+    """
 
     leaf: Leaf
     before: Polynomial
@@ -49,9 +53,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class Match:
-    """A cell in the values of a body: its function, and what each of its gates is given.
+    """A cell that matches the values of a body.
 
-    projection: the matrix by which an LSTM's output is projected, and its coefficient.
+    semantics: the function of the cell.
+    gates: for each gate, the argument of its activation.
+    projection: the coefficient and the matrix of the projection of an LSTM's output; None if there is none.
     """
 
     semantics: Semantics
@@ -60,20 +66,20 @@ class Match:
 
 
 def simple(algebra: Algebra, h: Memory) -> Match:
-    """A simple recurrence."""
+    """The match of a simple recurrence: h' = n."""
     activation, argument = activation_of(h.after)
     try:
         candidate = sum_of(argument, NAMES["n"], h.leaf)
     except DifferentError as different:
-        # Every value is linear in itself: that it is no sum of products says nothing then.
+        # With the activation "linear" every value matches, so a failure to be a sum of products says little.
         raise DifferentError(different.reason, 0 if activation == "linear" else different.depth) from None
     if not candidate.h:
-        raise DifferentError("its memory is not multiplied by a matrix", 1)
+        raise DifferentError("its memory h is not multiplied by a matrix", 1)
     return match_of("rnn", {"n": candidate}, candidate_activation=activation)
 
 
 def gru(algebra: Algebra, h: Memory) -> Match:
-    """A gated recurrent unit."""
+    """The match of a gated recurrent unit."""
     reason = DifferentError("its next memory is not z h + (1 - z) n, for any gate z", 1)
     for z, update, n in updates(h):
         activation, argument = activation_of(n)
@@ -101,7 +107,9 @@ def gru(algebra: Algebra, h: Memory) -> Match:
 
 
 def updates(h: Memory) -> Iterator[tuple[Gate, str, Polynomial]]:
-    """The gates z, in which sense they update, and the candidate n, by which h' may be written."""
+    """Each way to write h' with an update gate: the gate z, the update ("keep" or "write"), and the candidate
+    n.
+    """
     for z in gates_in(h.after):
         parts = z.divided(h.after)
         if parts is None:
@@ -114,7 +122,9 @@ def updates(h: Memory) -> Iterator[tuple[Gate, str, Polynomial]]:
 
 
 def resets(algebra: Algebra, argument: Polynomial) -> Iterator[tuple[Gate, str, Polynomial, Polynomial]]:
-    """The gates r, where they reset, and what stands outside and inside of the reset, in a candidate."""
+    """Each way to write the argument of a candidate with a reset gate: the gate r, the reset ("before" or
+    "after"), and the terms outside and inside the product with r.
+    """
     for r in gates_in(argument):
         parts = r.divided(argument)
         if parts is not None:
@@ -124,7 +134,7 @@ def resets(algebra: Algebra, argument: Polynomial) -> Iterator[tuple[Gate, str, 
 
 
 def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomial, h: Leaf) -> Sum:
-    """The candidate of a GRU."""
+    """The argument of a GRU's candidate, as products and biases."""
     out, inner = sum_of(outside, NAMES["n"], h), sum_of(within, NAMES["n"], h)
     if out.h or inner.x or out.clip or inner.clip:
         raise DifferentError("the reset gate r does not multiply the memory's product alone", 2)
@@ -134,7 +144,7 @@ def candidate_of(clip: float, reset: str, outside: Polynomial, within: Polynomia
 
 
 def lstm(algebra: Algebra, h: Memory, c: Memory) -> Match:
-    """A long short-term memory; h is its output and c its cell."""
+    """The match of a long short-term memory; h is its output and c its cell."""
     projection_clip, output = unclipped(h.after)
     projection, output = unprojected(algebra, output)
     o, output_activation = output_gate(output, c.after)
@@ -164,12 +174,14 @@ def lstm(algebra: Algebra, h: Memory, c: Memory) -> Match:
         projection_clip=projection_clip,
     )
     if projection is None and projection_clip:
-        raise DifferentError("its output is clipped, and not projected", 3)
+        raise DifferentError("its output is clipped but not projected", 3)
     return Match(match.semantics, match.gates, projection)
 
 
 def unprojected(algebra: Algebra, output: Polynomial) -> tuple[tuple[float, Matrix] | None, Polynomial]:
-    """The matrix by which an output is projected, if any, and the output before that."""
+    """The coefficient and matrix of the projection of an output, if any, and the output before the
+    projection.
+    """
     products = [monomial[0].what for monomial, _ in output.terms if len(monomial) == 1]
     matrices = {product.matrix for product in products if isinstance(product, Product)}
     if len(matrices) != 1 or len(products) != len(output.terms):
@@ -184,7 +196,7 @@ def unprojected(algebra: Algebra, output: Polynomial) -> tuple[tuple[float, Matr
 
 
 def output_gate(output: Polynomial, cell: Polynomial) -> tuple[Gate, str]:
-    """The gate o and the activation, of output = o activation(cell)."""
+    """The gate o and the activation in output = o activation(cell)."""
     for o in gates_in(output):
         parts = o.divided(output)
         if parts is not None and not parts[0].terms:
@@ -197,7 +209,7 @@ def output_gate(output: Polynomial, cell: Polynomial) -> tuple[Gate, str]:
 
 
 def forget_gate(cell: Polynomial, c: Memory) -> tuple[Gate, Polynomial]:
-    """The gate f and the rest, of cell = f c + rest."""
+    """The gate f and the rest in cell = f c + rest."""
     parts = cell.divided(c.before.terms[0][0][0])
     if parts is None or not parts[1].terms:
         raise DifferentError("the cell c' has no term f c", 2)
@@ -209,7 +221,7 @@ def forget_gate(cell: Polynomial, c: Memory) -> tuple[Gate, Polynomial]:
 
 
 def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
-    """The gate i and the candidate g, of rest = i g. f: the gate that it may be coupled with."""
+    """The gate i and the candidate g in rest = i g. f: the forget gate, with which i may be coupled."""
     for i in gates_in(rest):
         parts = i.divided(rest)
         if parts is not None and not parts[0].terms and i.activation == f.activation:
@@ -218,7 +230,7 @@ def input_gate(f: Gate, rest: Polynomial) -> tuple[Gate, Polynomial]:
 
 
 def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> Match:
-    """The match of a cell with these gates, in their order."""
+    """The match of a cell with these gates, in the order of its arrays."""
     clips = {gate.clip for gate in gates.values()}
     if len(clips) > 1:
         raise DifferentError("its gates are clipped to different bounds", 3)
@@ -233,7 +245,12 @@ def match_of(cell: str, gates: dict[str, Sum], **semantics: object) -> Match:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: a cell, its memories in order, and what finds it."""
+    """A row of the table.
+
+    cell: the name of the cell.
+    memories: the names of its memories, in order.
+    found: the function that matches it; raises `DifferentError`.
+    """
 
     cell: str
     memories: str

@@ -1,7 +1,7 @@
-"""A recognised cell on random numbers: the recurrence's own body beside the equations of the cell.
+"""A check of a recognised cell: the body of the recurrence and the equations of the cell on random numbers.
 
-Recognition is a proof, by rules that people wrote. This runs both sides of it once, in float64, as whoever
-hands a recurrence to other code does before.
+Recognition is a proof, but its rules were written by people. The check runs both sides once in float64. Code
+that hands a recurrence to another library does this first.
 """
 
 from dataclasses import replace
@@ -23,10 +23,10 @@ ROWS = 4
 
 
 def check(known: Recognised, seed: int = 0) -> None:
-    """Raises `NetError` unless one step of the recurrence is one of the recognised cell, on random numbers.
+    """Raises `NetError` unless one step of the recurrence and of the recognised cell agree on random numbers.
 
     Args:
-        known: What was recognised.
+        known: The recognised cell.
         seed: The seed of the numbers.
     """
     random = np.random.default_rng(seed)
@@ -54,7 +54,7 @@ def check(known: Recognised, seed: int = 0) -> None:
 
 
 def wide_recur(recur: Recur, outputs: list[int]) -> Recur:
-    """A recurrence in float64, with some of its outputs and nothing that only the others need."""
+    """The recurrence in float64, with some of its outputs and without nodes that only the others need."""
     results = (*(recur.outputs[place] for place in outputs), *recur.following)
     return replace(recur, body=widened(without_unused(recur.body.nodes, results)))
 
@@ -62,7 +62,7 @@ def wide_recur(recur: Recur, outputs: list[int]) -> Recur:
 def step(
     known: Recognised, weights: dict[str, Array], x: Array, memories: list[Array]
 ) -> tuple[Array, Array]:
-    """h and c after one step of the cell; c is h, where there is none."""
+    """h and c after one step of the cell; for a cell without c, h twice."""
     gates = GATES[known.cell]
     params: dict[str, Any] = {
         name: dict(zip(gates, np.split(weights[name], len(gates), axis=-1), strict=True))
@@ -70,7 +70,7 @@ def step(
         if name in weights
     }
     if known.projected is not None:
-        # A part of x for each gate: W picks it.
+        # Without W, x has a part for each gate: a 0/1 matrix W selects it.
         x = x[:, known.projected]
         params["W"] = dict(zip(gates, np.split(np.eye(x.shape[1]), len(gates), axis=-1), strict=True))
     if "p" in weights:
@@ -87,9 +87,9 @@ def step(
 
 
 def agree(known: Recognised, name: str, actual: Array, expected: Array) -> None:
-    """Raises `NetError` unless two arrays agree but for rounding."""
+    """Raises `NetError` unless two arrays agree up to rounding."""
     away = np.abs(actual - expected) / np.maximum(1, np.abs(expected))
-    # The numbers in a body, as the 1 / 6 of hard_sigmoid, are rounded to its dtype.
+    # Constants in a body, such as the 1 / 6 of hard_sigmoid, are rounded to its dtype.
     dtype = known.recur.body.type_of(known.recur.memories[0]).dtype
     most = 2 * tolerance(dtype, 1, known.inputs + known.hidden)
     if not bool((away <= most).all()):

@@ -1,4 +1,4 @@
-"""Functions in normal form: what is equal, however it is written, becomes the same atom.
+"""The normal form of functions: equal values become the same atom, however they are written.
 
     sigmoid(-a)                       ->   1 - sigmoid(a)
     tanh(a), -tanh(-a)                ->   2 sigmoid(2 a) - 1
@@ -7,9 +7,9 @@
     where(a > 0, a, 0), maximum(a, 0) ->   relu(a)
     where(c, a, b)                    ->   c a + (1 - c) b     c is 0 or 1, so that c c = c
 
-The activations that a known cell may have are those of `layout.equations`. Each spelling of one is a row of
-`SPELLINGS`: it is traced once, with a hole for its argument, and is then itself such a normal form. A value
-that equals it, for the argument which its innermost function has, is the activation.
+The activations that a known cell may have are those of `layout.equations`. Each way to write one is a row of
+`SPELLINGS`. It is traced once, with a placeholder for its argument, and brought into this normal form. A
+value is the activation if it equals this form for the argument found in its innermost function.
 """
 
 import math
@@ -37,11 +37,11 @@ from stepnet.plan.recognise.polynomial import (
 )
 from stepnet.trace.traced import Traced
 
-# What NumPy gives for a traced value is a traced one, which its stubs do not know.
+# NumPy returns a traced value for a traced value, which its stubs do not know.
 numpy: Any = np
 
-# An activation and a way to write it, in groups: one in terms of others comes in a group after theirs. Those
-# of `ACTIVATIONS` are stepnet's own; sigmoid, tanh and linear need no row for that.
+# Activations and ways to write them, in groups: a spelling that uses other activations comes in a later
+# group. The spellings of `ACTIVATIONS` are stepnet's; sigmoid, tanh and linear need no row for them.
 SPELLINGS: tuple[tuple[tuple[str, Callable[[Any], Any]], ...], ...] = (
     (
         ("sigmoid", lambda a: 1 / (1 + numpy.exp(-a))),
@@ -69,7 +69,7 @@ SPELLINGS: tuple[tuple[tuple[str, Callable[[Any], Any]], ...], ...] = (
     ),
 )
 EVEN = ("sigmoid", "absolute")
-"""Functions whose argument is kept with one sign: f(-a) is known from f(a)."""
+"""Functions whose argument is normalised to one sign, because f(-a) follows from f(a)."""
 SWAPPED = {"less": "greater", "less_equal": "greater_equal"}
 COMMUTING = ("minimum", "maximum", "equal", "not_equal", "logical_and", "logical_or", "logical_xor")
 CONDITIONS = {
@@ -86,12 +86,16 @@ RECIPROCAL, SIGMOID = "reciprocal", "sigmoid"
 
 @dataclass(frozen=True)
 class Rule:
-    """A spelling of an activation in normal form, as far as is needed to find its argument.
+    """A spelling of an activation in normal form, with what is needed to find its argument in a value.
 
-    anchor: the function whose first operand is slope * argument + shift. names: the functions of its terms.
-    is_single: whether there is a single one, and nothing else but its coefficient, `factor`. multiplies:
-    whether the argument itself is a factor, so that there are as many terms as it has. before: how many rules
-    are of earlier groups.
+    activation: the name of the activation.
+    net: the traced spelling.
+    anchor: the function whose first operand is slope * argument + shift.
+    names: the functions in its terms.
+    is_single: whether it is a single function times a coefficient, `factor`.
+    multiplies: whether the argument is also a factor, so that there is a term for each of the argument's
+        terms.
+    before: the number of rules of earlier groups.
     """
 
     activation: str
@@ -106,13 +110,13 @@ class Rule:
     before: int
 
     def may_be(self, names: frozenset[str]) -> bool:
-        """Whether a value with these functions in its terms may be of this spelling: any further ones are in
-        its argument.
+        """Whether a value with these functions in its terms may match: any further functions are in the
+        argument.
         """
         return self.names <= names if self.multiplies else self.names == names
 
     def arguments(self, value: Polynomial) -> Iterator[Polynomial]:
-        """What the argument may be, by the functions of a value."""
+        """The candidates for the argument, from the functions in a value."""
         most = len(value.terms) if self.multiplies else LARGEST
         for function in functions_in(value, ACTIVATIONS):
             if function.name == self.anchor and len(function.operands[0].terms) <= most:
@@ -124,9 +128,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class Algebra:
-    """Makes atoms, equal ones once, and applies operations to polynomials.
+    """Applies operations to polynomials, and makes each atom once.
 
-    rules: the spellings of activations that are replaced by these. atoms: those made so far.
+    rules: the spellings to be replaced by activations.
+    atoms: the atoms made so far.
     """
 
     rules: tuple[Rule, ...]
@@ -148,7 +153,7 @@ class Algebra:
         return self.collapsed(made, False)
 
     def function(self, name: str, operands: Sequence[Polynomial], pairs: Pairs = ()) -> Polynomial:
-        """The value of a function that is no arithmetic."""
+        """The value of a function other than arithmetic."""
         name, operands = ordered(name, operands)
         if name == "tanh":
             return self.activation("tanh", operands[0])
@@ -165,7 +170,7 @@ class Algebra:
         return self.collapsed(self.atom(Function(name, tuple(operands), pairs)), True)
 
     def activation(self, name: str, argument: Polynomial) -> Polynomial:
-        """An activation by its name."""
+        """The value of an activation, by its name."""
         match name:
             case "linear":
                 return argument
@@ -177,12 +182,12 @@ class Algebra:
                 return self.atom(Function(name, (argument,)))
 
     def collapsed(self, value: Polynomial, single: bool) -> Polynomial:
-        """The activation that a value is a spelling of; the value itself if it is of none.
+        """The activation that a value is a spelling of; otherwise the value itself.
 
-        Of several it is the one whose argument is the most even: hard_sigmoid_fifth(a), not
+        If several match, the one with the simplest coefficients is chosen: hard_sigmoid_fifth(a), not
         hard_sigmoid(1.2 a).
 
-        single: whether the value is one function, so that those spellings are meant.
+        single: whether the value is a single function; only spellings of that kind are tried.
         """
         names = names_in(value)
         best: tuple[int, Rule, Polynomial] | None = None
@@ -200,7 +205,7 @@ class Algebra:
         return self.activation(best[1].activation, best[2]).scaled(1 / best[1].factor)
 
     def spelled(self, net: Net, argument: Polynomial) -> Polynomial:
-        """The value of the net of a spelling, for an argument."""
+        """The value of a spelling's net for an argument."""
         values: list[Polynomial] = []
         for node in net.nodes:
             if node.operation == "input":
@@ -213,7 +218,7 @@ class Algebra:
 
 
 def is_fixed(what: Leaf | Product | Function) -> bool:
-    """Whether an atom is of parameters alone."""
+    """Whether an atom depends on parameters only."""
     if isinstance(what, Leaf):
         return what.kind == "parameter"
     if isinstance(what, Product):
@@ -222,7 +227,7 @@ def is_fixed(what: Leaf | Product | Function) -> bool:
 
 
 def unevenness(argument: Polynomial) -> int:
-    """How many coefficients of an argument are no powers of two."""
+    """The number of coefficients of an argument that are not powers of two."""
     return sum(abs(math.frexp(factor)[0]) != 0.5 for monomial, factor in argument.terms if monomial)
 
 
@@ -237,7 +242,7 @@ def is_condition(what: Leaf | Product | Function) -> bool:
 
 
 def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Polynomial]]:
-    """A function with its operands in one order, numbers last."""
+    """A commutative function with its operands in a fixed order, numbers last; other functions unchanged."""
     if name in SWAPPED:
         return SWAPPED[name], operands[::-1]
     if name in COMMUTING and operands[0].constant is not None:
@@ -246,7 +251,9 @@ def ordered(name: str, operands: Sequence[Polynomial]) -> tuple[str, Sequence[Po
 
 
 def lower_bound_inside(name: str, operands: Sequence[Polynomial]) -> tuple[Polynomial, Polynomial] | None:
-    """a and hi, of maximum(minimum(a, hi), lo) with lo <= hi, which is written the other way around."""
+    """a and hi in maximum(minimum(a, hi), lo) with lo <= hi, which is normalised to the other order; else
+    None.
+    """
     if name != "maximum" or (low := operands[1].constant) is None or (single := operands[0].single) is None:
         return None
     function = single[0].function
@@ -276,7 +283,7 @@ def chosen(condition: Polynomial, yes: Polynomial, no: Polynomial) -> Polynomial
 
 
 def power(algebra: Algebra, operands: Sequence[Polynomial], attributes: Mapping[str, Any]) -> Polynomial:
-    """A value to a constant power."""
+    """A value raised to a constant power."""
     exponent = float(attributes["exponent"])
     if exponent not in (-1, 1, 2, 3):
         return algebra.function("power", operands, (("exponent", exponent),))
@@ -306,7 +313,7 @@ HOLE = Leaf("hole", 0, b"")
 
 @lru_cache
 def rules(dtype: str) -> tuple[Rule, ...]:
-    """The rows of `SPELLINGS` as rules, with their numbers rounded to a dtype as those of a body are."""
+    """The rows of `SPELLINGS` as rules, with their constants rounded to a dtype like those of a body."""
     made: list[Rule] = []
     for group in SPELLINGS:
         before = tuple(made)
@@ -322,7 +329,7 @@ def traced(spelling: Callable[[Any], Any], dtype: str) -> Net:
 
 
 def rule_of(name: str, net: Net, before: tuple[Rule, ...]) -> Rule:
-    """A spelling as a rule; before: the rules that its own parts are replaced by."""
+    """A spelling as a rule; before: the rules that are applied to its parts."""
     algebra = Algebra(before)
     hole = algebra.atom(HOLE)
     value = algebra.spelled(net, hole)

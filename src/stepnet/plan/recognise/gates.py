@@ -1,4 +1,4 @@
-"""The parts of a cell's equations: gates, and what an activation is given.
+"""The parts of a cell's equations: gates, and the arguments of their activations.
 
     sigmoid(x @ W + h @ R + b)   ->   the activation; the products of the input and of the memory; the bias
 
@@ -26,7 +26,7 @@ from stepnet.plan.recognise.polynomial import (
 
 @dataclass(frozen=True)
 class Gate:
-    """slope * atom + offset, which is an activation of an argument."""
+    """A gate: an activation of an argument, as the polynomial slope * atom + offset."""
 
     activation: str
     argument: Polynomial
@@ -40,12 +40,12 @@ class Gate:
         return Polynomial.atom(self.atom).scaled(self.slope) + Polynomial.number(self.offset)
 
     def solved(self, rest: Polynomial, factor: Polynomial) -> tuple[Polynomial, Polynomial]:
-        """a and b of a + gate * b, for the polynomial rest + atom * factor."""
+        """a and b such that rest + atom * factor = a + gate * b."""
         inner = factor.scaled(1 / self.slope)
         return rest - inner.scaled(self.offset), inner
 
     def divided(self, value: Polynomial) -> tuple[Polynomial, Polynomial] | None:
-        """a and b, of value = a + gate * b; None if the gate occurs in a higher power."""
+        """a and b such that value = a + gate * b; None if the gate occurs in a higher power."""
         parts = value.divided(self.atom)
         return None if parts is None else self.solved(*parts)
 
@@ -71,7 +71,7 @@ def gates_in(value: Polynomial) -> Iterator[Gate]:
 
 
 def activation_of(value: Polynomial) -> tuple[str, Polynomial]:
-    """The activation that a value is, and its argument; "linear" for one that is no other."""
+    """The activation that a value is, and its argument; "linear" if it is no other."""
     atoms = value.atoms()
     if len(atoms) == 1:
         for gate in gates_of(atoms[0]):
@@ -81,7 +81,7 @@ def activation_of(value: Polynomial) -> tuple[str, Polynomial]:
 
 
 def unclipped(value: Polynomial) -> tuple[float, Polynomial]:
-    """The bound to which a value is clipped, 0 for none, and the value before that."""
+    """The bound to which a value is clipped, 0 for none, and the unclipped value."""
     upper = bounded(value, "minimum")
     lower = None if upper is None else bounded(upper[1], "maximum")
     if upper is None or lower is None or upper[0] != -lower[0] or upper[0] <= 0:
@@ -90,7 +90,7 @@ def unclipped(value: Polynomial) -> tuple[float, Polynomial]:
 
 
 def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
-    """The number and the value, of the smaller or larger one of a value and a number."""
+    """The number and the value in minimum(value, number) or maximum(value, number); else None."""
     single = value.single
     function = None if single is None or single[1] != 1 else single[0].function
     if function is None or function.name != name or (bound := function.operands[1].constant) is None:
@@ -100,7 +100,9 @@ def bounded(value: Polynomial, name: str) -> tuple[float, Polynomial] | None:
 
 @dataclass(frozen=True)
 class Term:
-    """factor * (features of a leaf * rows) @ matrix * columns; without a matrix, the features themselves."""
+    """A term of an argument: factor * ((features of a leaf * rows) @ matrix) * columns; without a matrix, the
+    features themselves.
+    """
 
     factor: float
     leaf: Leaf
@@ -111,10 +113,13 @@ class Term:
 
 @dataclass(frozen=True)
 class Sum:
-    """What an activation is given: products of the input and of the memory h, and biases.
+    """The argument of an activation: a sum of products of the input and of the memory h, and of biases.
 
-    clip: its bound, 0 for none. inside: what stands within the product of the reset gate, as `bias` does
-    outside. peephole: what is multiplied with the memory c.
+    clip: the bound to which the argument is clipped; 0 for none.
+    x, h: the terms of the input and of the memory.
+    bias: the bias outside the product with the reset gate.
+    inside: the bias inside the product with the reset gate.
+    peephole: the factor of the memory c.
     """
 
     clip: float = 0.0
@@ -125,7 +130,7 @@ class Sum:
     peephole: Polynomial = ZERO
 
     def negated(self) -> "Sum":
-        """The sum of the gate 1 - f."""
+        """The argument of the gate 1 - f."""
         x, h = (
             tuple(Term(-t.factor, t.leaf, t.rows, t.matrix, t.columns) for t in terms)
             for terms in (self.x, self.h)
@@ -134,10 +139,11 @@ class Sum:
 
 
 def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Sum:
-    """The terms of an argument; raises `DifferentError` for one that known cells do not have.
+    """The terms of an argument; raises `DifferentError` for a term that no known cell has.
 
-    what: the gate, for the message. h: the memory that is multiplied by matrices. cell: the memory that is
-    seen through a peephole, if any.
+    what: the name of the gate, for the message.
+    h: the memory that is multiplied by matrices.
+    cell: the memory read by peepholes, if any.
     """
     clip, value = unclipped(value)
     peephole = peephole_of(value, cell)
@@ -153,32 +159,32 @@ def sum_of(value: Polynomial, what: str, h: Leaf, cell: Polynomial = ZERO) -> Su
             continue
         term = term_of(others, factor, fixed)
         if term is None:
-            raise DifferentError(f"the {what} is given more than products of the input and of the memory", 2)
+            raise DifferentError(f"the {what} reads more than products of the input and of the memory", 2)
         if term.leaf.kind == "sequence":
             x.append(term)
         elif term.leaf.kind == "memory" and term.leaf.number == h.number and term.matrix is not None:
             own.append(term)
         else:
-            raise DifferentError(f"the {what} is given {reading(term)}", 2)
+            raise DifferentError(f"the {what} reads {reading(term)}", 2)
     return Sum(clip, tuple(x), tuple(own), bias, peephole=peephole)
 
 
 def strange(value: Polynomial) -> set[str]:
-    """The functions in a value that are no activations: beside those of a bound, no known cell has any."""
+    """The functions in a value that are neither activations nor bounds; no known cell has any."""
     names = {function.name for function in functions_in(value, ())}
     return names - {*ACTIVATIONS, "minimum", "maximum"}
 
 
 def reading(term: Term) -> str:
-    """What a term reads, for a message."""
+    """A description of what a term reads, for a message."""
     if term.leaf.kind == "static":
         return "a static, which no known cell has"
     how = "without a matrix" if term.matrix is None else "by a matrix"
-    return f"a memory {how}, which is not so in any known cell"
+    return f"a memory {how}, which no known cell does"
 
 
 def term_of(others: list[Atom], factor: float, fixed: Monomial) -> Term | None:
-    """A term of an argument: one leaf, or its product with a matrix; None for anything else."""
+    """A term of an argument that is a leaf, or its product with a matrix; None for anything else."""
     if len(others) != 1:
         return None
     what = others[0].what
@@ -193,7 +199,7 @@ def term_of(others: list[Atom], factor: float, fixed: Monomial) -> Term | None:
 
 
 def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
-    """The parameters p for which the value has the terms of p * cell."""
+    """The parameters p of a peephole: those for which the value contains the terms of p * cell."""
     if not cell.terms:
         return ZERO
     whole, factor = cell.terms[-1]
@@ -208,7 +214,7 @@ def peephole_of(value: Polynomial, cell: Polynomial) -> Polynomial:
 
 
 def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polynomial, Polynomial]:
-    """a and b of value = a + the products of gate * b, for a gate inside of products with matrices."""
+    """a and b such that value = a + products of gate * b, for a gate inside products with matrices."""
     rest: dict[Monomial, float] = dict(value.terms)
     inner = ZERO
     for monomial, factor in value.terms:
@@ -222,7 +228,7 @@ def of_products(algebra: Algebra, value: Polynomial, gate: Gate) -> tuple[Polyno
 
 
 def gates_in_products(value: Polynomial) -> Iterator[Gate]:
-    """The gates that may be factors inside of products with matrices."""
+    """The gates that may be factors inside products with matrices."""
     for atom in value.atoms():
         if isinstance(atom.what, Product):
             for inner in atom.what.left:

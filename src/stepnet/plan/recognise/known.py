@@ -1,4 +1,6 @@
-"""Recognition: from the body of a recurrence to the cell that it computes, or the reason why it is none."""
+"""Recognition: from the body of a recurrence to the cell that it computes, or the reason why it computes
+none.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,18 +29,16 @@ class Recognised:
     Attributes:
         recur: The recurrence.
         semantics: The function of the cell, and its name: "rnn", "gru", "lstm" or "mgu".
-        h: The memory that is h, by its place among the memories.
-        c: The memory that is c, by its place; None for a cell that has none.
-        outputs: What each output of the body is: "h" or "c" after the step, or None for anything else.
-        sequences: The sequences that x is made of, side by side in this order, by their places. They are
-            laid flat.
-        projected: For inputs that enter the gates as they are, without W: the places in x of what each gate
-            is given, gate after gate. None where there is a W.
-        names: The names of the arrays, in the order of the results of `weights`: W, R, b, d, p and P, as far
-            as the cell has them.
-        weights: The net from the body's parameters, in their order, to the arrays of the cell, in the
-            arrangement of `stepnet.cells`. An LSTM has all four gates: of coupled ones, i is
-            1 - f by its weights too.
+        h: The index of h among the memories.
+        c: The index of c among the memories; None for a cell without c.
+        outputs: For each output of the body, "h" or "c" if it is that memory after the step, else None.
+        sequences: The indices of the sequences whose flattened features, concatenated in this order, are x.
+        projected: For inputs that are added to the gates without a W: the indices in x of the features of
+            each gate, gate after gate. None if there is a W.
+        names: The names of the cell's arrays among W, R, b, d, p and P, in the order of the results of
+            `weights`.
+        weights: The net that computes the arrays of the cell, in the arrangement of `stepnet.cells`, from the
+            body's parameters. An LSTM has all four gates: if i is coupled, its weights are those of 1 - f.
         inputs: The number of features of x.
         hidden: The number of units.
     """
@@ -64,8 +64,7 @@ class Recognised:
         """The arrays of the cell by name, in the dtype of the memory.
 
         Args:
-            others: The arrays of what the recurrence takes besides sequences and memories, in its order:
-                parameters and statics.
+            others: The arrays of the recurrence's other operands, in order: parameters and statics.
         """
         types = [self.recur.body.type_of(number) for number in self.recur.others]
         pairs = zip(types, others, strict=True)
@@ -79,7 +78,7 @@ class Recognised:
 
 @dataclass(frozen=True)
 class Refused:
-    """Why a recurrence computes no known cell, in a sentence."""
+    """The reason why a recurrence computes no known cell."""
 
     reason: str
 
@@ -115,20 +114,20 @@ def recognise(of: Net | Node | Recur) -> Recognised | Refused:
 
 
 def recur_of(of: Net | Node | Recur) -> Recur:
-    """The recurrence itself."""
+    """The recurrence; raises `DifferentError` unless a net has exactly one."""
     if isinstance(of, Recur):
         return of
     nodes = of.nodes if isinstance(of, Net) else (of,)
     recurs = [node.recur for node in nodes if node.operation == "recur"]
     if len(recurs) != 1:
-        raise DifferentError(f"there are {len(recurs) or 'no'} recurrences, and not one")
+        raise DifferentError(f"the net has {len(recurs) or 'no'} recurrences instead of one")
     return recurs[0]
 
 
 def recognised(recur: Recur) -> Recognised:
     """The cell that a recurrence computes; raises `DifferentError`."""
     memories = memories_of(recur)
-    reason = DifferentError(f"it carries {len(memories)} memories, and known cells one or two")
+    reason = DifferentError(f"it carries {len(memories)} memories, but known cells carry one or two")
     values = Values.of(recur)
     whole = [
         Memory(leaf, values.whole(number), values.whole(after))
@@ -148,14 +147,14 @@ def recognised(recur: Recur) -> Recognised:
 
 
 def memories_of(recur: Recur) -> list[Leaf]:
-    """The memories of a body as leaves; raises `DifferentError` for those that no known cell has."""
+    """The memories of a body as leaves; raises `DifferentError` for memories that no known cell has."""
     leaves: list[Leaf] = []
     if not 1 <= recur.memory_count <= 2:
-        raise DifferentError(f"it carries {recur.memory_count} memories, and known cells one or two")
+        raise DifferentError(f"it carries {recur.memory_count} memories, but known cells carry one or two")
     for number in recur.memories:
         type_ = recur.body.type_of(number)
         if type_.extent != ROWS or len(type_.shape) != 1 or not type_.is_float:
-            raise DifferentError(f"a memory is {type_.element}, and known cells carry a vector of floats")
+            raise DifferentError(f"a memory is {type_.element}, but known cells carry vectors of floats")
         leaves.append(Leaf("memory", number, np.arange(type_.size, dtype=np.int64).tobytes()))
     return leaves
 
@@ -163,7 +162,7 @@ def memories_of(recur: Recur) -> list[Leaf]:
 def result(
     values: Values, row: Row, match: Match, order: Sequence[int], memories: Sequence[Memory]
 ) -> Recognised:
-    """A match with all that is to be known of it."""
+    """The result of recognition for a match."""
     recur, body = values.recur, values.recur.body
     last = order[-1]
     hidden, outputs = (body.type_of(recur.memories[place]).size for place in (last, order[0]))
@@ -199,7 +198,7 @@ def result(
 
 
 def kind_of(values: Values, number: int, after: Mapping[Polynomial, str]) -> str | None:
-    """The memory, after the step, that an output is; None for anything else."""
+    """The name, "h" or "c", of an output that is that memory after the step; None for any other output."""
     try:
         return after.get(values.whole(number))
     except DifferentError:

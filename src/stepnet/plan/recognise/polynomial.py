@@ -1,10 +1,10 @@
-"""Polynomials: sums of products of atoms, with numbers as coefficients. The normal form of a step's values.
+"""Polynomials: sums of products of atoms, with numeric coefficients. They are the normal form of a step's
+values.
 
     z * h + (1 - z) * n   ->   h z + n - n z
 
-A polynomial stands for a vector with one number per unit; an atom is such a vector too. Atoms are made once
-(`functions.py`), so that two are equal if they are the same object, and polynomials are equal if their terms
-are.
+A polynomial stands for a vector with one number per unit, and so does an atom. Equal atoms are the same
+object (`functions.py`), so polynomials are equal exactly if their terms are.
 """
 
 from collections.abc import Container, Mapping
@@ -16,15 +16,18 @@ from stepnet.errors import StepnetError
 from stepnet.net.ir import Pairs
 
 LARGEST = 1024
-"""How many terms a polynomial has at most."""
+"""The largest number of terms of a polynomial."""
 
 
 ROUNDING = 4 * 2.0**-52
-"""How far rounding takes a coefficient, relative to it: those of a body are few numbers multiplied."""
+"""The relative rounding error of a coefficient, which is a product of few constants of the body."""
 
 
 class DifferentError(StepnetError):
-    """The reason why a value is none of what known cells compute. depth: how far a cell had been matched."""
+    """The reason why a value is not what a known cell computes.
+
+    depth: how far the match had come; the deepest reason is reported.
+    """
 
     def __init__(self, reason: str, depth: int = 0) -> None:
         super().__init__(reason)
@@ -33,10 +36,11 @@ class DifferentError(StepnetError):
 
 @dataclass(frozen=True)
 class Leaf:
-    """Features of one input of the body, by their places in it, flat.
+    """Some features of one input of the body.
 
-    kind: "memory", "sequence", "static" or "parameter". A parameter may be any constant that is computed of
-    parameters alone; `number` is its node.
+    kind: "memory", "sequence", "static" or "parameter"; the last also for constants computed from parameters.
+    number: the node of the input or constant.
+    data: the flat indices of the features in it, as bytes.
     """
 
     kind: str
@@ -45,13 +49,15 @@ class Leaf:
 
     @property
     def places(self) -> np.ndarray:
-        """The places of the features."""
+        """The flat indices of the features."""
         return np.frombuffer(self.data, np.int64)
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix of numbers of a constant: the number at i, j is at the place rows[i] + columns[j] in it."""
+    """A matrix of elements of a constant: the element at i, j has the flat index rows[i] + columns[j] in
+    it.
+    """
 
     number: int
     row_data: bytes
@@ -59,12 +65,12 @@ class Matrix:
 
     @property
     def rows(self) -> np.ndarray:
-        """What each row adds to the place."""
+        """The contribution of each row to the flat index."""
         return np.frombuffer(self.row_data, np.int64)
 
     @property
     def columns(self) -> np.ndarray:
-        """What each column adds to the place."""
+        """The contribution of each column to the flat index."""
         return np.frombuffer(self.column_data, np.int64)
 
 
@@ -87,8 +93,12 @@ class Function:
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """A factor of a term. number: its place in the order of terms; fixed: whether it is of parameters only;
-    condition: whether it is 0 or 1.
+    """A factor of a term.
+
+    number: its rank in the order of factors.
+    what: the leaf, product or function that it stands for.
+    fixed: whether it depends on parameters only.
+    condition: whether its values are 0 or 1.
     """
 
     number: int
@@ -107,50 +117,50 @@ Monomial = tuple[Atom, ...]
 
 
 def added(one: float, other: float) -> float:
-    """The sum of two coefficients; 0 where nothing but their roundings is left."""
+    """The sum of two coefficients; 0 if only rounding error is left."""
     total = one + other
     return 0.0 if abs(total) <= ROUNDING * abs(one) else total
 
 
 def whole(factor: float) -> float:
-    """A coefficient, which is a whole number if it is one but for rounding, as 0.2 * (1 / 0.2)."""
+    """The coefficient, rounded to an integer if it is one up to rounding error, such as 0.2 * (1 / 0.2)."""
     near = float(round(factor)) if abs(factor) < LARGEST else 0.0
     return near if near and abs(factor - near) <= ROUNDING * abs(near) else factor
 
 
 def number_of(atom: Atom) -> int:
-    """The place of an atom in the order of terms."""
+    """The rank of an atom."""
     return atom.number
 
 
 def numbers_of(monomial: Monomial) -> tuple[int, ...]:
-    """The places of the factors of a term in the order of terms."""
+    """The ranks of the factors of a term, by which terms are ordered."""
     return tuple(atom.number for atom in monomial)
 
 
 def multiplied(one: Monomial, two: Monomial) -> Monomial:
-    """The product of two products; a condition is a factor once."""
+    """The product of two monomials; a condition c occurs once, as c c = c."""
     further = tuple(atom for atom in two if not (atom.condition and atom in one))
     return tuple(sorted((*one, *further), key=number_of))
 
 
 def without(monomial: Monomial, atom: Atom) -> Monomial:
-    """A product without one of its factors."""
+    """A monomial without one of its factors."""
     place = monomial.index(atom)
     return monomial[:place] + monomial[place + 1 :]
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    """Terms in order: a product of atoms and its coefficient each. No coefficient is 0."""
+    """The terms in order, each a monomial and its coefficient, which is not 0."""
 
     terms: tuple[tuple[Monomial, float], ...] = ()
 
     @classmethod
     def of(cls, terms: Mapping[Monomial, float]) -> "Polynomial":
-        """The polynomial of coefficients by product."""
+        """The polynomial with these coefficients."""
         if len(terms) > LARGEST:
-            raise DifferentError("its next memory is a sum of too many products")
+            raise DifferentError("its next memory has too many terms")
         kept = [(monomial, whole(factor)) for monomial, factor in terms.items() if factor != 0]
         return cls(tuple(sorted(kept, key=lambda term: numbers_of(term[0]))))
 
@@ -178,7 +188,7 @@ class Polynomial:
 
     def __mul__(self, other: "Polynomial") -> "Polynomial":
         if len(self.terms) * len(other.terms) > LARGEST:
-            raise DifferentError("its next memory is a sum of too many products")
+            raise DifferentError("its next memory has too many terms")
         total: dict[Monomial, float] = {}
         for one, factor in self.terms:
             for two, other_factor in other.terms:
@@ -194,19 +204,19 @@ class Polynomial:
 
     @property
     def constant(self) -> float | None:
-        """The number that it is; None if it has any atom."""
+        """The value of a constant polynomial; None if there is an atom in it."""
         if not self.terms:
             return 0.0
         return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
 
     @property
     def fixed(self) -> bool:
-        """Whether it is of parameters alone."""
+        """Whether it depends on parameters only."""
         return all(atom.fixed for monomial, _ in self.terms for atom in monomial)
 
     @property
     def single(self) -> tuple[Atom, float] | None:
-        """The atom and its coefficient, if there is nothing else."""
+        """The atom and its coefficient if it has a single term that is one atom; else None."""
         if len(self.terms) == 1 and len(self.terms[0][0]) == 1:
             return self.terms[0][0][0], self.terms[0][1]
         return None
@@ -216,7 +226,9 @@ class Polynomial:
         return list(dict.fromkeys(atom for monomial, _ in self.terms for atom in monomial))
 
     def divided(self, atom: Atom) -> "tuple[Polynomial, Polynomial] | None":
-        """rest and factor, of self = rest + atom * factor; None if the atom occurs in a higher power."""
+        """rest and factor such that self = rest + atom * factor; None if the atom occurs in a higher
+        power.
+        """
         rest: dict[Monomial, float] = {}
         factor: dict[Monomial, float] = {}
         for monomial, coefficient in self.terms:

@@ -1,10 +1,11 @@
-"""The values of a body as polynomials: of any features of any node, in terms of one step's inputs.
+"""The values of a body as polynomials of the inputs of one step, for any features of any node.
 
     a = concatenate(x, h) @ W + b       features 64 to 127 of a
                                     ->   x @ W[:k, 64:128] + h @ W[k:, 64:128] + b[64:128]
 
-Features are asked for, and views pass the question on (`views.py`). So a gate has the width of the memory
-however the gates were joined, and a product of joined values is a sum of products.
+Polynomials are computed on demand for ranges of features, and views map these to ranges of their sources
+(`views.py`). So a gate has the width of the memory however the gates were joined, and a product of
+concatenated values is a sum of products.
 """
 
 from dataclasses import dataclass, field
@@ -26,8 +27,9 @@ Array = np.ndarray
 class Values:
     """The values of one body.
 
-    kinds: the kind of each input, by node. joined: the nodes in which concatenations may be read across their
-    pieces.
+    kinds: the kind of each input.
+    joined: the nodes that depend on a concatenation, so that their features may come from several pieces.
+    known: the values computed so far.
     """
 
     recur: Recur
@@ -56,11 +58,11 @@ class Values:
         return cls(recur, Algebra(rules(dtype)), views_of(body), kinds, joined)
 
     def whole(self, number: int) -> Polynomial:
-        """All features of a node, laid flat."""
+        """All features of a node."""
         return self.at(number, np.arange(self.recur.body.nodes[number].types[0].size, dtype=np.int64))
 
     def at(self, number: int, places: Array) -> Polynomial:
-        """Features of a node, by their places, counted flat."""
+        """Features of a node, by their flat indices."""
         view = self.views[number]
         if view.root != number:
             return self.at(view.root, view.places(places))
@@ -71,11 +73,11 @@ class Values:
         return value
 
     def computed(self, number: int, places: Array) -> Polynomial:
-        """Features of a node that is no view."""
+        """Features of a node that is not a view."""
         node = self.recur.body.nodes[number]
         if not self.is_of_floats(node):
             raise DifferentError(
-                f"it computes with {node.type.element}{at_line(node)}, and known cells with floats"
+                f"it computes with {node.type.element}{at_line(node)}, but known cells compute with floats"
             )
         if node.operation == "input":
             return self.algebra.atom(Leaf(self.kinds[number], number, places.tobytes()))
@@ -95,17 +97,17 @@ class Values:
         raise DifferentError(f"it computes {node.operation}{at_line(node)}, which no known cell does")
 
     def is_arithmetic(self, node: Node) -> bool:
-        """Whether a node is a sum, difference or product of constants, of floats."""
+        """Whether a node is a sum, difference or product of floating constants."""
         plain = ("add", "subtract", "multiply", "negative")
         return node.operation in plain and node.types[0].is_float
 
     def is_of_floats(self, node: Node) -> bool:
-        """Whether a node is what it is in the algebra: integers overflow, and True + True is True."""
+        """Whether a node follows the rules of the algebra: integers overflow, and True + True is True."""
         exact = node.operation in ARITHMETIC or (node.operation == "input" and bool(node.types[0].extent))
         return not exact or node.types[0].extent == CONST or node.types[0].is_float
 
     def constant(self, node: Node, number: int, places: Array) -> Polynomial:
-        """A number, if all features are the same one; else a vector of parameters."""
+        """A number if all features are equal; else a vector of parameters."""
         if node.operation == "constant":
             numbers = node.attributes["value"].value.reshape(-1)[places]
             if numbers.size and bool((numbers == numbers[0]).all()):
@@ -113,7 +115,7 @@ class Values:
         return self.algebra.atom(Leaf("parameter", number, places.tobytes()))
 
     def cast(self, node: Node, places: Array) -> Polynomial:
-        """A value in a dtype that holds all of its numbers."""
+        """The operand of a cast; raises `DifferentError` for a cast that rounds."""
         before = self.recur.body.type_of(node.inputs[0])
         if (
             np.promote_types(before.dtype, node.type.dtype) != np.dtype(node.type.dtype)
@@ -125,7 +127,9 @@ class Values:
         return self.at(node.inputs[0], places)
 
     def operand_places(self, node: Node, places: Array) -> list[tuple[int, Array]]:
-        """The operands of a pointwise node, and the places of the features that given ones are made of."""
+        """For features of a pointwise node: each operand, and the indices of its features that they are
+        computed from.
+        """
         shape = node.type.shape
         found: list[tuple[int, Array]] = []
         for operand in node.inputs:
@@ -151,7 +155,7 @@ class Values:
         width = len(matrix.axes[1])
         vectors, columns = places // width, matrix.axes[1][places % width]
         if places.size and not bool((vectors == vectors[0]).all()):
-            raise DifferentError(f"one value is made of products of several vectors{at_line(node)}")
+            raise DifferentError(f"one value combines products of several vectors{at_line(node)}")
         depth = len(view.axes[-1])
         features = (vectors[0] if places.size else 0) * depth + np.arange(depth, dtype=np.int64)
         total = ZERO
@@ -163,14 +167,16 @@ class Values:
         return total
 
     def parts(self, number: int, places: Array) -> list[Array]:
-        """Features of a node in groups, each of which reads one piece of every concatenation."""
+        """The features of a node in groups, such that each group reads a single piece of every
+        concatenation.
+        """
         if number not in self.joined:
             return [np.arange(len(places), dtype=np.int64)]
         labels = self.labels(number, places)
         return [np.flatnonzero(labels == label) for label in np.unique(labels)]
 
     def labels(self, number: int, places: Array) -> Array:
-        """A number for each feature, the same for those that read one piece of every concatenation."""
+        """A label for each feature, equal for features that read the same piece of every concatenation."""
         if number not in self.joined:
             return np.zeros(len(places), np.int64)
         view = self.views[number]
@@ -188,14 +194,16 @@ class Values:
         return np.unique(np.stack(sets), axis=1, return_inverse=True)[1].reshape(-1)
 
     def piece(self, node: Node, places: Array) -> Polynomial:
-        """Features of a concatenation that are all of one of its pieces."""
+        """Features of a concatenation that all lie in one piece."""
         owners, inside = self.owners(node, places)
         if places.size and not bool((owners == owners[0]).all()):
-            raise DifferentError(f"one value is computed of several that are joined{at_line(node)}")
+            raise DifferentError(
+                f"one value is computed from several pieces of a concatenation{at_line(node)}"
+            )
         return self.at(node.inputs[int(owners[0]) if places.size else 0], inside)
 
     def owners(self, node: Node, places: Array) -> tuple[Array, Array]:
-        """The piece of a concatenation that each feature is in, and its place in that."""
+        """For each feature of a concatenation, the piece that contains it, and its index in that piece."""
         shapes = [self.recur.body.type_of(operand).shape for operand in node.inputs]
         axis = int(node.attributes["axis"]) % len(node.type.shape)
         ends = np.cumsum([shape[axis] for shape in shapes])
@@ -211,5 +219,5 @@ class Values:
 
 
 def at_line(node: Node) -> str:
-    """The user's line of a node, for a message."""
+    """The user's line of a node, for a message; empty if it is unknown."""
     return f" at {node.source}" if node.source else ""

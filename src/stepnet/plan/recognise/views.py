@@ -1,11 +1,11 @@
-"""Where the features of a view lie in the value that it is a view of.
+"""Views as maps of indices: where the features of a view lie in its source.
 
     a[:, 64:128]   ->   the places 64, 65, ..., 127 of a
     W.T[:, :64]    ->   row i, column j of it is at the place i + 64 j of W
 
-A place is a number, the features counted flat. Of a matrix the places are a sum of what its row and what its
-column add, so that a view of a million numbers is two short arrays. Slices, transposes, takes and broadcasts
-keep that; of reshapes those do that do not mix axes, as no reading of gates does.
+A place is a flat index. The place of an element is a sum of one contribution per axis, so a view of a matrix
+with a million elements is two short arrays. Slices, transposes, takes and broadcasts preserve this. Reshapes
+do if they do not mix axes, and no usual way of reading gates does that.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,9 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class View:
-    """Features of a node. The one at the index i, j is at the place start + axes[0][i] + axes[1][j]."""
+    """A view of a node: its element at i, j is the node's element at the flat index start + axes[0][i] +
+    axes[1][j].
+    """
 
     root: int
     start: int
@@ -28,7 +30,7 @@ class View:
 
     @classmethod
     def whole(cls, root: int, shape: tuple[int, ...]) -> "View":
-        """All features of a node that is no view."""
+        """The identity view of a node."""
         return cls(root, 0, strides(shape))
 
     @property
@@ -37,7 +39,7 @@ class View:
         return tuple(len(axis) for axis in self.axes)
 
     def places(self, features: Array) -> Array:
-        """The places in the root of features of the view, both counted flat."""
+        """The flat indices in the root of features of the view, which are flat indices too."""
         total = np.full(features.shape, self.start, np.int64)
         if self.axes:
             for axis, at in zip(self.axes, np.unravel_index(features, self.shape), strict=True):
@@ -46,7 +48,7 @@ class View:
 
 
 def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """What each index of each axis adds to the place of a feature."""
+    """The contribution of each index of each axis to the flat index, for a contiguous value."""
     axes: list[Array] = []
     step = 1
     for size in reversed(shape):
@@ -56,7 +58,9 @@ def strides(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def views_of(net: Net) -> list[View]:
-    """For each node of a net, what it is a view of; itself, if it is none or one that mixes axes."""
+    """For each node of a net, the view that it is; the identity view if it is no view, or one that mixes
+    axes.
+    """
     views: list[View] = []
     for number, node in enumerate(net.nodes):
         shape = node.types[0].shape
@@ -67,7 +71,7 @@ def views_of(net: Net) -> list[View]:
 
 
 def viewed(node: Node, source: View) -> View | None:
-    """A view of a view of a node; None for an operation that is no view, or mixes axes."""
+    """The view that a node computes from a source; None if the operation is no view, or mixes axes."""
     attributes = node.attributes
     axes = source.axes
     kept: tuple[Array, ...]
@@ -104,7 +108,7 @@ def broadcast(axes: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, .
 
 
 def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
-    """The view with another shape; None if it mixes axes so that places are no sum over axes any more."""
+    """The view with another shape; None if this mixes axes, so that places are no longer a sum over axes."""
     if 0 in shape:
         return View(source.root, source.start, tuple(np.zeros(size, np.int64) for size in shape))
     start = source.start + int(sum(axis[0] for axis in source.axes if len(axis) == 1))
@@ -127,7 +131,7 @@ def reshaped(source: View, shape: tuple[int, ...]) -> View | None:
 
 
 def taken_apart(axis: Array, sizes: list[int]) -> list[Array] | None:
-    """An axis as several ones; None if its places are no sum over these."""
+    """An axis split into several; None if its places are not a sum over these."""
     if len(sizes) == 1:
         return [axis]
     grid = axis.reshape(sizes)

@@ -2,8 +2,8 @@
 
     x @ U[:, :64] * 2 + ...   ->   W = [2 * U[:, :64] | ...]
 
-They are in the arrangement of `stepnet.cells`: W, R, b, d, p, P, the gates side by side. A net computes
-them, so that they can be computed again when parameters change, and be part of a larger net.
+They have the arrangement of `stepnet.cells`: W, R, b, d, p, P, with the gates side by side. A net computes
+them, so they can be computed again when parameters change, and can be part of a larger net.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ Array = np.ndarray
 
 @dataclass
 class Arrays:
-    """Makes the net of the arrays. inputs: the numbers of the features that x has, by sequence."""
+    """Builds the net that computes the arrays."""
 
     recur: Recur
     hidden: int
@@ -41,7 +41,7 @@ class Arrays:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the arrays: that of the memory."""
+        """The dtype of the arrays, which is that of the memory."""
         return self.recur.body.type_of(self.recur.memories[0]).dtype
 
     @property
@@ -64,7 +64,7 @@ class Arrays:
     # ---- vectors
 
     def vector(self, value: Polynomial, size: int) -> int:
-        """A polynomial of parameters."""
+        """The number of a vector: the value of a polynomial of parameters."""
         total: int | None = None
         for monomial, factor in value.terms:
             term = self.scaled(self.monomial(monomial, size), factor)
@@ -72,7 +72,7 @@ class Arrays:
         return self.filled(0, (size,)) if total is None else total
 
     def monomial(self, monomial: Monomial, size: int) -> int:
-        """A product of parameters."""
+        """The number of a vector: the value of a product of parameters."""
         total: int | None = None
         for atom in monomial:
             factor = self.atom(atom, size)
@@ -80,7 +80,7 @@ class Arrays:
         return self.filled(1, (size,)) if total is None else total
 
     def atom(self, atom: Atom, size: int) -> int:
-        """A vector of parameters."""
+        """The number of a vector of parameters."""
         match atom.what:
             case Leaf(number=number) as leaf:
                 flat = self.flat(number)
@@ -115,7 +115,7 @@ class Arrays:
         return number if own == shape else self.builder.add("reshape", number, rank=len(own), shape=shape)
 
     def picked(self, number: int, places: Array, axis: int) -> int:
-        """Places along an axis: a slice, where they lie side by side."""
+        """Elements at some indices along an axis: a slice if these are contiguous."""
         shape = self.builder.type_of(number).shape
         first, step = (
             int(places[0]) if len(places) else 0,
@@ -130,7 +130,7 @@ class Arrays:
         return self.builder.add("take", number, axis=axis - len(shape), indices=tuple(places.tolist()))
 
     def matrix(self, matrix: Matrix) -> int:
-        """The numbers of a matrix, from where they lie in a constant."""
+        """The number of a matrix, read from its constant."""
         rows, columns = matrix.rows, matrix.columns
         shape = self.recur.body.type_of(matrix.number).shape
         for split in range(1, len(shape)):
@@ -152,7 +152,7 @@ class Arrays:
     # ---- the arrays
 
     def product(self, terms: Iterable[Term], features: dict[int, int], size: int) -> int:
-        """The sum of matrices [size, hidden]; features: where the features of each leaf begin."""
+        """The sum of the terms' matrices, [size, hidden]. features: the first row of each leaf's features."""
         total: int | None = None
         for term in terms:
             value = self.block(term, features[term.leaf.number], size)
@@ -160,7 +160,7 @@ class Arrays:
         return self.filled(0, (size, self.hidden)) if total is None else total
 
     def block(self, term: Term, begin: int, size: int) -> int:
-        """The matrix [size, hidden] of one term, whose leaf's features begin at a row."""
+        """The matrix [size, hidden] of one term. begin: the first row of its leaf's features."""
         places = term.leaf.places + begin
         if term.matrix is None:  # a feature for each unit
             picks = np.arange(size)[:, None] == places
@@ -177,7 +177,7 @@ class Arrays:
         return self.scaled(value, term.factor)
 
     def placed(self, value: int, places: Array, size: int) -> int:
-        """The rows of a matrix at their places in one with `size` rows, zeros elsewhere."""
+        """A matrix with `size` rows that has the rows of `value` at some places, and zeros elsewhere."""
         rows, columns = self.builder.type_of(value).shape
         if np.array_equal(places, np.arange(size)):
             return value
@@ -200,7 +200,7 @@ class Arrays:
 
 
 def is_grid(down: Array, across: Array, width: int) -> bool:
-    """Whether the places down[i] + across[j] are in row i', column j' of a matrix of this width."""
+    """Whether the places down[i] + across[j] form a grid of rows and columns of a matrix of this width."""
     if not len(down) or not len(across) or not width:
         return bool(width)
     shift = down[0] % width
@@ -213,8 +213,9 @@ def arrays_of(
 ) -> tuple[Net, tuple[str, ...]]:
     """The net from the parameters of a body to the arrays of the cell, and their names.
 
-    begins: where the features of each sequence, and of the memory h, begin. sizes: the numbers of inputs,
-    outputs and hidden units. projected: whether there is no W.
+    begins: the first row of each sequence's features, and of the memory h.
+    sizes: the numbers of inputs, outputs and hidden units.
+    projected: whether there is no W.
     """
     inputs, outputs, hidden = sizes
     made = Arrays(recur, hidden)
@@ -240,7 +241,7 @@ def arrays_of(
 
 
 def is_projected(gates: Iterable[Sum]) -> bool:
-    """Whether each gate is given one number of the input for each unit as it is, without a matrix."""
+    """Whether each gate reads one feature of the input per unit directly, without a matrix."""
     terms = [gate.x for gate in gates]
     return all(
         len(gate) == 1 and gate[0].matrix is None and gate[0].factor == 1 and not gate[0].columns

@@ -37,7 +37,7 @@ class CalledStep:
         return made
 
     def checked_statics(self, statics: Any, count: int) -> list[Any]:
-        """The statics of so many rows; raises `InputError` for those that do not fit."""
+        """The statics of `count` rows; raises `InputError` for those that do not fit."""
         return checked_statics(statics, self.kind.statics, count)
 
     def put_statics(self, slots: Array, statics: list[Any]) -> None:
@@ -66,7 +66,7 @@ class CalledStep:
         return transform(of_the_step, outputs)
 
     def checked(self, x: Any, count: int, some: bool) -> Any:
-        """The inputs of a step of so many rows; raises `InputError` for those that do not fit."""
+        """The inputs of a step of `count` rows; raises `InputError` for those that do not fit."""
         x = step_inputs(arranged(x, self.kind.inputs), count, some)
         if skeleton(x) != skeleton(self.kind.inputs):
             raise InputError(
@@ -85,7 +85,7 @@ class CalledStep:
 
 
 def step_inputs(x: Any, count: int, some: bool = False) -> Any:
-    """The inputs of a step of so many rows: each a `Ragged`, or a checked array."""
+    """The inputs of a step of `count` rows: each a `Ragged`, or a checked array."""
     made: list[Any] = []
     for name, leaf in named_leaves(x):
         if isinstance(leaf, Ragged):

@@ -13,7 +13,7 @@ IN_USE = (
 
 
 class Used(Protocol):
-    """What is in use while a call of it is at work."""
+    """An object that is marked as in use while one of its calls runs."""
 
     in_use: bool
 

@@ -25,7 +25,7 @@ class Memories:
         self.begun = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
 
     def zeros(self, count: int) -> list[Array]:
-        """New memories of zeros for so many rows."""
+        """New memories of zeros for `count` rows."""
         return [np.zeros((count, *spec.shape), spec.dtype) for spec in leaves(self.specs)]
 
     def grown(self, capacity: int) -> "Memories":

@@ -21,7 +21,7 @@ NO_SLOTS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class StepKind:
-    """What a step is traced from, the same for any number of rows.
+    """The inputs of a trace of a step, which do not depend on the number of rows.
 
     inputs, statics: the `Spec`s that the step was traced for.
     """
@@ -37,7 +37,9 @@ class StepKind:
 
 
 class Chosen(NamedTuple):
-    """The rows of a step, what runs it, and their part of the arrays. one: the input, if it is an array."""
+    """The rows of a step, the function that runs it, and their part of the arrays. one: the input, if it is
+    an array.
+    """
 
     slots: Array
     run: Callable[[], None]
@@ -51,7 +53,7 @@ def no_step() -> None:
 
 
 class PreparedStep:
-    """A step with all its arrays, and what runs it on them, for up to `capacity` slots."""
+    """A step with all its arrays, and the functions that run it on them, for up to `capacity` slots."""
 
     def __init__(self, kind: StepKind, bound: Bound, memories: Memories) -> None:
         self.kind, self.bound, self.memories = kind, bound, memories
@@ -69,7 +71,7 @@ class PreparedStep:
         self.chosen = [nothing, nothing]
 
     def steps_from(self, side: int) -> Any:
-        """What runs steps from one side to the other."""
+        """The functions that run steps from one side to the other."""
         memories, capacity = self.memories, self.capacity
         starts, ones = np.zeros(capacity, np.int64), np.ones(capacity, np.int64)
         before, after = memories.sides[side], memories.sides[1 - side]

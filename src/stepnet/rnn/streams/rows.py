@@ -62,5 +62,5 @@ def check_rows(name: str, array: Array, rows: int, some: bool = False) -> None:
 
 
 def titled(name: str) -> str:
-    """What an input of a step is called."""
+    """The name of an input of a step, for messages."""
     return f"input {name}" if name else "the input"

@@ -97,7 +97,7 @@ def parts(statics: Sequence[Any]) -> Iterator[Array]:
 
 @dataclass(frozen=True)
 class LayerNames:
-    """What the arrays of a layer are called."""
+    """The names of a layer's arrays in the file."""
 
     memory: list[str]
     first: list[str]
@@ -184,7 +184,9 @@ def read(
 
 
 def described(metadata: Mapping[str, str], count: int) -> list[dict[str, Any]]:
-    """What a file says of its layers; raises `FileError` for one that holds no stream of so many."""
+    """The description of the layers in a file; raises `FileError` for a file without a stream of this many
+    layers.
+    """
     if metadata.get("format") != FORMAT:
         raise FileError(
             f"this is no saved stream: its metadata has no format {FORMAT!r}; stream.save(path) writes one"

@@ -44,7 +44,8 @@ class CallCode:
         self.sliced = code.icmp_signed("!=", self.word["slice"], code.number(0))
         self.threads = self.progress("threads")
         self.shared = code.icmp_signed(">", self.threads, code.number(1))
-        # Cells are made here, once: one made in a loop would take stack at every turn.
+        # Stack slots are allocated here, once: an allocation in a loop would grow the stack at every
+        # iteration.
         self.count_cell, self.row_cell, self.fresh_cell, self.place_cell = (
             code.alloca(I64) for _ in range(4)
         )
@@ -58,7 +59,7 @@ class CallCode:
         return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
 
     def await_others(self) -> None:
-        """Waits until the number of threads is known. The other words are written by then."""
+        """Waits until the number of threads is known. All other words are written before it."""
         code = self.code
         progress, rest, clock = (self.word_at(WORDS.index(name)) for name in ("progress", "rest", "clock"))
         code.call(wait_while(code), [code.inttoptr(progress, POINTER), code.number(0), rest, clock])
@@ -78,7 +79,9 @@ class CallCode:
         self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     def publish_progress(self, name: str, value: ir.Value) -> None:
-        """Sets a word of the progress of the call for those who wait for it, behind all that was written."""
+        """Sets a word of the progress of the call with release semantics: a waiting thread sees all earlier
+        stores.
+        """
         code = self.code
         place = code.at(self.pointer["progress"], 8 * PROGRESS.index(name))
         code.store_atomic(value, code.word_pointer(place), "release", 8)
@@ -86,7 +89,7 @@ class CallCode:
     # ---- records
 
     def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> Rows:
-        """So many rows of the block from a row on, and records of as many others."""
+        """`count` rows of the block from row `base` on, with the records of other bases."""
         code, strides = self.code, self.program.strides
         block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
         outside = {
@@ -125,7 +128,9 @@ class CallCode:
     # ---- threads and time
 
     def ticks(self) -> ir.Value:
-        """The time by the system's clock, for a call that may pause or share its steps; else 0."""
+        """The time of the system clock, for a call that may pause or divide its steps among threads; else
+        0.
+        """
         code = self.code
         code.store(code.number(0), self.time_cell)
         with code.when(code.or_(self.sliced, self.shared)):

@@ -1,6 +1,6 @@
 """The machine code of tiles: products summed on registers, and the elementwise work on them, cell by cell.
 
-A tile may reach beyond the rows there are (their records lie there, and nobody reads what is put into them).
+A tile may extend past the last row: records are allocated there, and what is written to them is not read.
 """
 
 from dataclasses import dataclass, field
@@ -16,15 +16,14 @@ from stepnet.engines.llvm.products.tiles import Tile
 from stepnet.engines.llvm.writing.code import Code, places, register_type, store_vector, width_of
 from stepnet.engines.llvm.writing.pointwise import pointwise
 
-# Cells of a tile whose pointwise work is done at the same time, as one long vector that LLVM takes apart
-# again. A cell's own chain of operations is long, and the processor looks ahead too little to find the next
-# cell's by itself.
+# The number of cells whose epilogues are interleaved, as one long vector that LLVM splits again. A cell's
+# chain of dependent operations is long, and out-of-order execution does not reach the next cell's.
 ABREAST = 4
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One row and unit block of a tile, and what its products gave."""
+    """One row and unit block of a tile, and the accumulators of its products."""
 
     row: ir.Value
     block: ir.Value
@@ -74,7 +73,9 @@ class CellCode:
             self.epilogue([Cell(code.add(row, code.number(place)), block, {}) for place in range(abreast)])
 
     def tile(self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None) -> list[Cell]:
-        """The products of one tile, on registers; those of one turn as the first ports of each product."""
+        """The cells of one tile with its products in registers; with `turn`, only those of one turn, as the
+        first ports.
+        """
         code = self.code
         cells = [
             Cell(code.add(row, code.number(i)), code.add(block, code.number(u)), {})
@@ -91,7 +92,7 @@ class CellCode:
     def products(
         self, product: Product, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
     ) -> Sums:
-        """The accumulators of sums of products: each side goes on with those of the sides before it."""
+        """The accumulators of sums of products, which all sides share."""
         sums: Sums | None = None
         for side in product.sides:
             sums = self.side(side, len(product.ports), sums, tile, row, block, turn)
@@ -108,8 +109,8 @@ class CellCode:
         block: ir.Value,
         turn: ir.Value | None,
     ) -> Sums:
-        """The products of one left side, added to the sums so far; whole numbers are summed by themselves,
-        and scaled when they are complete.
+        """The products of one left side, added to the sums so far. Integer products have separate
+        accumulators, which are scaled at the end.
         """
         code, width, source = self.code, self.stage.width, side.left
         kind = arithmetic(side.weights, source.dtype, width, code.target)
@@ -133,7 +134,9 @@ class CellCode:
             return accumulate(code, tile, left, words, kind, **shape, begun=begun)
 
         def head(line: int, dtype: str) -> list[list[ir.Value]]:
-            """A line ahead of the words, [unit][gate]: what sums begin with, or the scales of columns."""
+            """A line before the packed words, [unit][gate]: initial values of the sums, or the scales of
+            columns.
+            """
             type_ = register_type(dtype, width)
             places = [
                 [unit * unit_bytes + (line * gates + gate) * width * 4 for gate in range(own_gates)]
@@ -154,15 +157,15 @@ class CellCode:
         return made
 
     def spread(self, pointer: ir.Value, offset: int) -> ir.Value:
-        """A float32 of memory in all elements of a vector."""
+        """A float32 loaded from memory and broadcast to a vector."""
         number = self.code.read(ir.FloatType(), self.code.at(pointer, offset), 4)
         return self.code.spread(number, self.stage.width)
 
     def scaled(
         self, whole: list[ir.Value], scale: ir.Value, columns: list[ir.Value], begun: list[ir.Value] | None
     ) -> list[ir.Value]:
-        """Sums of whole numbers of a row and unit block, gate by gate: times the scale of the row and those
-        of the columns, added to the sums so far.
+        """Integer sums of a row and unit block, gate by gate, times the scale of the row and those of the
+        columns, added to the sums so far.
         """
         code = self.code
         values: list[ir.Value] = [code.sitofp(each, scale.type) for each in whole]
@@ -181,19 +184,19 @@ class CellCode:
         return Left(tuple(code.at(rows.at(code, source.record, one), offset) for one in each))
 
     def epilogues(self, cells: list[Cell]) -> None:
-        """The elementwise work of a tile whose sums are on registers. It is short, so cells need not go
-        abreast; and all are computed before any is stored, so that what they share is read once.
+        """The epilogue of a tile whose sums are in registers. It is short, so cells are not interleaved. All
+        are computed before any is stored, so that shared operands are loaded once.
         """
         computed = [(cell, self.results([cell])) for cell in cells]
         for cell, results in computed:
             self.put([cell], results)
 
     def epilogue(self, cells: list[Cell]) -> None:
-        """The pointwise nodes of some cells abreast, and the stores."""
+        """The interleaved epilogues of some cells, and their stores."""
         self.put(cells, self.results(cells))
 
     def results(self, cells: list[Cell]) -> list[ir.Value]:
-        """What is stored of some cells, each for all of them abreast."""
+        """The values to be stored for some interleaved cells, each as one long vector."""
         values = self.computed(cells)
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
@@ -204,7 +207,7 @@ class CellCode:
                 self.store(part, target, cell.row, cell.block)
 
     def computed(self, cells: list[Cell]) -> dict[int, ir.Value]:
-        """The values of the pointwise nodes of some cells abreast, and their sums of products."""
+        """The values of the pointwise nodes of some interleaved cells, and their sums of products."""
         code = self.code
         values = {number: joined(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums}
         for number, operands in self.loop.nodes:
@@ -214,7 +217,7 @@ class CellCode:
         return values
 
     def fetch(self, row: ir.Value, block: ir.Value) -> None:
-        """Asks for the memory that the elementwise work of a cell reads and writes, ahead of time."""
+        """Prefetches the memory that the epilogue of a cell reads and writes."""
         code, width = self.code, self.stage.width
         operands = [operand for _, operands in self.loop.nodes for operand in operands]
         loads = dict.fromkeys(operand for operand in operands if isinstance(operand, Load))

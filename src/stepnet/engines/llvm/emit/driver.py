@@ -2,28 +2,28 @@
 
     for each block of steps:
         schedule   which sequence's step each lane is at: its row among the inputs, where it begins and ends
-        gather     inputs' rows that are not read in place, and statics that are seen at every step
-        before     what needs no memory, on all rows of the block
-        loop       step by step: new sequences get their initial memory, the phases run, ended ones leave it
-        after      what feeds no memory, on all rows of the block
-        scatter    outputs' rows that are not written in place
+        gather     copy the rows of inputs that are not read in place, and of statics that every step reads
+        before     work that needs no memory, on all rows of the block
+        loop       step by step: load initial memories of new sequences, run the phases, store final memories
+        after      work that feeds no memory, on all rows of the block
+        scatter    copy the rows of outputs that are not written in place
 
-A lane starts its next sequence in the step after one ends, so nearly every step is full and nothing is
-padded. Lanes are sorted by how many steps they have, so those still at work are always the first ones. Memory
-does not grow with length: a block is as long as fits the cache, whatever the sequences' lengths are.
+A lane starts its next sequence in the step after one ends, so nearly every step is full, without padding.
+Lanes are sorted by their number of steps, so the active lanes are always the first. Memory use does not grow
+with length: the size of a block depends on the cache, not on the lengths of the sequences.
 
-Several threads either run lanes of their own each (a call of `run` each, of one thread), or share every step:
-then each does a part of the unit blocks, and a barrier stands between phases. A thread whose processor
-another process takes makes the others wait. So between blocks those that were late are left out.
+Several threads either run separate lanes (each with a single-threaded call of `run`), or divide every step:
+then each computes some of the unit blocks, with a barrier between phases. A thread that is preempted makes
+the others wait, so between blocks late threads are dropped.
 
-`run` returns between two blocks once it has run for a while, and goes on there when it is called again: that
-is how an interrupt arrives in the middle of a long call.
+`run` returns between two blocks after some time, and resumes there when it is called again, so that signals
+are handled during a long call.
 
-Layers of a stack may run as a wavefront, each on a thread: a layer's block waits until the layer ahead has
-written its outputs of these steps. A call publishes that behind each block.
+Layers of a stack may run as a wavefront, each on a thread: a block of a layer waits until the layer below has
+published its outputs for these steps. A call publishes its progress after each block.
 
-Where sequences may end early (`emit/early.py`), it is not known ahead of a call which lane runs which. Then
-lanes take sequences between blocks, and the call is over when none is left.
+If sequences may end early (`emit/early.py`), the assignment of sequences to lanes is not known in advance.
+Then lanes take sequences from a queue between blocks, and the call ends when none is left.
 """
 
 from collections.abc import Sequence
@@ -110,7 +110,7 @@ def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
 def write_block(
     call: CallCode, start: ir.Value, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value
 ) -> None:
-    """So many steps from `start` on."""
+    """A block of `steps` steps from step `start` on."""
     code = call.code
     with call.by_first_thread():
         write_timetable(call, start, steps)
@@ -128,8 +128,8 @@ def write_block(
 
 
 def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> None:
-    """What the first thread decides behind a block that began at a time: whether all threads pause, because
-    the deadline is over, and how many go on: half of them, if one was late.
+    """The first thread decides after a block whether all threads pause, because the deadline has passed, and
+    how many continue: half of them, if one was late.
     """
     code, now = call.code, call.ticks()
     over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
@@ -158,7 +158,7 @@ def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
 
 
 def go_on_at(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
-    """Notes with which step the call begins when it is called again, and which memory is which."""
+    """Stores the step at which the call resumes, and whether memories are swapped."""
     code = call.code
     swapped = code.icmp_unsigned("!=", code.load(now_cell), call.pointer["now"])
     call.set_progress("begin", step)
@@ -211,7 +211,7 @@ def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: 
 
 
 def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """One step of all lanes: begin, run the phases, end, exchange the memories."""
+    """One step of all lanes: begin sequences, run the phases, end sequences, swap the memories."""
     code = call.code
     now, following = code.load(now_cell), code.load(next_cell)
     base, rows = call.read("step_base", step), call.read("step_rows", step)

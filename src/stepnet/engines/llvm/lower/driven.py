@@ -1,4 +1,4 @@
-"""What the machine code of a whole call is written from: the driver's program."""
+"""The driver's program: the input of the code generator for a whole call."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,27 @@ from stepnet.net.ir import Net
 
 @dataclass(frozen=True)
 class Program:
-    """The input of the code generator for a whole call: the loops of each stage, and the arrays of inputs and
-    results.
+    """The loops of each stage of a call, and the arrays of its inputs and results.
 
-    inputs, outputs and kept are copied to and from the fields of the block. outputs are of every step or the
-    last of each sequence, as the call says; kept ones are of every step. outside: the arrays that are not
-    copied. axes, words: the inner sequences of rows, and the arrays with their values. memories: for each the
-    source of its first value, the word of the array of its last values (-1 for none), and its field.
-    relaid: for each that lies fiber by fiber what copies a first value into its field, and a last one out of
-    it. statics: for each its source, its field, and what copies it there if that lies fiber by fiber.
-    units_are_alone: whether threads that share the units need not wait for each other between steps.
+    body, outer: the net of a step, and the net around it.
+    before, loop, after: the loops of these stages, phase by phase.
+    strides: the bytes of a row of each record.
+    width: the elements of a vector.
+    unroll: the steps per iteration of the loop.
+    inputs: the arrays that are gathered into fields of the block.
+    expanded: values per sequence that are read at every step outside the loop.
+    statics: for each static its source, its field, and the copy into fiber order if it is stored fiber by
+        fiber.
+    memories: for each memory the source of its initial value, the word of the array of its final values (-1
+        for none), and its field.
+    relaid: for each memory stored fiber by fiber, the copies into and out of that order; else None.
+    outputs: the fields that are scattered to output arrays, of every step or the last of each sequence, as
+        the call requires.
+    kept: the fields that are scattered at every step.
+    outside: the arrays that are read or written in place.
+    index: the field of the step index; None if it is not read.
+    units_are_alone: whether threads that divide the units need not wait for each other between steps.
+    axes, words: the inner sequences of rows, and the arrays with their values.
     """
 
     body: Net

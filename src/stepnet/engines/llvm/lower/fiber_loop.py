@@ -1,4 +1,4 @@
-"""A phase on fibers as a loop: what is read, computed, added up and stored at each depth."""
+"""A phase on fibers as a loop: what is loaded, computed, accumulated and stored at each depth."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from stepnet.plan.passes.rewrite import view_chain
 Array = np.ndarray
 Stores = tuple[tuple[Operand, Field], ...]
 NEAR_BYTES = 32 * 1024
-"""Fibers of so many bytes stay in the nearest cache."""
+"""The bytes of fibers that stay in the L1 cache."""
 
 
 def fiber_loop(stage: Stage, work: FiberWork) -> FiberLoop:
@@ -45,10 +45,10 @@ def fiber_loop(stage: Stage, work: FiberWork) -> FiberLoop:
 
 
 def in_tiles(stage: Stage, loop: FiberLoop) -> FiberLoop:
-    """A loop of one turn in tiles of depth, if its fibers do not fit the nearest cache.
+    """The loop with its depth divided into tiles, if it has one turn and its fibers do not fit the L1 cache.
 
-    Nothing at a depth needs the sums over all of them, so a part of the depth runs through all steps before
-    the next part begins.
+    The work at one depth does not need the sums over all depths, so one tile of the depth runs through all
+    steps before the next tile begins.
     """
     (turn,) = loop.turns
     bytes_ = sum(loop.width * target.itemsize for _, target in turn.stores)
@@ -78,9 +78,9 @@ def sums_at(work: FiberWork, level: int) -> list[int]:
 
 
 def turn(stage: Stage, work: FiberWork, level: int, depth: int, width: int) -> Turn:
-    """What is done on a level with the fibers of one depth.
+    """The work of a level on the fibers of one depth.
 
-    width: the units of a group where the work on the units ahead of it is done here; 0 where it is done.
+    width: the units of a group, if the turn starts with the level's work on units; 0 if that is done already.
     """
     own = [number for number in work.nodes_at(level) if depth_of(work, number) == depth]
     group = group_width(work.fibers, work.units, stage.width)
@@ -101,7 +101,7 @@ def turn(stage: Stage, work: FiberWork, level: int, depth: int, width: int) -> T
 
 
 def fiber_sum(stage: Stage, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
-    """A reduction over fibers, with both factors of what it adds up if that is a product of its own."""
+    """A reduction over fibers; a product that only it reads is fused into it, as two factors."""
     operand = stage.net.nodes[number].inputs[0]
     root, _ = view_chain(stage.net, operand)
     if root in work.level and work.is_fused(root):
@@ -162,7 +162,7 @@ def read_along(stage: Stage, root: int, places: Array, dtype: str, group: int) -
 
 
 def constants_along(stage: Stage, constant: Constant, places: Array, dtype: str, group: int) -> DeepOperand:
-    """How a parameter is read, whose numbers are laid out as they are read."""
+    """How a parameter is read: it is packed in the order in which it is read."""
     if np.all(places == places[0]):
         return Broadcast(stage.constants.add(Places(constant, places[0], group)), dtype)
     if np.all(places == places[:, :1]):
@@ -178,7 +178,7 @@ def along(
 ) -> Along:
     """An operand that lies at places [group of units, depth, unit of the group].
 
-    whole: whether a vector may end behind the numbers that there are, of which there are `size`.
+    whole: whether a vector may extend past the last of the `size` elements.
     """
     first, width = places[:, :, 0], int(places.shape[2])
     fits = whole or first.max() + width <= size
@@ -195,7 +195,7 @@ def along(
 
 
 def goes_on(places: Array) -> bool:
-    """Whether places [depth, unit] are neighbours, of which the last may be repeated."""
+    """Whether the places [depth, unit] are contiguous, where the last unit may be repeated."""
     steps = np.diff(places, axis=1)
     count = 1 + int(np.argmin(np.append(steps[0] == 1, False)))
     return bool(np.all(steps[:, : count - 1] == 1)) and bool(np.all(steps[:, count - 1 :] == 0))

@@ -1,12 +1,13 @@
-"""The work of a phase on fibers, put in order, and where fibers lie (`plan/fibers.py` says what they are).
+"""The work of a phase on fibers in execution order, and the storage order of fibers (`plan/fibers.py` defines
+them).
 
     level 0    elementwise work on the units
     level 1    for each depth: the numbers of the fibers computed, added up, stored
     level 2    elementwise work on the units, which reads the sums
     level 3    for each depth ...
 
-A group of units, some vectors wide, goes through all levels before the next one begins. Its fibers lie one
-number of each beside the other, and depth behind depth:
+A group of units, some vectors wide, goes through all levels before the next group begins. In memory its
+fibers are interleaved, depth by depth:
 
     [group of units][depth][unit]
 """
@@ -23,17 +24,18 @@ from stepnet.plan.passes.rewrite import readers_of, view_chain
 from stepnet.plan.phases import joins, sharing
 
 ABREAST = (4, 2, 1)
-"""So many vectors are side by side in a group of units: sums of several run at the same time."""
+"""The numbers of vectors in a group of units, in order of preference: independent sums hide latency."""
 CHEAP = 4
-"""A value of so many operations is computed again on a later level sooner than it is stored and read."""
+"""A value of at most this many operations is recomputed on a later level rather than stored and loaded."""
 Array = np.ndarray
 
 
 def group_width(fibers: Fibers, units: int, width: int) -> int:
-    """The units of a group: whole vectors, so that groups are full but for the elements of the last vector.
+    """The number of units of a group: whole vectors that divide the units evenly, up to padding of the last
+    vector.
 
-    They are as many as read the same number of a value, or numbers side by side, where there is such a
-    choice: units of several heads do not.
+    A width is preferred with which the units of each group read one element of a value, or contiguous
+    elements; units of different heads do not.
     """
     vectors = -(-units // width)
     widths = [width * count for count in ABREAST if vectors % count == 0]
@@ -42,7 +44,7 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
 
 
 def runs_in_groups(places: Array, group: int) -> bool:
-    """Whether the units of each group read one place, or places side by side.
+    """Whether the units of each group read one place, or contiguous places.
 
     >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 1, 1]), 4)
     (True, False)
@@ -53,9 +55,10 @@ def runs_in_groups(places: Array, group: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Storage:
-    """How a value that is cut into fibers lies in memory.
+    """The memory order of a value that is cut into fibers.
 
-    places: which of its numbers is at each depth of each unit, [depth, units]. group: the units of a group.
+    places: the index of its element at each depth and unit, [depth, units].
+    group: the units of a group.
     """
 
     places: Array
@@ -63,17 +66,19 @@ class Storage:
 
     @cached_property
     def order(self) -> Array:
-        """For each number in memory, which one of the value it is; behind the last unit that one again."""
+        """For each position in memory, the index of the element there; the last unit is repeated as
+        padding.
+        """
         return in_groups(self.places, self.group).ravel()
 
     @cached_property
     def index(self) -> Array:
-        """Where in memory each number of the value is."""
+        """For each element of the value, its position in memory."""
         depth, units = self.places.shape
         at = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
         own = in_groups(numbers, self.group).ravel()
-        # Behind the last unit its numbers are repeated: the first of equal ones counts.
+        # The last unit is repeated as padding: the first of equal entries is the element.
         first = np.full(depth * units, -1)
         first[own[::-1]] = np.arange(len(own))[::-1]
         at[self.places.ravel()] = first
@@ -81,7 +86,9 @@ class Storage:
 
 
 def in_groups(numbers: Array, group: int) -> Array:
-    """Numbers [depth, units] as [groups, depth, units of a group]; the last unit's fill the last group."""
+    """An array [depth, units] as [groups, depth, units of a group]; the last group is padded with the last
+    unit.
+    """
     depth, units = numbers.shape
     groups = -(-units // group)
     padded = np.concatenate([numbers, np.repeat(numbers[:, -1:], groups * group - units, axis=1)], axis=1)
@@ -90,10 +97,11 @@ def in_groups(numbers: Array, group: int) -> Array:
 
 @dataclass(eq=False)
 class FiberWork:
-    """The nodes of a phase that go through the levels together: those of some number of units.
+    """The nodes of a phase with the same number of units, which go through the levels together.
 
-    stored: the nodes that something outside reads. level: of each node; elementwise work on units has an even
-    one, and what is of fibers an odd one. again: for each level the nodes that are computed there once more.
+    stored: the nodes that are read outside.
+    level: for each node its level: even for pointwise work on units, odd for work on fibers.
+    again: for each level, the nodes that are recomputed there.
     """
 
     fibers: Fibers
@@ -118,25 +126,25 @@ class FiberWork:
         return number in self.fibers.places
 
     def read_by(self, number: int) -> list[int]:
-        """The members that a node reads."""
+        """The members that a node reads, through views."""
         roots = (view_chain(self.net, operand)[0] for operand in self.net.nodes[number].inputs)
         return [root for root in roots if root in self.level]
 
     def earliest(self, number: int) -> int:
-        """The first level on which a node can be computed, behind those of what it reads."""
+        """The first level on which a node can be computed, given the levels of its operands."""
         is_odd = self.is_deep(number) or number in self.fibers.sums
         level = int(is_odd)
         for root in self.read_by(number):
             at = self.level[root]
             if self.is_deep(root):
                 level = max(level, at)
-            else:  # known on the next even level
+            else:  # available on the next even level
                 behind = at + at % 2
                 level = max(level, behind + is_odd)
         return level
 
     def latest(self, number: int) -> int:
-        """The level of the first that reads a number of a fiber, if nothing else wants it before."""
+        """The latest level on which a node on fibers may be computed: that of its first reader."""
         users = self.readers[number]
         if not self.is_deep(number) or number in self.stored or not users or not users <= self.level.keys():
             return self.level[number]
@@ -148,7 +156,7 @@ class FiberWork:
         return {number: readers_of(self.net, self.users, number) for number in self.members}
 
     def compute_again(self, number: int, level: int) -> None:
-        """Notes that a number of a fiber is computed again on a level, if that is cheap."""
+        """Marks a node on fibers to be recomputed on a level, if that is cheap."""
         if not self.is_deep(number) or self.level[number] == level or number in self.again.get(level, ()):
             return
         if level % 2 and self.cost(number) <= CHEAP:
@@ -157,12 +165,14 @@ class FiberWork:
                 self.compute_again(root, level)
 
     def cost(self, number: int) -> int:
-        """The operations of a number of a fiber, with those of the others that it is computed from."""
+        """The operations to compute one element of a node on fibers, operands included."""
         own = self.net.nodes[number].row.flops
         return own + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
 
     def has_on_registers(self, operand: int, user: int, level: int | None = None) -> bool:
-        """Whether a node has an operand on registers, on its own level or one where it is computed again."""
+        """Whether an operand is in a register where a node is computed, on its level or one where it is
+        recomputed.
+        """
         root, _ = view_chain(self.net, operand)
         if root not in self.level or not joins(self.fibers, operand, user):
             return False
@@ -170,7 +180,9 @@ class FiberWork:
         return not self.is_deep(root) or self.level[root] == level or root in self.again.get(level, ())
 
     def leaves_in_place(self, memory: int, following: int) -> bool:
-        """Whether the next value of a memory may be put where the memory is: nothing reads that later."""
+        """Whether the next value of a memory may overwrite the memory in place: nothing reads the old value
+        later.
+        """
         last = self.level[following]
 
         def reads_early(user: int, operand: int) -> bool:
@@ -186,12 +198,12 @@ class FiberWork:
         return [self.level[number], *(level for level, again in self.again.items() if number in again)]
 
     def nodes_at(self, level: int) -> list[int]:
-        """What is computed on a level, in order; without sums."""
+        """The nodes that are computed on a level, in order, without sums."""
         own = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
         return sorted(own | self.again.get(level, set()))
 
     def is_fused(self, number: int) -> bool:
-        """Whether a node is a product that goes into a sum alone: it is multiplied and added in one."""
+        """Whether a node is a product that only a sum reads: it becomes a fused multiply-add."""
         node, users = self.net.nodes[number], self.readers[number]
         alone = len(users) == 1 and users <= self.fibers.sums.keys() and users <= self.level.keys()
         (user,) = users if alone else (number,)
@@ -209,7 +221,7 @@ class FiberWork:
 def work_on_fibers(
     fibers: Fibers, phases: tuple[tuple[int, ...], ...], stored: Container[int]
 ) -> dict[int, FiberWork]:
-    """The work on fibers that each node belongs to, by node. stored: the nodes that results are made of."""
+    """For each node on fibers the work that it belongs to. stored: the nodes that results read."""
     if not fibers:
         return {}
     phase_of = {number: place for place, numbers in enumerate(phases) for number in numbers}

@@ -1,4 +1,6 @@
-"""What the loops of a plan compute and read at each step, as the estimate of times wants it (`plan/load`)."""
+"""The load of a plan's loops, in flops and bytes per step: the input of the time estimate
+(`plan/load.py`).
+"""
 
 from collections.abc import Iterable, Iterator
 from math import prod
@@ -68,8 +70,8 @@ def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
 
 
 def flops(net: Net, loop: Loop) -> int:
-    """The elementwise operations of a loop on each of its rows. What moves or combines numbers without a node
-    of its own counts as one operation on each.
+    """The elementwise operations of a loop per row. Moving or combining an element without a node counts as
+    one operation.
     """
     if isinstance(loop, FiberLoop):
         return fiber_flops(net, loop)
@@ -90,7 +92,7 @@ def fiber_flops(net: Net, loop: FiberLoop) -> int:
 
 
 def moved(loop: Loop) -> int:
-    """The numbers that a loop reads on each row to copy, encode or combine them."""
+    """The elements that a loop reads per row to copy, encode or combine them."""
     if isinstance(loop, UnitLoop):
         return 0
     if isinstance(loop, ReduceLoop | ScanLoop):
@@ -99,7 +101,7 @@ def moved(loop: Loop) -> int:
 
 
 def blocks_of(loop: Loop, width: int) -> int:
-    """The unit blocks of elementwise work that threads share by unit."""
+    """The number of unit blocks of elementwise work that threads divide by unit."""
     assert isinstance(loop, FiberLoop | UnitLoop)
     return -(-loop.size // width)
 

@@ -1,4 +1,4 @@
-"""The loops that a stage is made of, as values: what each computes, from which operands, into which fields.
+"""The loops of a stage, as values: what each computes, from which operands, into which fields.
 
 fiber loops    fibers of matrices, group by group of units
 unit loops     pointwise work of one width, with the products whose epilogue it is
@@ -20,7 +20,7 @@ from stepnet.net.ir import Net
 
 @dataclass(frozen=True)
 class Immediate:
-    """An operand that is one number known while compiling."""
+    """An operand that is a number known at compile time."""
 
     value: float | int | bool
     dtype: str
@@ -28,7 +28,7 @@ class Immediate:
 
 @dataclass(frozen=True)
 class Register:
-    """An operand that the same loop computed before."""
+    """An operand in a register: a node that the same loop has computed."""
 
     number: int
     dtype: str
@@ -36,7 +36,7 @@ class Register:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """An operand that is the same in every row: padded numbers among the constants."""
+    """An operand that is the same in every row: a padded array among the constants, at an offset in bytes."""
 
     offset: int
     dtype: str
@@ -44,7 +44,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Load:
-    """An operand in a record: vectors beside each other from `start` (in numbers)."""
+    """An operand in a record: contiguous vectors from element `start` on."""
 
     field: Field
     start: int
@@ -53,7 +53,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Uniform:
-    """An operand in a record: one number for the whole loop."""
+    """An operand in a record: one element, broadcast to the whole loop."""
 
     field: Field
     start: int
@@ -62,7 +62,9 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Table:
-    """An operand in a record, read through a table of places: one per block, or one per element."""
+    """An operand in a record, read through a table of indices among the constants: one per block, or one per
+    element.
+    """
 
     field: Field
     offset: int
@@ -72,11 +74,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Along:
-    """An operand of fibers that differs from depth to depth, in a record or (by its offset) the constants.
+    """An operand of work on fibers that differs from depth to depth.
 
-    offset: of a table of places. stride: by how much places grow from depth to depth; the table has one of
-    each group of units then, else one of each group and depth. how: what lies at a place, "spread" one number
-    for all units of the group, "block" theirs side by side. For "element" each unit has a place in the table.
+    source: the record field, or the offset of an array among the constants.
+    offset: the offset of a table of indices among the constants.
+    how: "spread": one element for all units of a group; "block": contiguous elements of the units; "element":
+        the table has an index for each unit.
+    stride: the distance between depths, if it is constant; the table then has one entry per group. None: one
+        entry per group and depth.
     """
 
     source: Field | int
@@ -92,10 +97,12 @@ DeepOperand = Operand | Along
 
 @dataclass(frozen=True)
 class Side:
-    """A left side of products: `inner` numbers in a record from `start` on, and its packed parameters.
+    """A left side of products, and the packed parameters that it is multiplied with.
 
-    weights: their encoding, None for none. With one the left side is encoded as well, and in int8 `scales`
-    has the scale of each row.
+    left, start, inner: the field of the left side, its first element, and its number of elements.
+    packed: the offset of the packed parameters among the constants.
+    weights: the encoding of both sides; None for none.
+    scales: for int8, the field of the scale of each row.
     """
 
     left: Field
@@ -108,7 +115,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Product:
-    """Sums of products over all sides, in their order: `ports` are the nodes that each sum gives."""
+    """Sums of products over all sides, in order. ports: the node that each sum computes."""
 
     sides: tuple[Side, ...]
     ports: tuple[int, ...]
@@ -122,7 +129,7 @@ class Product:
 
 @dataclass(frozen=True)
 class UnitLoop:
-    """Work on `size` numbers, block by block: products first, then nodes on registers, then stores."""
+    """Work on `size` units, block by block: products, then the epilogue in registers, then stores."""
 
     size: int
     products: tuple[Product, ...]
@@ -132,7 +139,7 @@ class UnitLoop:
 
 @dataclass(frozen=True)
 class CopyLoop:
-    """`size` numbers copied to a place in a field."""
+    """`size` elements copied to a field, from element `start` on."""
 
     size: int
     source: Operand
@@ -142,7 +149,7 @@ class CopyLoop:
 
 @dataclass(frozen=True)
 class EncodeLoop:
-    """`size` numbers of each row encoded as the left side of products, with the row's scale in int8."""
+    """`size` elements of each row encoded as the left side of products; for int8 with a scale per row."""
 
     size: int
     source: Operand
@@ -165,7 +172,7 @@ class ReduceLoop:
 
 @dataclass(frozen=True)
 class ScanLoop:
-    """A scan of `shape` along the middle one of its axes: each number combined with all before it."""
+    """An inclusive scan of `shape` along its middle axis."""
 
     operation: str
     source: Field
@@ -188,9 +195,9 @@ class GatherLoop:
 
 @dataclass(frozen=True)
 class WordsReduceLoop:
-    """A value of `size` numbers for a row from those of its words along an axis, added in their order.
+    """A reduction over the words of a row along an axis, in their order, to a value of `size` elements.
 
-    The nodes are computed word by word on registers, and `source` may be the last of them.
+    The nodes are computed word by word in registers; `source` may be the last of them.
     """
 
     how: str
@@ -203,8 +210,8 @@ class WordsReduceLoop:
 
 @dataclass(frozen=True)
 class FoldLoop:
-    """All `size` numbers of each word reduced to one. The nodes are computed on registers, and `source` may
-    be the last of them.
+    """A reduction of all `size` elements of each word to one. The nodes are computed in registers; `source`
+    may be the last of them.
     """
 
     operation: str
@@ -216,12 +223,12 @@ class FoldLoop:
 
 Computed = tuple[tuple[int, tuple[Operand, ...]], ...]
 ComputedDeep = tuple[tuple[int, tuple[DeepOperand, ...]], ...]
-"""Elementwise nodes with their operands."""
+"""Pointwise nodes on fibers, with their operands."""
 
 
 @dataclass(frozen=True)
 class FiberSum:
-    """A reduction over fibers: its node, and what it combines; of a product both factors."""
+    """A reduction over fibers: its node, and the terms; two terms are the factors of a fused product."""
 
     number: int
     terms: tuple[DeepOperand, ...]
@@ -229,9 +236,11 @@ class FiberSum:
 
 @dataclass(frozen=True)
 class Turn:
-    """One way through the fibers of a group of units.
+    """One pass over the fibers of a group of units.
 
-    units: elementwise work on the units ahead of it. nodes, sums, stores: what is done at each depth.
+    depth: the depth of the fibers.
+    units: pointwise work on the units before the pass.
+    nodes, sums, stores: the work at each depth.
     """
 
     depth: int
@@ -252,10 +261,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class FiberLoop:
-    """Work on fibers, for each group of `width` units: turns, then elementwise work and stores of units.
+    """Work on fibers, for each group of `width` units: turns, then pointwise work and stores of units.
 
-    tile: so much of the fibers' depth stays in the nearest cache. partial: where the sums of a single turn
-    wait for the next tile; empty where fibers are no deeper than one.
+    tile: the part of the depth that stays in the L1 cache; 0 if the depth is not tiled.
+    partial: the fields of partial sums between tiles; empty if the depth is not tiled.
     """
 
     size: int
@@ -268,8 +277,8 @@ class FiberLoop:
 
     @property
     def begins_ahead(self) -> bool:
-        """Whether the first turn of a step may run together with the last one of the step before: it stores
-        nothing, and reads no memory but those that turns store.
+        """Whether the first turn of a step may be fused with the last turn of the step before: it stores
+        nothing, and reads only memories that turns store.
         """
         first, last = self.turns[0], self.turns[-1]
         return (
@@ -278,7 +287,7 @@ class FiberLoop:
 
     @property
     def reads_fibers_alone(self) -> bool:
-        """Whether the first turn of a step reads no memory but those that turns store."""
+        """Whether the first turn of a step reads only memories that turns store."""
         stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
         return {each for each in self.turns[0].fields if each.record == "now"} <= stored
 
@@ -308,10 +317,12 @@ class LaneLoop:
 
 @dataclass(frozen=True)
 class InnerLoop:
-    """An inner recurrence over the words of all rows along an axis: the phases of its step, `body`.
+    """An inner recurrence over the words of all rows along an axis.
 
-    begin: copies of first memories and statics, from the row to the record that the recurrence has for it.
-    end: copies of last memories, from there to the row. index: the field of the number of words done.
+    body: the net of its step; phases: the loops of the step.
+    begin: copies of initial memories and statics from the row to the record of the recurrence.
+    end: copies of final memories from that record to the row.
+    index: the field of the number of words done; None if it is not read.
     """
 
     body: Net
@@ -324,4 +335,4 @@ class InnerLoop:
 
 
 Phase = list[Loop] | LaneLoop | InnerLoop
-"""Work between two barriers: loops over all rows, work lane by lane, or an inner recurrence."""
+"""The work between two barriers: loops over all rows, work lane by lane, or an inner recurrence."""

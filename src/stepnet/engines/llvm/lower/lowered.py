@@ -1,4 +1,4 @@
-"""What lowering gives: the driver's program, and the work once per sequence around it."""
+"""The result of lowering: the driver's program, and the work once per sequence around it."""
 
 from dataclasses import dataclass
 
@@ -20,9 +20,11 @@ class RowWork:
 
 @dataclass(frozen=True)
 class Result:
-    """A result of each step: its kind of array, the word of that and the number in the net.
+    """A result per step.
 
-    field: where it is written in place; None for one that is copied.
+    kind, word: the kind of its array, and the word of the array's pointer.
+    number: its number in the net.
+    field: the field through which it is written in place; None if it is copied.
     """
 
     kind: str
@@ -35,8 +37,10 @@ class Result:
 class Lowered:
     """A lowered plan: the driver's program, the constants, and the work once per sequence.
 
-    That work is done before a sequence's steps and at its end (None for none). Then the arrays by word, the
-    words of those that must be present, and what the steps compute and read.
+    sequence, ended: the work before the first step of a sequence, and after its last; None if there is none.
+    words: the words of the arrays, by kind.
+    wanted: the words whose arrays must be present.
+    load: the flops and bytes of the steps, for the time estimate.
     """
 
     program: Program

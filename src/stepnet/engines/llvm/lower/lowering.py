@@ -79,7 +79,7 @@ def lower(stage: Stage, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
         elif node.kind in ("pointwise", "matmul") or node.operation == "result":
             units.setdefault(key, []).append(number)
         else:
-            raise NetError(f"{node.operation} is no work of a stage")
+            raise NetError(f"a stage cannot compute {node.operation}")
     works = dict.fromkeys(stage.fiber_work[number] for number in numbers if number in stage.fiber_work)
     loops += [fiber_loop(stage, work) for work in works]
     return loops + [unit_loop(stage, size, members) for (size, _), members in units.items() if size]
@@ -123,7 +123,7 @@ def result_copies(stage: Stage) -> list[Loop]:
 
 
 def nodes_into(stage: Stage, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
-    """The nodes that a reduction takes in, with their operands."""
+    """The nodes that are fused into a reduction, with their operands."""
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for each in sorted(n for n, into in stage.taken_in.items() if into == number):
         own = stage.net.nodes[each]
@@ -152,7 +152,7 @@ def words_reduction(stage: Stage, number: int) -> WordsReduceLoop:
 
 
 def inner_loop(stage: Stage, number: int) -> InnerLoop:
-    """An inner recurrence. Its memories and statics lie in records of its own, one row for each lane."""
+    """An inner recurrence. Its memories and statics lie in separate records, with one row per lane."""
     node = stage.net.nodes[number]
     recur, records = node.recur, stage.records
     body, operands = recur.body, recur.operands_by_kind(node.inputs)
@@ -208,7 +208,7 @@ def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
 
 
 def word_field(stage: Stage, number: int, axis: str) -> Field:
-    """The field of an inner sequence as the step of an inner recurrence sees it: one word of each row."""
+    """The field of an inner sequence in the step of an inner recurrence: one word of each row."""
     root, _ = view_chain(stage.net, number)
     places, type_ = view_places(stage.net, number).ravel(), stage.net.type_of(number)
     if root in stage.sources or root in stage.fields:
@@ -223,5 +223,5 @@ def word_field(stage: Stage, number: int, axis: str) -> Field:
 
 
 def of_step(field: Field, axis: str) -> Field:
-    """A field of words as that of the word that each row is at."""
+    """A field of words as the field of the current word of each row."""
     return field if field.is_outside else replace(field, record=f"at {axis}")

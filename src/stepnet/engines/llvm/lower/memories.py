@@ -1,10 +1,10 @@
-"""Where the memories and the statics of a step lie.
+"""The storage of a step's memories and statics.
 
-    S [K, V]  ->  [group of units][depth][unit], in the record "lane" where the next one takes its place
-    n [V]     ->  as it is, in the record "now"; the next one is in the record "next"
+    S [K, V]  ->  [group of units][depth][unit], in the record "lane", updated in place
+    n [V]     ->  unchanged, in the record "now"; its next value is in the record "next"
 
-A memory in fibers is copied into this order when a sequence begins, and out of it when one ends. A static in
-fibers is copied into it as well.
+A memory stored fiber by fiber is copied into this order when a sequence begins, and out of it when it ends. A
+static stored fiber by fiber is copied into it when a sequence begins.
 """
 
 from dataclasses import dataclass
@@ -19,14 +19,16 @@ from stepnet.plan.plan import Plan
 from stepnet.plan.views import reshaped
 
 Relaid = tuple[CopyLoop, CopyLoop]
-"""What copies a first value into fibers, and a last one out of them."""
+"""The copies of an initial value into fiber order, and of a final value out of it."""
 
 
 @dataclass(frozen=True)
 class MemoryPlaces:
-    """The field of each memory of a step by node, and in their order what copies those in fibers.
+    """The fields of a step's memories.
 
-    work: for each node that is of work on fibers, that work.
+    fields: for each memory, its field.
+    relaid: for each memory in order, the copies into and out of fiber order; None if it is not stored so.
+    work: for each node on fibers, the work that it belongs to.
     """
 
     fields: dict[int, Field]
@@ -35,10 +37,10 @@ class MemoryPlaces:
 
 
 def place_memories(plan: Plan, records: Records, constants: Constants, width: int) -> MemoryPlaces:
-    """The places of all memories, put into records; tables of places are put among the constants."""
+    """The fields of all memories, allocated in records; index tables are added to the constants."""
     body, recur = plan.body, plan.recurrence.recur
     work = work_on_fibers(plan.fibers, plan.loop, {reshaped(body, number) for number in body.results})
-    # Results that are views of a memory are copied behind all phases.
+    # Results that are views of a memory are copied after all phases.
     copied = {view_chain(body, number)[0] for number in body.results}
     fields, relaid = dict[int, Field](), list[Relaid | None]()
     for number, after in zip(recur.memories, recur.following, strict=True):
@@ -61,7 +63,7 @@ def place_memories(plan: Plan, records: Records, constants: Constants, width: in
 def place_static(
     plan: Plan, number: int, records: Records, constants: Constants, width: int
 ) -> tuple[Field, CopyLoop | None]:
-    """The field of a static of the step, and what copies it there if it lies fiber by fiber."""
+    """The field of a static, and the copy into fiber order if it is stored so."""
     type_, places = plan.body.type_of(number), plan.fibers.places.get(number)
     if places is None:
         return records.field("lane", type_), None
@@ -71,7 +73,7 @@ def place_static(
 
 
 def into_fibers(constants: Constants, storage: Storage, target: Field, width: int) -> CopyLoop:
-    """What copies a value of the caller into fibers."""
+    """The copy of a caller's value into fiber order."""
     given = given_field(storage.places.size, target.dtype)
     return CopyLoop(
         target.size, field_operand(constants, given, storage.order, target.dtype, width), target, 0
@@ -79,5 +81,5 @@ def into_fibers(constants: Constants, storage: Storage, target: Field, width: in
 
 
 def given_field(size: int, dtype: str) -> Field:
-    """The field of a value in the order that the caller has."""
+    """The field of a value in the caller's order."""
     return Field("given", 0, size, dtype)

@@ -1,11 +1,11 @@
-"""The arrays that the work after the loop needs, besides those of the results asked for.
+"""The additional arrays that the work after the loop needs.
 
-    final    the last value of each memory that is read, or asked for
+    final    the final value of each memory that is read, or is a result
     kept     outputs of all steps, for values that are computed from them
     reduced  one value from the steps of each sequence
-    ended    values computed for each sequence at the end
+    ended    values computed once per sequence at its end
 
-A value that is asked for is written to the caller's array, and read there.
+A value that is a result is written to the caller's array, and read from there.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,9 @@ from stepnet.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Slot:
-    """An array for a value: its number in the net, and its place among the results per row, -1 for none."""
+    """An array for a value: its number in the net, and its position among the results per row, -1 if it is
+    none.
+    """
 
     number: int
     place: int
@@ -24,7 +26,9 @@ class Slot:
 
 @dataclass(frozen=True)
 class Needs:
-    """The arrays, each kind in the order of its words; `finals` are by memory, None for one nobody reads."""
+    """The arrays, each kind in the order of its words. finals: for each memory; None if its final value is
+    not read.
+    """
 
     finals: tuple[Slot | None, ...]
     kept: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Products with parameters as loops compute them: left sides where they lie, and parameters packed."""
+"""Products with parameters in loops: left sides are read in place, and parameters are packed."""
 
 from stepnet.engines.llvm.lower.loops import EncodeLoop, Product, Side
 from stepnet.engines.llvm.lower.stage import Stage
@@ -55,7 +55,7 @@ def encoded_left(stage: Stage, operand: int, weights: str) -> tuple[Field, Field
 
 
 def port(stage: Stage, number: int, place: int, members: list[int]) -> int:
-    """The result node of one of the products; -1 if nobody reads it."""
+    """The result node of one of the products; -1 if it is not read."""
     for member in members:
         node = stage.net.nodes[member]
         if node.operation == "result" and node.inputs[0] == number and node.attributes["of"] == place:

@@ -22,7 +22,7 @@ from stepnet.plan.passes.when import When, when
 from stepnet.plan.plan import Plan, picks
 
 IN_PLACE = ("float32", "float64")
-"""The dtypes of arrays whose rows are read and written in place, where they are whole vectors."""
+"""The dtypes of arrays whose rows are read and written in place, if they are whole vectors."""
 
 
 def vector_width(plan: Plan, target: Target) -> int:
@@ -74,13 +74,13 @@ class Lowering:
         self.output_sources: dict[int, Field] = {}
 
     def word(self, kind: str) -> int:
-        """A new word for a pointer to a user's array."""
+        """The index of a new word for the pointer to an array of the call."""
         self.words[kind].append(self.next_word)
         self.next_word += 1
         return self.next_word - 1
 
     def run(self) -> Lowered:
-        """Every field, then every stage."""
+        """The lowered plan: fields are assigned first, then stages are lowered."""
         self.place_axes()
         inputs = self.place_inputs()
         sequence = self.lower_sequence()
@@ -123,7 +123,7 @@ class Lowering:
     # ---- what comes in, and what goes out
 
     def field_in_place(self, table: str, word: int, number: int) -> Field | None:
-        """The field of a value in the array of a word; None where its rows are not whole vectors."""
+        """The field of a value in an array of the call; None if its rows are not whole vectors."""
         type_ = self.net.type_of(number)
         if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
             return None
@@ -131,7 +131,7 @@ class Lowering:
         return self.outside[-1].field
 
     def nowhere(self, strides: dict[str, int]) -> int:
-        """The bytes of memory for rows that are nowhere."""
+        """The bytes of a dummy row, for lanes without a row in the arrays."""
         arrays = [array.field.bytes for array in (*self.outside, *self.words_outside)]
         kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
         return max((*arrays, *kept), default=LINE)
@@ -149,7 +149,7 @@ class Lowering:
                 self.results.append(Result(kind, word, number, field_))
 
     def is_picked(self, number: int) -> bool:
-        """Whether a value is what the loop gives at each step."""
+        """Whether a value is an output of the loop."""
         picked = picks(self.net, number, self.plan.recur)
         return picked and self.net.type_of(number).extent == STEPS
 
@@ -169,7 +169,9 @@ class Lowering:
             self.axes[axis] = Axis(axis, self.word("offsets"), table)
 
     def place_inputs(self) -> list[tuple[int, Field]]:
-        """A field for every input, and a word for every array: those to copy to the block."""
+        """Assigns a field to every input and a word to every array; returns the inputs to be gathered into
+        the block.
+        """
         inputs: list[tuple[int, Field]] = []
         ends = self.plan.ends
         for place, number in enumerate(self.net.inputs):
@@ -187,7 +189,7 @@ class Lowering:
         return inputs
 
     def place_words(self, number: int, kind: str) -> None:
-        """The field of the values of inner sequences, read where they lie."""
+        """Assigns the field of the values of inner sequences, which are read in place."""
         type_ = self.net.type_of(number)
         padded = -(-max(type_.size, 1) // self.width) * self.width
         # In a step the words of a step are one axis behind its rows.
@@ -197,7 +199,7 @@ class Lowering:
         self.sources[number] = self.words_outside[-1].field
 
     def of_sequence(self, number: int) -> Source:
-        """The source of a value that each sequence has once."""
+        """The source of a value per sequence."""
         type_ = self.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         if number in self.row_words:
@@ -286,7 +288,7 @@ class Lowering:
         """The work on all steps of a block before the loop; its results are the sequences of the loop."""
         wanted: dict[int, list[Field]] = {}
         early = {n for numbers in self.plan.before for n in numbers}
-        # What is done after the loop reads a view where the value lies that it is a view of.
+        # The work after the loop reads a view from the field of its source.
         read = {operand for number in self.late for operand in self.net.nodes[number].inputs}
         read |= {*self.plan.results(self.plan.ends.steps), *self.needs.kept}
         roots = early & {view_chain(self.net, operand)[0] for operand in read}
@@ -331,8 +333,8 @@ class Lowering:
         return phased(self.stage(body, self.plan.loop, "lane", sources, wanted)), index
 
     def output_fields(self, number: int) -> list[Field]:
-        """The fields of an output of the loop: those in place, and one of the block where it is read and none
-        of those can be.
+        """The fields of an output of the loop: those in place, and a field of the block if it is read and
+        cannot be read in place.
         """
         in_place = [result.field for result in self.results if result.number == number and result.field]
         read = [operand for n in self.late for operand in self.net.nodes[n].inputs]
@@ -399,6 +401,6 @@ def is_zeros(net: Net, number: int) -> bool:
 
 
 def exchanged(strides: dict[str, int]) -> dict[str, int]:
-    """The strides of the records that are exchanged with others at every step."""
+    """The strides of the records that are swapped at every step."""
     pairs = {"now": "next", "inner now": "inner next"}
     return {following: strides[now] for now, following in pairs.items() if now in strides}

@@ -1,4 +1,4 @@
-"""Which plans have no machine code, and why."""
+"""The plans that the engine llvm refuses, and the reasons."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from stepnet.plan.plan import Plan
 KINDS = {"view", "reduce", "scan", "matmul", "source", "gather"}
 STRUCTURE = {"result", "expand", "recur"}
 WORDS = {"reduce"}
-"""What a step computes of its inner sequences."""
+"""The operations of extents that a step supports on its inner sequences."""
 
 
 def plan_refusal(plan: Plan) -> str | None:
-    """The first operation of a plan without machine code. NumPy does the work after the loop, which needs
-    none.
+    """The reason why a plan has no machine code: its first unsupported operation. Reductions over steps and
+    totals run in NumPy, and need none.
     """
     in_numpy = {*plan.reduced, *plan.total}
     rest = [node for number, node in enumerate(plan.net.nodes) if number not in in_numpy]

@@ -1,11 +1,11 @@
-"""Which phases of a step run lane by lane: those between products of rows, where there are words.
+"""Which phases of a step run lane by lane: those with work on words, between products of rows.
 
     phase 1    q = h @ Q               all rows: a product wants many
     phase 2    s = k * expand(q)       lane by lane: the words of one row, then those of the next
     phase 3    m = reduce(s)
     phase 4    h' = tanh(m @ C)        all rows
 
-What the words of a row need stays in the cache from phase to phase, and nobody waits for another thread.
+The words of a row stay in the cache from phase to phase, and no barrier between threads is needed.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ from stepnet.net.types import Type
 from stepnet.plan.phases import is_of_recurrence
 
 FOLDED = ("sum", "max", "min")
-"""Reductions over the features of words that take in the pointwise work ahead of them."""
+"""Reductions over the features of words into which the preceding pointwise work is fused."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Segments:
 
     @cached_property
     def numbers(self) -> tuple[list[int], set[int]]:
-        """The segment of each phase, 0 for none, and the phases with which one begins behind work of rows.
+        """The segment of each phase, 0 for none, and the phases that begin a segment after work on rows.
 
-        A segment begins with a phase that has work on words. It goes on as long as the next phase that has
-        words or products of rows has words, and no such products: these want all rows at once.
+        A segment begins with a phase that has work on words. It ends with the last such phase before a phase
+        with a product of rows, which needs all rows at once.
         """
         nodes = self.net.nodes
         words = [any(map(self.of_words, phase)) for phase in self.phases]
@@ -97,19 +97,19 @@ class Segments:
         return self.numbers[0][place]
 
     def begins(self, place: int) -> bool:
-        """Whether a segment begins with a phase, behind its work for all rows."""
+        """Whether a segment begins with a phase, after that phase's work on all rows."""
         return place in self.numbers[1]
 
-    def apart(self, one: int, other: int) -> bool:
-        """Whether other lanes are at work between two phases."""
+    def are_separated(self, one: int, other: int) -> bool:
+        """Whether other lanes run between two phases."""
         return self.of(one) != self.of(other)
 
 
 def lane_by_lane(
     segments: Segments, phases: Iterable[tuple[list[Loop], list[Loop | InnerLoop]]]
 ) -> list[Phase]:
-    """The work of phases, of which each has copies ahead of its loops. What goes lane by lane is one piece
-    for all phases of a segment.
+    """The work of the phases, each given as copies and loops; all phases of a segment become one piece of
+    work lane by lane.
     """
     lowered, work = list[Phase](), list[tuple[str, Loop]]()
     for place, (copies, loops) in enumerate(phases):

@@ -1,8 +1,8 @@
-"""What a stage is lowered with: where its values lie, and how loops read them.
+"""The context of lowering a stage: the fields of its values, and how loops read them.
 
-Views are no work: a view is a list of places in the value it is a view of, found by running its NumPy meaning
-on counted places. Read block by block, most lists are a run of neighbours or one number repeated; only what
-is neither is read through a table.
+Nothing is computed for views: a view is an array of indices into its source, found by applying its NumPy
+meaning to an array of indices. Read block by block, most are contiguous or one element repeated; all others
+are read through a table.
 """
 
 from collections.abc import Mapping
@@ -42,15 +42,22 @@ STORED = ("pointwise", "matmul", "extent")
 
 @dataclass
 class Stage:
-    """The lowering of one stage: of the step-net (`inside`), of the net around it, or of an inner recurrence.
+    """The lowering of one stage: of a step, of the net around it, or of an inner recurrence.
 
-    sources: fields that hold values already. wanted: the fields that results go to. scratch: the record in
-    which the stage keeps values for itself. parameters: of an inner recurrence, the constants of the step-net
-    that its own are. fibers: those of the matrices of a step; fiber_work: for each node that is of work on
-    them, that work. The stage finds the phase of each node, the fields of each node that somebody reads
-    outside its own loop, the reduction that takes a node in, the words that are read after other lanes were
-    at work, the fields that results in fibers have in another order, and the copies that have to be done
-    before the current phase.
+    inside: whether the net is that of a step.
+    sources: the fields of values that exist already.
+    wanted: for each result, the fields that it is stored in.
+    scratch: the record for values that only this stage reads.
+    phases: the nodes of each phase.
+    fibers, fiber_work: the fibers of a step, and for each node on fibers the work that it belongs to.
+    parameters: for an inner recurrence, the constants of the step that are its parameters.
+    phase_of: the phase of each node.
+    taken_in: for each node that is fused into a reduction, the reduction.
+    rearranged: the fields of results on fibers that have another order.
+    kept: the words that are read after other lanes have run.
+    fields: the fields of each node that is read outside its own loop.
+    settling: the copies to be done before the current phase.
+    encoded: the fields of encoded left sides.
     """
 
     net: Net
@@ -92,9 +99,9 @@ class Stage:
         return Segments(self.net, self.inside, self.phases)
 
     def new_field(self, value: int | Type, kept: bool = False) -> Field:
-        """A field for a value, a node's or one of a type, that the stage keeps for itself.
+        """A new field for a value that only this stage reads.
 
-        kept: whether words are read after other lanes were at work.
+        value: a node, or a type. kept: whether words are read after other lanes have run.
         """
         if isinstance(value, int):
             if (storage := self.storage(value)) is not None:
@@ -104,7 +111,7 @@ class Stage:
         return self.records.field(f"{'kept' if kept else 'words'} {axis}" if axis else self.scratch, value)
 
     def storage(self, number: int) -> Storage | None:
-        """How a value lies in memory that is cut into fibers; None for any other."""
+        """The memory order of a value that is stored fiber by fiber; None for any other."""
         places = self.fibers.places.get(number)
         return (
             None if places is None else Storage(places, group_width(self.fibers, places.shape[1], self.width))
@@ -113,7 +120,7 @@ class Stage:
     # ---- what leaves registers
 
     def placed(self) -> dict[int, list[Field]]:
-        """The fields of each node that somebody reads outside its own loop."""
+        """The fields of each node that is read outside its own loop."""
         needed: set[int] = set()
         for number in self.phase_of:
             node = self.net.nodes[number]
@@ -144,14 +151,14 @@ class Stage:
         return fields
 
     def is_read_late(self, root: int, user: int) -> bool:
-        """Whether other lanes are at work between what computes a node and what reads it."""
+        """Whether other lanes run between the computation of a node and a reader."""
         if self.segments.is_recurrence(root) or self.segments.is_recurrence(user):
             return True
-        return self.segments.apart(self.phase_of[root], self.phase_of[user])
+        return self.segments.are_separated(self.phase_of[root], self.phase_of[user])
 
     def pieces_inside(self, number: int) -> list[tuple[int, int]]:
-        """The operands of a concatenation that are stored where it lies, and the place of each: whole vectors
-        that loops of this stage compute.
+        """The operands of a concatenation that are stored directly into its field, with their offsets: those
+        that loops of this stage compute in whole vectors.
         """
         node = self.net.nodes[number]
         if node.operation != "concatenate" or len(node.type.shape) != 1:
@@ -194,9 +201,9 @@ class Stage:
     def operand(
         self, number: int, user: Type, reader: int, part: np.ndarray | None = None, width: int = 0
     ) -> Operand:
-        """How a loop over the numbers of `user` reads a node, broadcast to it (or `part` of it).
+        """How a loop over the elements of `user` reads a node, broadcast to it (or `part` of it).
 
-        width: how many numbers are read at a time; 0 for a vector.
+        width: the elements read at a time; 0 for a vector.
         """
         dtype, (root, places) = self.net.type_of(number).dtype, self.value_at(number)
         if part is not None:
@@ -210,7 +217,7 @@ class Stage:
         return self.field_operand(self.field_of(root), self.stored_places(root, places), dtype, width)
 
     def value_at(self, number: int) -> tuple[int, np.ndarray]:
-        """The node whose value a node shows, through views and repetitions, and the place of each number."""
+        """The node that a chain of views and expansions shows, and the index in it of each element."""
         root, _ = view_chain(self.net, number)
         places = view_places(self.net, number)
         node = self.net.nodes[root]
@@ -220,14 +227,14 @@ class Stage:
         return root, places
 
     def immediate(self, number: int) -> Immediate | None:
-        """A constant that is a single number known while compiling; None for any other."""
+        """A constant that is a single number known at compile time; None for any other."""
         node = self.net.nodes[number]
         if node.operation != "constant" or node.type.size != 1 or DTYPES[node.type.dtype].is_stored:
             return None
         return Immediate(node.attributes["value"].value.ravel()[0].item(), node.type.dtype)
 
     def stored_places(self, number: int, places: np.ndarray) -> np.ndarray:
-        """Where in its field these numbers of a node's value are."""
+        """The positions in its field of these elements of a node."""
         storage = self.storage(number)
         return places if storage is None else storage.index[places]
 
@@ -243,17 +250,18 @@ class Stage:
         return next(each for each in fields if each.is_readable)
 
     def field_operand(self, source: Field, places: np.ndarray, dtype: str, width: int = 0) -> Operand:
-        """The cheapest way to read these places of a field, block by block of so many numbers."""
+        """The cheapest way to read these elements of a field, `width` at a time."""
         return field_operand(self.constants, source, places, dtype, width or self.width)
 
     def table(self, places: np.ndarray) -> int:
-        """The constants' offset of a table of places."""
+        """The offset of a table of indices among the constants."""
         return self.constants.add_array(places.astype(np.int64))
 
     def run_of(self, number: int, by_number: bool = False) -> tuple[Field, int]:
-        """The field in which an operand's numbers lie in one run, copied there if need be, and the first.
+        """A field in which the elements of an operand are contiguous, copied there if necessary, and the
+        first index.
 
-        by_number: whether they are read number by number, and not in vectors that may end behind them.
+        by_number: whether they are read one by one, not in vectors that may extend past the last.
         """
         root, _ = view_chain(self.net, number)
         places = self.stored_places(root, view_places(self.net, number).ravel())
@@ -274,7 +282,7 @@ def field_operand(constants: Constants, source: Field, places: np.ndarray, dtype
     if np.all(places == places[0]):
         return Uniform(source, int(places[0]), dtype)
     starts = places[::width]
-    # A vector that begins inside a record may end beyond it, and one in an array of the call may not.
+    # A vector may extend past the end of a record, but not past that of an array of the call.
     whole = not source.is_outside or starts.max() + width <= source.size
     if whole and np.array_equal(places, places[0] + np.arange(len(places))):
         return Load(source, int(places[0]), dtype)

@@ -1,9 +1,9 @@
-"""The pointwise nodes that reductions of words take in, so that they never leave registers.
+"""Fusion of pointwise nodes into reductions of words, so that their values stay in registers.
 
     e = tanh(k + expand(q))       ->   s = sum(tanh(k + expand(q)) * v)
     s = sum(e * v)
 
-These are nodes that nothing but the reduction reads, each number at its own place.
+A node is fused if only the reduction reads it, elementwise.
 """
 
 from collections.abc import Container
@@ -16,7 +16,7 @@ from stepnet.plan.views import reads_along, view_places
 
 
 def taken_in(segments: Segments, wanted: Container[int]) -> dict[int, int]:
-    """For each node that a reduction takes in, that reduction. wanted: nodes that are stored."""
+    """For each node that is fused into a reduction, the reduction. wanted: nodes that are stored."""
     own = [number for phase in segments.phases for number in phase]
     reductions = [number for number in own if segments.is_over_words(number) or segments.folds(number)]
     if not reductions:
@@ -36,7 +36,7 @@ def taken_in(segments: Segments, wanted: Container[int]) -> dict[int, int]:
 
 
 def reads_whole(segments: Segments, number: int, user: int) -> bool:
-    """Whether a node reads each number of a value at its own place alone."""
+    """Whether a node reads a value elementwise, at the same indices."""
     net, node = segments.net, segments.net.nodes[user]
     operands = [n for n in node.inputs if view_chain(net, n)[0] == number]
     if segments.folds(user):

@@ -1,4 +1,4 @@
-"""The tiles of a loop with products, and how many of each compute a number of rows."""
+"""The register tiles of a loop with products, and how many of each cover a number of rows."""
 
 from dataclasses import dataclass
 from math import gcd
@@ -13,17 +13,21 @@ from stepnet.engines.llvm.writing.elementary import ELEMENTARY
 from stepnet.net.ir import Net
 
 ELEMENTARY_LENGTH = 16
-"""The instructions of a short elementary function."""
+"""The number of instructions of a short elementary function."""
 
 
 @dataclass(frozen=True)
 class Tiling:
     """How the products of a loop are computed.
 
-    shapes: the tiles, those of more rows first. gates: the products of a unit. unit_bytes: of the parameters
-    of a unit, in all products. vector_bytes: of a vector of sums. grain: threads share the unit blocks in
-    groups of so many. keeps_sums: whether sums go to memory, since the elementwise work on them is long and
-    is written once for all tiles. is_large: whether the parameters leave nothing else in a near cache.
+    shapes: the register tiles, those of more rows first.
+    gates: the number of products per unit.
+    unit_bytes: the bytes of a unit's parameters, over all products.
+    vector_bytes: the bytes of a vector of accumulators.
+    grain: threads divide the unit blocks in groups of this size.
+    keeps_sums: whether sums are stored to memory between the products and the epilogue. If the epilogue is
+        long, its code is emitted once instead of in each tile.
+    is_large: whether the parameters displace everything else from the near caches.
     """
 
     shapes: tuple[Tile, ...]
@@ -36,7 +40,7 @@ class Tiling:
 
     @classmethod
     def of(cls, net: Net, loop: UnitLoop, width: int, target: Target) -> "Tiling":
-        """That of a loop with products."""
+        """The tiling of a loop with products."""
         gates, blocks = sum(len(product.ports) for product in loop.products), -(-loop.size // width)
         vector_bytes = width * max(np.dtype(product.dtype).itemsize for product in loop.products)
         parts, unit_bytes = 1, 0
@@ -54,31 +58,35 @@ class Tiling:
         return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large)
 
     def cover(self, rows: int) -> tuple[int, ...]:
-        """How many tiles of each shape compute so many rows."""
+        """The number of tiles of each shape that cover this many rows."""
         return cover(self.shapes, rows, self.gates, self.vector_bytes)
 
     def cost(self, rows: int) -> float:
-        """What it takes to compute so many rows, in rows of a large tile, apart from reading parameters."""
+        """The cost of this many rows, in units of a row of a large tile, without the reading of
+        parameters.
+        """
         each = [computing(shape, self.gates) for shape in self.shapes]
         counts = self.cover(rows)
         return sum(n * cycles for n, cycles in zip(counts, each, strict=True)) / each[0] * self.shapes[0].rows
 
 
 def length(net: Net, loop: UnitLoop) -> int:
-    """About how many instructions the elementwise work on a vector has."""
+    """The approximate number of instructions of the epilogue per vector."""
     operations = (net.nodes[number].operation for number, _ in loop.nodes)
     return sum(ELEMENTARY_LENGTH if operation in ELEMENTARY else 1 for operation in operations)
 
 
 def gates_of_each(loop: UnitLoop) -> int:
-    """The most turns in which each product has as many gates in each; 1 where a result is not read."""
+    """The largest number of turns into which the gates of each product divide evenly; 1 if a result is not
+    read.
+    """
     is_read = all(port >= 0 for product in loop.products for port in product.ports)
     return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
 
 
 def grain_of(blocks: int, units: int) -> int:
-    """The unit blocks that threads do not divide: as many as are done side by side for one row, where that
-    leaves an even number of shares.
+    """The number of unit blocks in a group that threads do not divide: as many as run side by side for one
+    row, if that divides the work evenly.
     """
     while 1 < units < blocks and blocks % (2 * units):
         units //= 2

@@ -1,1 +1,1 @@
-"""What is known of the machine: processors, memory, the system, and object code put into memory."""
+"""The machine: processors, memory, system functions, and the loading of object code."""

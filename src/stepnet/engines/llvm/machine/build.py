@@ -23,7 +23,9 @@ class NativeFunction:
 
 
 class MachineCode:
-    """Object code that is loaded; it stays so as long as this object lives. bytes: of its instructions."""
+    """Loaded object code; it stays loaded as long as this object lives. bytes: the size of its
+    instructions.
+    """
 
     def __init__(self, code: ObjectCode) -> None:
         image = Image.of(code.data)
@@ -40,7 +42,7 @@ class MachineCode:
 
 
 def address(name: str) -> int:
-    """Where a function is that machine code calls by name."""
+    """The address of a function that machine code calls by name."""
     own = symbols().get(name)
     if own is not None:
         return own

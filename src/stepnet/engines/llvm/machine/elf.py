@@ -1,4 +1,4 @@
-"""Object files of ELF, read: sections that become memory, names, and places where addresses are put in.
+"""A reader of ELF object files: loaded sections, symbols and relocations.
 
 The numbers are those of the "System V Application Binary Interface". This is on the path of a warm start, so
 it imports little.
@@ -37,7 +37,7 @@ class Section(NamedTuple):
 
 
 class Symbol(NamedTuple):
-    """A name, and where it is: so many bytes into a section, by its number; or in another object (section 0).
+    """A symbol: its name, section number and offset in the section; section 0 means another object.
 
     is_global: whether other objects see it.
     """
@@ -54,8 +54,8 @@ class Symbol(NamedTuple):
 
 
 class Relocation(NamedTuple):
-    """A place where the address of a symbol is put in, and so many bytes more. kind: how, by the processor's
-    number.
+    """A relocation: at offset `place`, the address of a symbol plus `more` is inserted. kind: its type, by
+    the processor's numbering.
     """
 
     place: int
@@ -102,8 +102,8 @@ class ObjectFile(NamedTuple):
 
 
 def is_loaded(section: Section) -> bool:
-    """Whether a section becomes memory. What says how to unwind the stack is for exceptions, of which there
-    are none: it has a kind of its own on x86-64, and elsewhere the name .eh_frame.
+    """Whether a section is loaded. Unwind tables are not, as there are no exceptions: they have a kind of
+    their own on x86-64, and elsewhere the name .eh_frame.
     """
     return bool(section.flags & IN_MEMORY) and section.kind != UNWIND and section.size > 0
 

@@ -1,8 +1,8 @@
-"""Object code put into memory as LLVM's own loader does it, without LLVM: to load its library alone takes
-longer than everything else that a process does before its first result.
+"""A loader of object code that does not need LLVM: loading the LLVM library alone would take longer than all
+else before the first result of a process.
 
-    .ltext .rodata ...   ->   one piece of memory: the sections one after the other, then only to read and run
-    relocations          ->   eight bytes each: the address of a section's place, or of a function by name
+    .ltext .rodata ...   ->   one mapping: the sections one after the other, made executable
+    relocations          ->   eight bytes each: an address in a section, or that of a function by name
 
 LLVM writes code for x86-64 in its large model, in which every address is such eight bytes. Objects of other
 kinds are LLVM's to load.
@@ -47,10 +47,14 @@ class ObjectCode:
 
 
 class Image(NamedTuple):
-    """An object ready to be put into memory.
+    """An object ready to be loaded. Offsets are from the begin of the image.
 
-    parts: bytes and where they begin. size: of all. begins: where each section begins. addresses: those to
-    fill in, at places in all of it. functions: places by name. instructions: bytes of them.
+    parts: the bytes of each section, with their offset.
+    size: the bytes of the image.
+    begins: the offset of each section.
+    addresses: the relocations.
+    functions: the offset of each function.
+    instructions: the bytes of the instructions.
     """
 
     parts: tuple[tuple[int, bytes], ...]
@@ -116,8 +120,8 @@ def libc() -> Any:
 
 
 def protect(base: int, size: int) -> None:
-    """Makes memory ready to be run, and no longer to be written."""
+    """Makes memory executable and read-only."""
     call = libc()["mprotect"]
     call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     if call(base, size, mmap.PROT_READ | mmap.PROT_EXEC):
-        raise OSError(ctypes.get_errno(), "the system does not let memory be run that was written")
+        raise OSError(ctypes.get_errno(), "the system does not allow memory that was written to be executed")

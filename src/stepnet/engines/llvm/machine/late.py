@@ -1,13 +1,13 @@
 """The modules that generate code, imported when code is generated.
 
-They import LLVM's library, which takes longer than to load all the code of a model. A fork waits for an
+They import the LLVM library, which takes longer than loading all the code of a model. A fork waits for an
 import to end.
 """
 
 from importlib import import_module
 from typing import Any
 
-from stepnet.engines.apart import undivided
+from stepnet.engines.apart import run_without_fork
 
 
 def late(module: str) -> Any:
@@ -17,4 +17,4 @@ def late(module: str) -> Any:
         import_module("stepnet.engines.llvm.machine.room").load_llvm()
         return import_module(f"stepnet.engines.llvm.{module}")
 
-    return undivided(load)
+    return run_without_fork(load)

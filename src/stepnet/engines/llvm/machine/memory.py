@@ -1,11 +1,10 @@
-"""Memory for machine code: zeroed, beginning at a page, in huge pages where it is large.
+"""Memory for machine code: zeroed, page-aligned, and in huge pages if it is large.
 
-Parameters are read from front to back at every step. In pages of 4 KB a processor loses its way at each
-page's end: it looks the next one up and begins to prefetch anew. In pages of 2 MB it does not.
+Parameters are read sequentially at every step. With 4 KB pages, the processor has a TLB lookup at the end of
+each page, and its prefetcher starts anew. With 2 MB pages it does not.
 
-A page that a process has not used yet costs a visit to the system, and in pages of 4 KB that may take longer
-than the work on what they hold. So large results begin in huge pages too, and memory that calls work in goes
-from one to the next (`Pool`).
+The first access to a page is a page fault, and with 4 KB pages faults may take longer than the work on their
+contents. So large results are in huge pages too, and workspaces are reused from call to call (`Pool`).
 
 The memory is private to the process: after a fork, parent and child each have their own.
 """
@@ -28,7 +27,8 @@ PAGE = 4096
 HUGE = 2 * 1024 * 1024
 WORTH_HUGE = 128 * 1024
 MOSTLY_FULL = 3 * 2**19
-"""From so many bytes on an array has huge pages to itself: it fills three quarters of them at least."""
+"""The size in bytes from which an array has huge pages of its own: it fills at least three quarters of them.
+"""
 LINE = 64
 APART = 9 * LINE
 POOLED = 256 * 2**20
@@ -73,7 +73,7 @@ class Held:
 class Together:
     """Arrays of these shapes and dtypes in one piece of memory, which is kept as long as one of them is.
 
-    They are some lines apart: the same row of each would lie at the same place of the cache.
+    They are some cache lines apart: otherwise the same row of each would map to the same cache set.
     """
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
@@ -88,7 +88,7 @@ class Together:
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.parts]
 
     def new(self) -> list[Array]:
-        """The arrays, with any numbers. Large memory is given back when the last of them is gone."""
+        """The arrays, uninitialised. Large memory is freed with the last of them."""
         if self.bytes < MOSTLY_FULL:
             return self.arrays(np.empty(self.bytes, np.uint8))
         memory = POOL.take(self.bytes, zeroed=False)
@@ -98,7 +98,7 @@ class Together:
 
 
 class Rows:
-    """What makes arrays of so many rows of one shape and dtype."""
+    """Allocates arrays of a variable number of rows of one shape and dtype."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
@@ -119,9 +119,9 @@ def bytes_of(shape: Shape) -> int:
 
 
 class Pool:
-    """Memory that is not used now, for the next that needs as much.
+    """A pool of unused memory, by size.
 
-    most: how many bytes are kept. Where more would be, what was kept so far is freed.
+    most: the largest number of bytes kept. If more are returned, the memory kept so far is freed.
 
     >>> pool = Pool(2**20)
     >>> first = pool.take(1000)
@@ -130,14 +130,14 @@ class Pool:
     True
     """
 
-    # Each change of a list or a dictionary is done at once, whatever other threads do, and needs no lock.
+    # Each change of a list or dictionary is atomic, so no lock is needed.
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.free: dict[int, list[Array]] = {}
 
     def take(self, size: int, zeroed: bool = True) -> Array:
-        """So many bytes at least; with `zeroed` they are zeros, else they are any."""
+        """At least `size` bytes; zeros with `zeroed`, else uninitialised."""
         size = size_class(size)
         try:
             memory = self.free.get(size, []).pop()

@@ -15,7 +15,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from stepnet.engines.apart import apart
+from stepnet.engines.apart import run_in_thread
 from stepnet.engines.limits import processors
 from stepnet.engines.llvm.machine.image import ObjectCode
 from stepnet.engines.llvm.machine.room import ALONE, FOR_BYTE, THREAD, room
@@ -45,7 +45,7 @@ def object_codes(modules: Iterable[ir.Module], target: Target) -> list[ObjectCod
             names.append(tuple(f.name for f in module.functions if is_public(f)))
             yield str(module)
 
-    return list(map(ObjectCode, apart(lambda: all_emitted(texts(), target)), names))
+    return list(map(ObjectCode, run_in_thread(lambda: all_emitted(texts(), target)), names))
 
 
 def is_public(function: ir.Function) -> bool:
@@ -155,7 +155,7 @@ class Held:
 
 def loaded_by_llvm(code: ObjectCode) -> tuple[Held, dict[str, int], int]:
     """Object code in memory: what keeps it there, the addresses of functions, and the bytes of all."""
-    return apart(lambda: loaded(code))
+    return run_in_thread(lambda: loaded(code))
 
 
 def loaded(code: ObjectCode) -> tuple[Held, dict[str, int], int]:

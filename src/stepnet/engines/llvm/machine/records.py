@@ -1,8 +1,8 @@
-"""Records of fields: where values are while a kernel runs, one record per row.
+"""Records of fields: the storage of values while a kernel runs, with one record per row.
 
-A record has all values of a stage for one row, field beside field. Rows are one stride apart. Every field is
-padded to whole vectors: code reads and writes whole vectors everywhere, and only the copies from and to the
-user's arrays know exact sizes.
+A record has all values of a stage for one row, as contiguous fields. Rows are one stride apart. Every field
+is padded to whole vectors: code loads and stores whole vectors everywhere, and only the copies from and to
+the user's arrays use exact sizes.
 
     now, next    per lane: the memories before and after a step, exchanged at every step
     lane         per lane: statics, and scratch values of a step
@@ -10,8 +10,8 @@ user's arrays know exact sizes.
     sequence     per sequence: values computed from statics, and at the end
 
 A field of whole vectors may lie outside of the records: in an array of the call, where its rows are read and
-written in place. Their places are in a table of the block: `where` each row lies, or where it is `put`, which
-is nowhere but for the last row of a sequence if that alone is wanted.
+written in place. Two tables of the block have the positions: `where` a row is read, and where it is `put`. If
+only last steps are wanted, all other rows are put into a dummy row.
 
     where 40, put 41     per step of a block of steps: the arrays of these words
     given                of a sequence: its first or last memory, in the order that the caller has
@@ -43,8 +43,7 @@ LINE = 64
 class Field:
     """The place of a value in a record: byte offset, number of elements, and dtype.
 
-    is_fibered: whether its numbers lie fiber by fiber. There are more of them than the value has, then, if
-    its units do not fill their vectors.
+    is_fibered: whether it is stored fiber by fiber; it is then padded if the units do not fill whole vectors.
     """
 
     record: str
@@ -168,7 +167,9 @@ class Records:
         return replace(self.field(record, Type(type_.extent, (count,), type_.dtype)), is_fibered=True)
 
     def stride(self, record: str) -> int:
-        """The bytes from row to row: whole cache lines, and no power of two, which would crowd cache sets."""
+        """The bytes from row to row: whole cache lines, and not a power of two, which would map rows to few
+        cache sets.
+        """
         used = self.used.get(record, 0)
         # A line of slack behind: a vector that begins inside the last field may end beyond it.
         stride = used + LINE * max(1, self.width * 8 // LINE)

@@ -1,11 +1,12 @@
-"""Address space for LLVM, looked for before it is called.
+"""A check, before LLVM is called, that there is enough address space.
 
     before   LLVM is called, gets no memory, and ends the process
     after    MemoryError, and the process goes on
 
-LLVM and the C++ library abort where an allocation fails, and the C library where a new thread has no room
-for its own data. A process that has a limit (ulimit -v, RLIMIT_AS) meets that. So as much is mapped and given
-back first: 11 microseconds for each module, which takes a hundred milliseconds to compile.
+LLVM and the C++ library abort if an allocation fails, and the C library aborts if a new thread has no room
+for its thread-local data. This happens in a process with a limit (ulimit -v, RLIMIT_AS). So the same amount
+is mapped and unmapped first: this takes 11 microseconds per module, which takes a hundred milliseconds to
+compile.
 
 Measured on recurrences of 200 to 250 KB of text: LLVM maps 7 to 29 bytes for each of a text's, the most for
 the first. The C library maps 128 MB in a new thread, and keeps half.

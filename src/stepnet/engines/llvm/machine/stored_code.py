@@ -1,7 +1,7 @@
-"""Generated code on disk: what one process has compiled, another one loads, and LLVM's library is not needed.
+"""A disk cache of generated code: code compiled by one process is loaded by others, without the LLVM library.
 
-A key holds all that decides what is generated: the kernel or the plan, the target, LLVM, the system, and the
-sources of the modules that generate it.
+The key contains everything that determines the code: the kernel or the plan, the target, the versions of LLVM
+and the system, and the sources of the modules that generate it.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What machine code asks of the system: semaphores to sleep on, a clock, and a short rest.
+"""The system functions that machine code calls: semaphores, a clock, and a short sleep.
 
 Machine code that is kept on disk is loaded by other processes, where these functions lie elsewhere. So it
 calls them by name (`symbols`), or at addresses that a call's words hold.

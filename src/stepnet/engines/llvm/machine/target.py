@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet.disk import store
 from stepnet.disk.data import Form
-from stepnet.engines.apart import apart
+from stepnet.engines.apart import run_in_thread
 from stepnet.net.digest import digest
 
 
@@ -76,12 +76,12 @@ def host_target() -> Target:
 def available_targets() -> tuple[Target, ...]:
     """Every target that this processor runs, the widest first: as LLVM said in a process before."""
     if not store.is_used() or (here := processor()) is None:
-        return apart(targets)
+        return run_in_thread(targets)
     key = digest(here, llvmlite.__version__)
     data = store.get("targets", key)
     if data is not None:
         return TARGETS.unpacked(data)
-    made = apart(targets)
+    made = run_in_thread(targets)
     store.put("targets", key, TARGETS.packed(made))
     return made
 

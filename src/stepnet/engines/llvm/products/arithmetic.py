@@ -1,4 +1,4 @@
-"""How the microkernel multiplies: a table with a row for each encoding of weights and kind of processor.
+"""The arithmetic of the microkernel: a table with a row for each encoding of weights and instruction set.
 
     packed word       terms of k    left side, per word    multiplied by                   accumulators
     float, integer    1             1 number               multiply-add                    the same dtype
@@ -9,9 +9,10 @@
                                     4 x int32              four multiply-adds
 
 A word is 32 bits in both encodings, and a left side has as many words as there are packed rows, so tiles and
-loops are the same for all. Each row adds the terms in one order, whatever the tile. vdpbf16ps adds the second
-product of a pair before the first, rounding after each, and so does the row without it: the bits are equal,
-but for numbers below 2^-126, which vdpbf16ps takes for zero. Sums of int8 are exact in every row.
+loops are the same for all rows of the table. Each adds the terms in a fixed order, whatever the tile.
+vdpbf16ps adds the second product of a pair before the first, rounding after each, and so does the row without
+it: their bits are equal, except for subnormal numbers, which vdpbf16ps flushes to zero. Sums of int8 are
+exact in every row.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,11 +32,14 @@ F32 = ir.FloatType()
 class Arithmetic:
     """One row of the table.
 
-    terms: how many k one packed word holds. word, sums: the types of an element of packed vectors and of
-    accumulators. stored: the type of one number of the left side. order: the places in a word of the numbers
-    of the left side as they lie. number: the type of what is spread over a vector, `parts` times for a word.
-    unpacked: a vector for each part of a vector of words. multiply_add: a spread part times one of these,
-    added to a sum. shift: what is added to whole numbers of the left side, so that none has a sign.
+    terms: the number of k in a packed word.
+    word, sums: the element types of packed vectors and of accumulators.
+    stored: the type of an element of the left side.
+    order: the positions within a word of consecutive elements of the left side.
+    number: the type that is broadcast to a vector, `parts` times per word.
+    unpacked: splits a vector of words into a vector for each part.
+    multiply_add: adds the product of a broadcast part and one of these vectors to an accumulator.
+    shift: added to the integers of the left side to make them unsigned.
     """
 
     terms: int
@@ -50,17 +54,17 @@ class Arithmetic:
     shift: int = 0
 
     def words(self, terms: int) -> int:
-        """The number of words for so many k."""
+        """The number of words for `terms` values of k."""
         return -(-terms // self.terms)
 
     def left_size(self, terms: int, width: int) -> int:
-        """The bytes of so many numbers of a left side, which are written in vectors."""
+        """The bytes of a left side with `terms` elements, which is stored in whole vectors."""
         whole = max(-(-terms // width) * width, self.words(terms) * self.terms)
         return whole * bytes_of(self.stored)
 
     @property
     def heads(self) -> int:
-        """The vectors of each gate ahead of its words: what its sums begin with and its scales, or none."""
+        """The number of vectors of each gate before its words: the initial sums and the scales, or none."""
         return HEADS if self.terms == 4 else 0
 
     @property
@@ -80,7 +84,7 @@ def bytes_of(type_: ir.Type) -> int:
 
 
 def arithmetic(weights: str | None, dtype: str, width: int, target: Target) -> Arithmetic:
-    """The row for an encoding of weights (None for numbers of a dtype), for vectors of so many words."""
+    """The row for an encoding of weights (None for plain values of a dtype) and vectors of `width` words."""
     if weights is None:
         return plain(dtype)
     bits = 32 * width
@@ -95,7 +99,7 @@ def arithmetic(weights: str | None, dtype: str, width: int, target: Target) -> A
 
 
 def whole(code: Code, words: ir.Value) -> list[ir.Value]:
-    """The words, which are multiplied as they are."""
+    """The words, unchanged."""
     return [words]
 
 
@@ -105,7 +109,7 @@ def multiply_add(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
 
 
 def plain(dtype: str) -> Arithmetic:
-    """The row of numbers that are not encoded."""
+    """The row of values that are not encoded."""
     number = register_type(dtype, 1)
     return Arithmetic(1, number, number, number, (0,), number, 1, whole, multiply_add)
 
@@ -187,7 +191,7 @@ def in_words(code: Code, row: Arithmetic, values: Sequence[ir.Value], *, is_left
 
 
 def alternating(code: Code, first: ir.Value, second: ir.Value) -> ir.Value:
-    """A vector of the numbers of two in turn."""
+    """The elements of two vectors interleaved."""
     width = width_of(first)
     if width == 1:
         first, second = (code.bitcast(each, ir.VectorType(F32, 1)) for each in (first, second))

@@ -1,7 +1,7 @@
-"""The constants of a kernel: parameters in the form that machine code reads, in one piece of memory.
+"""The constants of a kernel: parameters in the layout that machine code reads, in one buffer.
 
-The layout is decided by the compiler. The numbers are filled in when parameters are bound. A parameter of a
-product is packed as [unit block][k][gate][element], so that the microkernel reads it from front to back.
+The layout is fixed at compile time. The values are filled in when parameters are bound. A parameter of a
+product is packed as [unit block][k][gate][element], so that the microkernel reads it sequentially.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ Values = dict[tuple[bool, int], Array]
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Elements of one constant at these places (all of them if None), padded to whole vectors."""
+    """Elements of one constant at these flat indices (all if None), padded to whole vectors."""
 
     constant: Constant
     places: Array | None
@@ -112,7 +112,7 @@ class Packed:
             packing(pointer(value))
 
     def packings(self, memory: Array, like: Sequence[Array], target: Target) -> list[Packing]:
-        """What packs each of such parameters into memory."""
+        """The packings of such parameters into memory."""
         gates = len(like)
         return [
             Packing(value, gate, gates, self.width, memory, target, self.weights)
@@ -121,7 +121,8 @@ class Packed:
 
 
 HEADS = 2
-"""The vectors ahead of words of int8: what the sums begin with, since left sides are shifted; and scales."""
+"""The number of vectors before the words of int8: the initial sums, which correct for the shift of left
+sides, and the scales."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +218,7 @@ class Constants:
         if key not in self.known:
             self.known[key] = self.size
             self.entries.append((self.size, entry))
-            # A line of slack behind: the last vector of a table may be read whole.
+            # A cache line of slack: the last vector of a table may be loaded whole.
             self.size += -(-size // LINE) * LINE + LINE
         return self.known[key]
 

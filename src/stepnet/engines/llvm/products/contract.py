@@ -7,9 +7,9 @@
                     tiles        8 columns by 3 unit blocks, a vector accumulator each   ->   added to the sum
     rows 256..511   the same
 
-Rows are read where they lie, by their places. Each number of the result is the sum of one chain for each
-block of rows, added block by block: it depends on the rows in their order, and on nothing else. Threads share
-out the result, so that each tile is one thread's.
+Rows are read in place, by their indices. Each element of the result is a sum over a block of rows in order,
+added block by block: it depends only on the rows and their order. Threads divide the result, so each tile
+belongs to one thread.
 
 With sides in bfloat16 a packed word holds the numbers of two rows, so there are half as many words as rows.
 """
@@ -48,24 +48,26 @@ WORDS = (
     "packed_left",
     "packed_right",
 )
-"""What describes the work of one thread, 64 bits each: first what differs from call to call. Columns of the
-left side come in groups, those of the right side in units of a vector; a thread has some groups of some of
-the units.
+"""The words that describe the work of one thread, 64 bits each; those that change from call to call come
+first. Columns of the left side form groups, those of the right side units of a vector; a thread computes some
+groups of some units.
 """
 WORD = {name: place for place, name in enumerate(WORDS)}
 DTYPES = ("float32", "float64")
 AT_ONCE = 2**31
-"""After so many multiply-adds, hundredths of a second, the code comes back, so that an interrupt arrives."""
+"""After this number of multiply-adds, some hundredths of a second, the code returns, so that signals are
+handled."""
 SHARED = 2**22
-"""Threads share a contract only if it has so many multiply-adds: some 20 microseconds of work."""
+"""Threads divide a contract only if it has at least this number of multiply-adds: some 20 microseconds of
+work."""
 
 
 @dataclass(frozen=True)
 class Sizes:
     """The sizes of packed blocks for a target and a dtype.
 
-    A group, and a unit, ends with a line more than it needs: the same row of each would lie at the same place
-    of the cache.
+    Groups and units are padded by a cache line: otherwise the same row of each would map to the same cache
+    set.
     """
 
     target: Target
@@ -136,17 +138,18 @@ def contract(
 
 
 def can_be_kept(left: Array, right: Array) -> bool:
-    """Whether contracts of such sides have a form that can be kept: flat ones of one dtype."""
+    """Whether the kernel for such sides can be reused for later calls: flat ones of one dtype."""
     same = left.dtype == right.dtype and left.dtype.name in DTYPES
     flat = left.ndim == right.ndim == 2 and left.shape[1] > 0 and right.shape[1] > 0
     return same and flat and left.flags.c_contiguous and right.flags.c_contiguous
 
 
 class Contract:
-    """What runs contracts of one form: memory, and the words of each thread.
+    """A prepared contract for sides of one form: its memory, and the words of each thread.
 
-    left, right: columns of the sides. places: the rows that count, in their order. weights: the encoding of
-    both sides; None for none.
+    left, right: the numbers of columns of the sides.
+    places: the indices of the rows to be summed, in order.
+    weights: the encoding of both sides; None for none.
     """
 
     def __init__(
@@ -206,7 +209,7 @@ class Contract:
         return made
 
     def release(self) -> None:
-        """Gives back its memory: it is not called any more."""
+        """Frees its memory. It may not be called afterwards."""
         POOL.give_back(*self.held)
         self.held = []
 

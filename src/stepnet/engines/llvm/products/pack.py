@@ -1,10 +1,10 @@
-"""Parameters of products packed in machine code, for the microkernel to read from front to back.
+"""Packing of the parameters of products by machine code, for sequential reads by the microkernel.
 
-    W [k, n], of any strides   ->   [unit block][k][gate][element], a gate's numbers at its place in each
+    W [k, n], of any strides   ->   [unit block][k][gate][element]
 
-A matrix is read where it lies: rows of it side by side, or, where it is a transposed one, its columns, which
-are turned on registers as a square of vectors; and number by number where neither lies side by side. In NumPy
-this takes several passes over memory.
+A matrix is read in place: contiguous rows in vectors; contiguous columns (of a transposed matrix) in squares
+of vectors that are transposed in registers; otherwise element by element. NumPy would need several passes
+over memory.
 
 Weights in bfloat16 are rounded on the way, two k to a word:   [unit block][k / 2][gate][2 x bfloat16]
 """
@@ -39,7 +39,7 @@ WORDS = (
 this one. step_bytes, block_bytes: from one k, and from one unit block, to the next in the packed form.
 """
 SHARED = 2**17
-"""Threads share the packing of so many numbers: some 50 microseconds of work."""
+"""Threads divide the packing of at least this number of elements: some 50 microseconds of work."""
 WORD = {name: place for place, name in enumerate(WORDS)}
 
 

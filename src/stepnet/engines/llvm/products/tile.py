@@ -1,11 +1,11 @@
-"""The microkernel: rows of a left side times packed parameters, summed on registers.
+"""The microkernel: rows of a left side times packed parameters, accumulated in registers.
 
-A tile is some rows by some unit blocks by all gates, one vector accumulator each. Every accumulator is one
-chain of additions over k in order, whatever the tile, so every tile gives the same bits.
+A register tile is some rows by some unit blocks by all gates, with one vector accumulator each. Every
+accumulator adds over k in order, whatever the tile, so all tiles give the same bits.
 
-    per k:  gates x units vectors of parameters are read, `rows` numbers of the left side are spread over a
-            vector each, and rows x units x gates fused multiply-adds follow: with 8 x 1 x 3 vectors of
-            16 floats, 11 reads feed 24 multiply-adds, which is what the processor can keep up.
+    per k:  load gates x units vectors of parameters, broadcast `rows` elements of the left side, and do
+            rows x units x gates fused multiply-adds. With 8 x 1 x 3 vectors of 16 floats, 11 loads feed
+            24 multiply-adds, a ratio that the processor sustains.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,18 @@ from stepnet.engines.llvm.writing.code import Code, vector_of
 
 Sums = list[list[list[ir.Value]]]
 UNROLLED, FEW = 4, 16
-"""How many steps of k one turn of the loop takes, where k is a multiple of it, with fewer accumulators than
-FEW. With more, half as many: a turn is long enough, and LLVM takes longer for long ones.
+"""The unrolling of the loop over k, if k is a multiple of it, with fewer accumulators than FEW. With more it
+is half of that: an iteration is long enough, and LLVM takes longer to compile long ones.
 """
 
 
 @dataclass(frozen=True)
 class Left:
-    """The left side of a product at one tile: the pointer to its first row and the bytes from row to row, or
-    a pointer to each row.
+    """The left side of a tile.
 
-    step: the bytes from one k to the next; None where they lie side by side.
+    pointers: the pointer to the first row, or one to each row.
+    stride: the bytes from row to row, if there is one pointer.
+    step: the bytes from one k to the next; None if contiguous.
     """
 
     pointers: tuple[ir.Value, ...]
@@ -39,7 +40,7 @@ class Left:
     step: int | None = None
 
     def rows(self, code: Code, count: int, offset: ir.Value) -> list[tuple[ir.Value, int]]:
-        """So many rows at an offset: for each a pointer, and how many bytes behind it the row is."""
+        """`count` rows at an offset: for each a pointer, and the offset of the row from it in bytes."""
         pointers = [code.at(pointer, offset) for pointer in self.pointers]
         if len(pointers) == 1:
             return [(pointers[0], row * self.stride) for row in range(count)]
@@ -62,9 +63,11 @@ def accumulate(
 ) -> Sums:
     """The accumulators [row][unit][gate] of a tile; `packed` points to its first unit block.
 
-    kind: how numbers are multiplied. inner: how many words of k there are; a number that the code finds out
-    is a multiple of `UNROLLED`, and not 0. line_bytes, unit_bytes: from one word of k, and from one unit
-    block, to the next; None where they follow one another. begun: accumulators to go on with; None for zeros.
+    kind: the arithmetic.
+    inner: the number of words of k; if it is known only at run time, a positive multiple of `UNROLLED`.
+    line_bytes, unit_bytes: the distance from one word of k, and from one unit block, to the next; None if
+        contiguous.
+    begun: initial accumulators; None for zeros.
     """
     line_bytes = line_bytes or gates * width * kind.word_bytes
     if unit_bytes is None:
@@ -83,7 +86,9 @@ def accumulate(
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn of the loop over k: the sums of a tile with the products of a few words of k added."""
+    """One iteration of the loop over k: adds the products of a few words of k to the accumulators of a
+    tile.
+    """
 
     code: Code
     tile: Tile
@@ -124,7 +129,7 @@ class Turn:
                 pointer, behind = pointers[row]
                 return self.spread(code.at(pointer, behind + ahead))
 
-            # What there are fewer of stays on registers: all columns, or the numbers of all rows.
+            # The smaller set stays in registers: the columns of parameters, or the elements of all rows.
             if tile.rows < len(columns):
                 rows = [numbers(row) for row in range(tile.rows)]
                 for unit, gate in columns:
@@ -148,7 +153,7 @@ class Turn:
         )
 
     def spread(self, pointer: ir.Value) -> list[ir.Value]:
-        """The numbers of the left side for a word of k, each in all elements of a vector."""
+        """The elements of the left side for a word of k, each broadcast to a vector."""
         code, itemsize = self.code, bytes_of(self.kind.number)
         places = (code.at(pointer, part * itemsize) for part in range(self.kind.parts))
         return [code.spread(code.read(self.kind.number, place, itemsize), self.width) for place in places]

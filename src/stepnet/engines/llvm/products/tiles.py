@@ -1,13 +1,13 @@
-"""The tiles that products are computed in: how many rows and unit blocks side by side, by a small cost model.
+"""The choice of register tiles, rows by unit blocks, by a small cost model.
 
     rows 1..8 of work of 3 gates, 32 registers:   8x1   6x1   4x2   2x4   1x4     rows x unit blocks
-    13 rows                                   ->  8, 6     one row more than there are
+    13 rows                                   ->  8, 6     one row of padding
     10 rows                                   ->  6, 4     or 8, 2, which takes longer
 
-A tile of many rows reads few parameters for each multiply-add; one of few rows does not compute rows that
-nobody needs. Of 4 gates, 8 rows have more sums than there are registers. So where sums go to memory anyway,
-a tile of 8 rows computes two gates in each of two turns: it reads each parameter once, where two tiles of 4
-rows read all of them twice. All tiles of a row count give the same bits.
+A tile of many rows loads few parameters per multiply-add; a tile of few rows wastes no work on padding. With
+4 gates, 8 rows have more accumulators than there are registers. If the sums are stored to memory anyway, a
+tile of 8 rows computes two gates in each of two turns: it loads each parameter once, where two tiles of 4
+rows load it twice. All tilings of a number of rows give the same bits.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,9 +16,9 @@ from functools import lru_cache
 
 from stepnet.engines.llvm.machine.target import Target
 
-# What a core does in a cycle: multiply-adds of vectors, reads of vectors, bytes of parameters from the cache
-# behind the nearest one. A multiply-add is done after so many cycles. Measured on Zen 5 (bench/kernel.py); of
-# other processors with these instructions the first two and the last are the same.
+# Per cycle of a core: vector multiply-adds, vector loads, and bytes of parameters from the L2 cache. Then the
+# latency of a multiply-add in cycles. Measured on Zen 5 (bench/kernel.py); of other processors with these
+# instructions the first two and the last are the same.
 MULTIPLY_ADDS, READS, CACHE_BYTES, LATENCY = 2, 2, 40, 4
 MOST_ROWS = 8
 ROW_CYCLES, TILE_CYCLES = 0.2, 0.5
@@ -27,27 +27,28 @@ take once, shares for some 100 k. So no row is computed for nothing, and of equa
 tiles is taken."""
 LEAST_SUMS = MULTIPLY_ADDS * LATENCY
 FEWEST_SUMS = LEAST_SUMS * 3 // 2
-"""So many sums side by side keep the processor busy, and so many leave some room for what it does besides."""
+"""LEAST_SUMS independent accumulators hide the latency of multiply-adds; FEWEST_SUMS leave some room for
+other instructions."""
 STREAMS = 8
 """The most unit blocks side by side. Their parameters often lie a multiple of 4096 bytes apart, and then
-share one set of the nearest cache, which has 8 to 12 places."""
+map to one set of the L1 cache, which has 8 to 12 ways."""
 SIZES = (6, 4, 2)
 """The numbers of rows between the most that fit the registers and one, where they are fewer than the most."""
 
 LARGE_BYTES = 384 * 1024
-"""Where the parameters of products are as large as this, they leave nothing else of a step in a near cache.
-Then the other operands are asked for ahead, tiles take turns so as to read each parameter once, and steps go
-through the unit blocks forwards and backwards in alternation."""
+"""Parameters of at least this size displace everything else of a step from the near caches. Then other
+operands are prefetched, tiles take turns so that each parameter is loaded once, and steps traverse the unit
+blocks forwards and backwards in alternation."""
 FAR_BYTES = 8 * 2**20
-"""Where they are as large as this, they are in the last cache at best. Tiles take no turns there: in each of
-two they would go through all lines to read half of them."""
+"""Parameters of at least this size are in the last-level cache at best. Then tiles take no turns: each of two
+turns would fetch all cache lines to use half of them."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The numbers of rows and of unit blocks that are computed side by side.
+    """The numbers of rows and of unit blocks of a register tile.
 
-    turns: the gates are computed in so many turns, equally many in each.
+    turns: the number of turns in which the gates are computed, equally many in each.
     """
 
     rows: int
