@@ -87,7 +87,7 @@ def test_bits_and_order_do_not_depend_on_workers_and_blocks(
     name: str, output: str, count: int, request: pytest.FixtureRequest
 ):
     if not request.config.getoption("--long"):
-        pytest.skip("each run of Ray takes seconds; one that is killed, and the page in docs, compare bits, too")
+        pytest.skip("a run of Ray takes seconds; that with a killed worker and docs/ray.md compare bits too")
     whole = many(name, 300)
     parts = cut_into(whole, [int(size) for size in RANDOM.integers(1, 30, 50)])
     source = dataset_of(*parts[:3], whole.slice(0, 0), *parts[3:])

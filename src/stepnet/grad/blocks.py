@@ -23,7 +23,10 @@ SIZES = (1, 2, 4, 8)
 OPERATION, SMALL, BYTE, STREAM = 1.0, 9.0, 2.5, 1.7
 """What an operation on a number of a matrix costs, one on a number of a vector, a byte of a memory that is
 kept and read again, and for each number of a matrix a sum over it, or a term of it, that registers do not
-hold. As measured on an AVX2 processor for outputs and gradients (docs/benchmarks.md, "Steps in blocks")."""
+hold. As measured for outputs and gradients on a Zen 5 (docs/benchmarks.md, "Steps in blocks")."""
+WORTH = 0.9
+"""Blocks cost less than this part of single steps, or there are none: a matrix of 16 x 16 takes 1.25 times as
+long in blocks of two, where the cost is 0.97 of that of single steps."""
 STREAMS = 10
 """How many sums over a matrix and terms of it registers hold: a gradient has twice as many."""
 
@@ -42,7 +45,11 @@ def block_sizes(net: Net) -> dict[int, int]:
 
 def block_size(recur: Recur) -> int:
     """How many steps a block of a recurrence has; 1 where blocks would not pay, or where there are none."""
-    return 1 if isinstance(matrices(recur), str) else min(SIZES, key=lambda count: cost(recur, count))
+    if isinstance(matrices(recur), str):
+        return 1
+    costs = {count: cost(recur, count) for count in SIZES}
+    best = min(SIZES, key=costs.__getitem__)
+    return best if costs[best] < WORTH * costs[1] else 1
 
 
 def in_blocks(recur: Recur, count: int) -> Recur:
