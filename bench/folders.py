@@ -106,16 +106,12 @@ def timed(result: str, hidden: int, files: int, rounds: int, form: str, compress
         ours()
         made = [table_of(path) for path in sorted(output.iterdir())]
         for table, batch in zip(made, batches, strict=True):
-            column = table[result].combine_chunks()
-            numbers = column.flatten() if last else column.flatten().flatten()
-            expected = rnn(batch, last_only=last)[0]
-            if not np.array_equal(numbers, (expected if last else expected.values).reshape(-1)):
-                raise SystemExit(f"run gives other {result} than the engine")
+            check_numbers(table[result].combine_chunks(), rnn(batch, last_only=last)[0], last)
         read = sum(cpu_of(lambda path=path: pq.read_table(path)) for path in sorted(inputs.iterdir()))
         again = Path(name, "again.parquet")
         plain = {"use_dictionary": ["id"], "write_statistics": ["id"], "compression": compression}
         packed = sum(cpu_of(lambda table=table: pq.write_table(table, again, **plain)) for table in made)
-        del made, table, column, numbers, expected
+        del made
         pairs = list[tuple[float, float]]()
         for _ in range(rounds):
             shutil.rmtree(output)
@@ -123,6 +119,13 @@ def timed(result: str, hidden: int, files: int, rounds: int, form: str, compress
     mine, engine = (median(times) for times in zip(*pairs, strict=True))
     share = median(alone / whole for whole, alone in pairs)
     return Row(result, files * ROWS, mine, engine, share, read, packed)
+
+
+def check_numbers(column: Any, expected: Any, last: bool) -> None:
+    """Raises `SystemExit` where a result has other bits than the engine gives."""
+    numbers = column.flatten() if last else column.flatten().flatten()
+    if not np.array_equal(numbers, (expected if last else expected.values).reshape(-1)):
+        raise SystemExit("run gives other results than the engine")
 
 
 def table_of(path: Path) -> Any:

@@ -170,7 +170,7 @@ def test_memory_does_not_grow_with_the_inputs(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(tables, "BUFFER", 1 << 12)
     values = pa.array(np.random.default_rng(0).random(200_000, "f4"))
     frames = pa.FixedSizeListArray.from_arrays(values, IN)
-    table = pa.table({"frames": pa.ListArray.from_arrays(np.arange(0, 100_001, 50, "i4"), frames)})
+    table = pa.table({"frames": pa.ListArray.from_arrays(np.arange(0, 100_001, 50, dtype="i4"), frames)})
     for size, copies in (("small", 2), ("large", 12)):
         written(tmp_path / size / "a.parquet", pa.concat_tables([table] * copies), group=2000)
         written(tmp_path / size / "b.arrow", pa.concat_tables([table] * copies), group=100)

@@ -325,7 +325,7 @@ def test_tokens_outside_are_set_aside(tmp_path: Path):
     assert [row is None for row in found] == [row is None for row in expected]
     for made, right in zip(found, expected, strict=True):
         if right is not None:
-            np.testing.assert_allclose(made, right, rtol=0, atol=4 * np.finfo("f4").eps)
+            np.testing.assert_allclose(made, right, rtol=0, atol=4 * float(np.finfo("f4").eps))
 
 
 def test_refuse_nan_of_batches(tmp_path: Path):

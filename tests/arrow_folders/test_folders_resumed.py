@@ -297,13 +297,14 @@ def test_rows_that_were_set_aside_are_not_lost(tmp_path: Path):
     arrow.run(source, RNN, output, bad=bad)
     (output / "day=2" / "2.parquet").unlink()
     before = contents(output)
-    for asked, message in (
+    answers: tuple[tuple[dict[str, Any], str], ...] = (
         ({}, r"out/day=1/1\.parquet: 2 rows were set aside for it; name their file, --bad"),
         (
             {"bad": tmp_path / "other.parquet"},
             r"1\.parquet: 2 rows were set aside for it, and 0 of them are in",
         ),
-    ):
+    )
+    for asked, message in answers:
         with pytest.raises(StepnetError, match=message):
             arrow.run(source, RNN, output, resume=True, **asked)
     with pytest.raises(FileError, match=r"bad\.parquet: it was made by another model; choose another file"):

@@ -274,7 +274,7 @@ def test_sequences_that_are_not_padded_are_refused_with_what_pads_them():
     x, lengths = pad_packed_sequence(packed, batch_first=True)
     right = torch.tensor([[4.0, 4.0], [1.0, 1.0]]).double()
     assert torch.equal(scan(x, lengths=lengths)[1], right)
-    padded, counts = nested.to_padded_tensor(0.0), nested.offsets().diff()
+    padded, counts = nested.to_padded_tensor(0.0), [len(sequence) for sequence in nested.unbind()]
     assert torch.equal(scan(padded, lengths=counts)[1], right)
 
 

@@ -9,7 +9,8 @@ it gave. So all of them read the memory itself, in one pass over it, and what th
 one. What is between them is vectors: no other matrix is made, or kept for a gradient.
 
 It needs a matrix that is linear in the memory: sums, and products with values that are smaller. Those may
-depend on the memory in any way.
+depend on the memory in any way. Factors of several steps are multiplied with one another first, so their
+product must be in the dtype's range: two decays of 1e25 in float32 are not, even if what they scale is tiny.
 """
 
 from collections.abc import Collection, Iterable
