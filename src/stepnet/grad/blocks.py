@@ -23,7 +23,7 @@ SIZES = (1, 2, 4, 8)
 OPERATION, SMALL, BYTE, STREAM = 1.0, 9.0, 2.5, 1.7
 """What an operation on a number of a matrix costs, one on a number of a vector, a byte of a memory that is
 kept and read again, and for each number of a matrix a sum over it, or a term of it, that registers do not
-hold. As measured on the processor of docs/benchmarks.md for outputs and gradients ("Steps in blocks" there)."""
+hold. As measured for outputs and gradients (docs/benchmarks.md, "Steps in blocks")."""
 STREAMS = 10
 """How many sums over a matrix and terms of it registers hold: a gradient has twice as many."""
 
