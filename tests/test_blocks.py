@@ -249,3 +249,12 @@ def test_a_large_matrix_is_trained_in_blocks_and_a_small_one_is_not() -> None:
         sizes.append(block_size(recur_of(rnn, numbers(0, shapes, 1, 1, dtype="float32"))))
     assert sizes == [1, 4]
     assert set(sizes) <= {*SIZES}
+
+
+def test_explain_says_how_many_steps_run_at_a_time() -> None:
+    shapes = {"q": (1, 64), "k": (1, 64), "v": (1, 64)}
+    rnn = sn.RNN(sn.cells.linear_attention, memory=(1, 64, 64))
+    rnn(numbers(0, shapes, 1, 1, dtype="float32"))
+    text = sn.vjp(rnn).explain()
+    assert "backward, 4 steps at a time" in text
+    assert "memory, for 4 steps  f32[1, 64, 64]    4.1 kB per step" in text

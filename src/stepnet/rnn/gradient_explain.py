@@ -17,7 +17,6 @@ from stepnet.rnn.explain import explain, wrapped
 from stepnet.rnn.explanation import choice, source
 from stepnet.rnn.expressions import amount
 from stepnet.rnn.gradient_runs import GradientRun, Halved
-from stepnet.rnn.in_blocks import InBlocks
 from stepnet.rnn.in_sections import AtOnce, Sectioned
 from stepnet.rnn.paired import Paired
 from stepnet.rnn.pieces import Checkpoint, piece_size
@@ -165,6 +164,8 @@ def at_once(run: GradientRun) -> tuple[tuple[Saved, ...], tuple[Half, ...], Memo
 
 def in_sections(run: Sectioned) -> tuple[tuple[Saved, ...], tuple[Half, ...], Memory]:
     """Of a gradient that runs section by section."""
+    from stepnet.rnn.in_blocks import InBlocks  # late: not everybody trains
+
     saved, halves = list[Saved](), list[Half]()
     crossing = bytes_of(run.net.type_of(number) for number in run.others)
     kept, most, ahead = dict(crossing), dict(crossing), 0

@@ -12,7 +12,6 @@ from stepnet.net.ir import Net
 from stepnet.rnn.checkpoint import checkpointed
 from stepnet.rnn.gradient_runs import GradientRun
 from stepnet.rnn.gradients import Programs
-from stepnet.rnn.in_blocks import trained
 from stepnet.rnn.paired import paired
 from stepnet.rnn.pieces import Checkpoint
 
@@ -40,4 +39,6 @@ def gradient_run(
         return replace(made, checkpoint=checkpoint)
     if has_pairs(engine):
         return programs.get((*key, engine), lambda: paired(net, wanted, engine))
+    from stepnet.rnn.in_blocks import trained  # late: not everybody trains
+
     return programs.get((*key, "at once"), lambda: trained(net, wanted))
