@@ -29,12 +29,20 @@ COMPRESSION = "snappy"
 
 
 class Aside:
-    """The file of rows that are set aside. mark: what it says of itself.
+    """The file of rows that are set aside. folders: those that are read. mark: what it says of itself.
 
     Raises `FileError` for a file that is there already and is not that of an earlier run with `resume`.
     """
 
-    def __init__(self, path: Path, output: Path, chosen: Chosen, mark: dict[str, Any], resume: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        output: Path,
+        folders: Iterable[Path],
+        chosen: Chosen,
+        mark: dict[str, Any],
+        resume: bool,
+    ) -> None:
         pyarrow = pyarrow_module("pyarrow", FILES)
         self.path, self.output, self.mark = path, output, mark
         self.parts = path.with_name(f".{path.name}.parts")
@@ -44,8 +52,15 @@ class Aside:
                 raise InputError(
                     f"there is a column `{name}`, as {option('bad')} has one: rename it, or do not pass it on"
                 )
-        self.schema = pyarrow.schema([*own, *chosen.used.items()])
+        with writing(path):
+            self.schema = schema_of_parquet(pyarrow.schema([*own, *chosen.used.items()]))
         place = path.resolve()
+        for folder in folders:
+            if place.is_relative_to(folder.resolve()):
+                raise FileError(
+                    f"{path}: the rows that are set aside would lie in {folder}, which is read; choose "
+                    "another place"
+                )
         if place.is_relative_to(output.resolve()):
             raise FileError(
                 f"{path}: the rows that are set aside would lie in the output; choose another place"
@@ -72,10 +87,11 @@ class Aside:
         """Rows as a record batch of the file."""
         pyarrow, name = pyarrow_module("pyarrow", FILES), str(job.table.path)
         rows = pyarrow.Table.from_batches([each.records.select([*job.chosen.used]) for each in bad])
-        told = {"file": [text_of(name)] * len(bad), "row": [each.row for each in bad]}
-        told |= {"reason": [text_of(each.reason(name)) for each in bad]}
-        columns = [*map(pyarrow.array, told.values()), *rows.combine_chunks().columns]
-        table = pyarrow.Table.from_arrays(columns, schema=self.schema)
+        files, places = [text_of(name)] * len(bad), [each.row for each in bad]
+        reasons = [text_of(each.reason(name)) for each in bad]
+        columns = [*map(pyarrow.array, (files, places, reasons)), *rows.combine_chunks().columns]
+        typed = [column.cast(field.type) for column, field in zip(columns, self.schema, strict=True)]
+        table = pyarrow.Table.from_arrays(typed, schema=self.schema)
         return pyarrow.concat_batches(table.to_batches())
 
     def target(self, job: Job) -> Target:
@@ -115,14 +131,20 @@ class Aside:
 
     def finish(self, made: Iterable[tuple[Job, Made]]) -> None:
         """Writes the file: the rows of all results in their order. Their parts are removed."""
+        results = list(made)
+        rows, wanted = 0, sum(done.bad for _, done in results)
         target = Target(self.path, self.schema, self.mark, "parquet", COMPRESSION)
-        rows = 0
         try:
             for group in in_groups(
-                batch for job, done in made if done.bad for batch in self.rows_of(job, done)
+                batch for job, done in results if done.bad for batch in self.rows_of(job, done)
             ):
                 target.write(group)
                 rows += group.num_rows
+            if rows != wanted:
+                raise FileError(
+                    f"{self.path}: {wanted} rows were set aside, and {rows} of them are there; remove the "
+                    "results and make them again"
+                )
             target.finish(0, rows, rows)
         except BaseException:
             target.drop()
@@ -137,6 +159,14 @@ class Aside:
         for partial in [*self.parts.rglob("*.partial"), partial_of(self.path)]:
             if partial.exists():
                 remove_partial(partial)
+
+
+def schema_of_parquet(schema: Any) -> Any:
+    """The schema that Parquet gives back for a table of one: some types become others, as seconds do."""
+    pyarrow, parquet = (pyarrow_module(name, FILES) for name in ("pyarrow", "pyarrow.parquet"))
+    sink = pyarrow.BufferOutputStream()
+    parquet.write_table(schema.empty_table(), sink)
+    return parquet.read_table(sink.getvalue()).schema.remove_metadata()
 
 
 def in_groups(batches: Iterable[Any]) -> Iterator[Any]:

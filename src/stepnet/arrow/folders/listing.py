@@ -107,9 +107,10 @@ def in_folder(folder: Path, name: Path, made: Listing, above: tuple[Path, ...]) 
     except OSError as error:
         raise FileError(f"{folder}: the folder cannot be read ({error.strerror})") from error
     for entry in inside:
-        if entry.is_dir() and not hidden(entry.name):
+        is_folder = os.path.isdir(entry.path)  # False for a link to itself
+        if is_folder and not hidden(entry.name):
             in_folder(folder / entry.name, name / entry.name, made, (*above, here))
-        elif not entry.is_dir():
+        elif not is_folder:
             add(folder / entry.name, name / entry.name, made)
 
 

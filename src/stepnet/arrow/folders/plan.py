@@ -14,7 +14,7 @@ from typing import Any
 from stepnet.arrow.folders.listing import ENDINGS, Listing
 from stepnet.arrow.folders.marks import Made, difference, made_by
 from stepnet.arrow.folders.tables import Part, TableFile
-from stepnet.arrow.folders.targets import is_partial
+from stepnet.arrow.folders.targets import partial_of
 from stepnet.arrow.predictor import Chosen
 from stepnet.errors import FileError, InputError, named
 from stepnet.files.paths import free
@@ -127,7 +127,17 @@ def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) ->
                 f"{job.target}: this would be the result of {other.table.path} and of {job.table.path}; "
                 "rename one, or run them into two folders"
             )
-    place = output.resolve()
+    for job in jobs:
+        above = next((known[parent] for parent in job.target.parents if parent in known), None)
+        if above is not None:
+            raise FileError(
+                f"{above.target}: this would be the result of {above.table.path}, and the folder of that of "
+                f"{job.table.path}; rename one, or run them into two folders"
+            )
+    try:
+        place = output.resolve()
+    except (OSError, RuntimeError) as error:
+        raise FileError(f"{output}: this link leads to itself; remove it") from error
     for folder in folders:
         if place.is_relative_to(folder.resolve()):
             raise FileError(
@@ -151,10 +161,11 @@ def planned(jobs: Sequence[Job], output: Path, resume: bool) -> Plan:
         raise FileError(
             f"{output}: the folder is not empty; {option('resume')} goes on with the results that are in it"
         )
-    partial = tuple(path for path in there if is_partial(path))
+    partials = {partial_of(job.target) for job in jobs}
+    partial = tuple(path for path in there if path in partials)
     by_target, done = {job.target: job for job in jobs}, dict[Path, Made]()
     for path in there:
-        if is_partial(path):
+        if path in partials:
             continue
         job = by_target.get(path)
         if job is None:

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -14,7 +15,7 @@ from stepnet.arrow.folders.marks import model_digest
 from stepnet.arrow.folders.pipeline import Counts, Writing, run_jobs
 from stepnet.arrow.folders.plan import ARROW_ENDINGS, Plan, check_targets, jobs_of, planned, planned_file
 from stepnet.arrow.folders.tables import FILES, TableFile
-from stepnet.arrow.folders.targets import COMPRESSIONS, remove_partial
+from stepnet.arrow.folders.targets import COMPRESSIONS, folder_held, remove_partial
 from stepnet.arrow.predictor import JOINED, Predictor
 from stepnet.errors import InputError, named
 from stepnet.layout.options import option
@@ -160,19 +161,23 @@ def run(
     digest = model_digest(predictor.runnable, chosen.column.spec)
     mark = {"version": __version__, "model": digest, "options": options}
     jobs = list(jobs_of(found, target, alone, FORMATS[kept], predictor.choose, mark))
-    if alone:
-        plan = planned_file(jobs[0], resume, force)
-    else:
-        check_targets(jobs, target, found.folders)
-        plan = planned(jobs, target, resume)
-    aside = None
-    if bad is not None:
-        aside = Aside(parquet_path(bad), target, chosen, mark, resume)
-    check_aside(plan, aside)
-    counts = executed(plan, predictor, Writing(kept, packed, result, aside), progress)
-    made = plan.done | counts.made
-    if aside is not None:
-        aside.finish((job, made[job.target]) for job in plan.jobs)
+    with ExitStack() as held:
+        if alone:
+            plan = planned_file(jobs[0], resume, force)
+        else:
+            check_targets(jobs, target, found.folders)
+            if target.is_dir() or not os.path.lexists(target):
+                held.enter_context(folder_held(target))
+            plan = planned(jobs, target, resume)
+        aside = None
+        if bad is not None:
+            aside = Aside(parquet_path(bad), target, found.folders, chosen, mark, resume)
+            held.enter_context(folder_held(aside.parts))
+        check_aside(plan, aside)
+        counts = executed(plan, predictor, Writing(kept, packed, result, aside), progress)
+        made = plan.done | counts.made
+        if aside is not None:
+            aside.finish((job, made[job.target]) for job in plan.jobs)
     seconds = time.perf_counter() - begun
     return Summary(
         files=len(found.files),

@@ -15,6 +15,7 @@ from typing import Any
 from stepnet.arrow.folders.marks import MARK, ROWS, text_of
 from stepnet.arrow.folders.tables import FILES
 from stepnet.errors import FileError
+from stepnet.layout.options import option
 from stepnet.ragged.arrow import pyarrow_module
 
 try:
@@ -43,13 +44,19 @@ class Target:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.lock = open(self.partial, "ab")  # noqa: SIM115 - as long as the file is written
             try:
-                locked(self.lock, self.partial)
+                locked(self.lock.fileno(), self.partial)
+            except BaseException:
+                self.lock.close()
+                raise
+            try:
                 self.lock.truncate(0)
                 self.file = pyarrow_module("pyarrow", FILES).OSFile(os.fsencode(self.partial), "wb")
                 self.writer = self._opened(compression, plain)
             except BaseException:
+                self.partial.unlink(missing_ok=True)
                 self.lock.close()
                 raise
+        self.last: Any = None
 
     def _opened(self, compression: str, plain: str) -> Any:
         if self.form == "arrow":
@@ -67,14 +74,17 @@ class Target:
     def write(self, records: Any) -> None:
         """Adds the rows of a record batch: a row group of Parquet, or a batch of Arrow."""
         with writing(self.path):
-            self.writer.write_batch(records.replace_schema_metadata(self.schema.metadata))
+            self.last = records.replace_schema_metadata(self.schema.metadata)
+            self.writer.write_batch(self.last)
 
     def finish(self, first: int, rows: int, bad: int) -> None:
         """Gives the file its name, once all of it is on disk."""
         counts = text_of({"first": first, "rows": rows, "bad": bad})
         with writing(self.path):
             if self.form == "arrow":
-                empty = pyarrow_module().RecordBatch.from_pylist([], self.schema)
+                # With the dictionaries of the rows before it: an Arrow file has one for each column.
+                batches = pyarrow_module().RecordBatch
+                empty = batches.from_pylist([], self.schema) if self.last is None else self.last.slice(0, 0)
                 self.writer.write_batch(empty, custom_metadata={ROWS: counts})
             else:
                 self.writer.add_key_value_metadata({ROWS: counts})
@@ -99,29 +109,47 @@ def partial_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.partial")
 
 
-def is_partial(path: Path) -> bool:
-    """Whether a file was being written when a process ended."""
-    return path.name.startswith(".") and path.name.endswith(".partial")
-
-
 def remove_partial(path: Path) -> None:
     """Removes what a process left that ended; raises `FileError` where one is at work."""
     with writing(path), path.open("ab") as file:
-        locked(file, path)
+        locked(file.fileno(), path)
         path.unlink()
 
 
-def locked(file: Any, path: Path) -> None:
-    """Locks a file; raises `FileError` where another process holds it."""
+@contextmanager
+def folder_held(folder: Path) -> Generator[None]:
+    """Makes a folder and holds it for the block; raises `FileError` where another run holds it.
+
+    A folder that is empty at the end is removed.
+    """
+    if fcntl is None:
+        yield
+        return
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        number = os.open(folder, os.O_RDONLY)
+    try:
+        locked(number, folder)
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # there are files in it, or it was removed
+                folder.rmdir()
+    finally:
+        os.close(number)
+
+
+def locked(number: int, path: Path) -> None:
+    """Locks a file by its descriptor; raises `FileError` where another process holds it."""
     if fcntl is None:
         return
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        alone = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        alone = os.path.samestat(os.fstat(number), os.stat(path))
     except (BlockingIOError, FileNotFoundError):
         alone = False
     if not alone:  # another one holds it, or has just renamed it
-        raise FileError(f"{path}: another process is writing this file; wait for it, or stop it")
+        raise FileError(f"{path}: another process is writing here; wait for it, or stop it")
 
 
 def on_disk(folder: Path) -> None:
@@ -144,3 +172,8 @@ def writing(path: Path) -> Generator[None]:
         if error.errno == errno.ENOSPC:
             reason += "; make room, and go on with what is there"
         raise FileError(f"{path}: the file cannot be written ({reason})") from error
+    except pyarrow_module("pyarrow", FILES).ArrowException as error:
+        raise FileError(
+            f"{path}: a column cannot be written ({error}); pass others on, by {option('keep')}, or choose "
+            "another format"
+        ) from error
