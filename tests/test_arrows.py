@@ -51,7 +51,7 @@ STAGES = {
 LATE = {
     *("cli.commands", "cli.models", "cli.options", "engines", "engines.llvm.machine.target"),
     *("engines.llvm.running.run", "engines.progress", "rnn.generate"),
-    *("rnn.compose", "rnn.recurrence", "rnn.streams.stream"),
+    *("rnn.compose", "rnn.gradient_explain", "rnn.recurrence", "rnn.streams.stream", "rnn.ways"),
 }
 
 
