@@ -106,7 +106,7 @@ def timed(result: str, hidden: int, files: int, rounds: int, form: str, compress
         ours()
         made = [table_of(path) for path in sorted(output.iterdir())]
         for table, batch in zip(made, batches, strict=True):
-            check_numbers(table[result].combine_chunks(), rnn(batch, last_only=last)[0], last)
+            check_numbers(table[result].combine_chunks(), rnn(batch, last_only=last)[0], result)
         read = sum(cpu_of(lambda path=path: pq.read_table(path)) for path in sorted(inputs.iterdir()))
         again = Path(name, "again.parquet")
         plain = {"use_dictionary": ["id"], "write_statistics": ["id"], "compression": compression}
@@ -121,11 +121,12 @@ def timed(result: str, hidden: int, files: int, rounds: int, form: str, compress
     return Row(result, files * ROWS, mine, engine, share, read, packed)
 
 
-def check_numbers(column: Any, expected: Any, last: bool) -> None:
-    """Raises `SystemExit` where a result has other bits than the engine gives."""
+def check_numbers(column: Any, expected: Any, result: str) -> None:
+    """Raises `SystemExit` where a column of results has other bits than the engine gives."""
+    last = result == "last"
     numbers = column.flatten() if last else column.flatten().flatten()
     if not np.array_equal(numbers, (expected if last else expected.values).reshape(-1)):
-        raise SystemExit("run gives other results than the engine")
+        raise SystemExit(f"run gives other {result} than the engine")
 
 
 def table_of(path: Path) -> Any:

@@ -37,6 +37,7 @@ from bench import (
     early,
     elementary,
     entered,
+    folders,
     generate,
     keras_layers,
     kernel,
@@ -648,6 +649,26 @@ def test_batches_of_arrow_with_other_results_are_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr(arrow_batches.arrow, "predict", turned)
     with pytest.raises(SystemExit, match="predict gives other last than the engine"):
         arrow_batches.timed("last", 4, 2000, 20_000, 1)
+
+
+FOLDERS = "--hidden", "4", "--files", "2", "--rounds", "1"
+
+
+def test_folders_are_timed_beside_the_engine_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(folders, "ROWS", 20)
+    rows = json.loads(ran(folders, *FOLDERS, "--json"))["rows"]
+    assert [(row["result"], row["sequences"]) for row in rows] == [("last", 40), ("outputs", 40)]
+    for row in rows:
+        assert row["share"] == pytest.approx(row["engine"] / row["run"])
+    assert "4 units" in ran(folders, *FOLDERS, "--format", "arrow")
+
+
+def test_folders_with_other_results_are_told(monkeypatch: pytest.MonkeyPatch):
+    right = folders.table_of
+    monkeypatch.setattr(folders, "ROWS", 20)
+    monkeypatch.setattr(folders, "table_of", lambda path: right(path).take(list(range(20))[::-1]))
+    with pytest.raises(SystemExit, match="run gives other last than the engine"):
+        folders.timed("last", 4, 1, 1, "parquet", "none")
 
 
 @pytest.mark.long
