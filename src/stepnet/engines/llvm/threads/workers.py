@@ -37,7 +37,8 @@ PATIENCE, STEP_PATIENCE = 20000, 40
 # Seconds for which threads that were late are left out, the first time and at most.
 LEFT_OUT, LONGEST_LEFT_OUT = 0.01, 0.32
 # A thread with tasks of its own is late if the first one waits for it longer than so many seconds, and so
-# many times as long as it worked: tasks may differ, and then it would do the others no sooner.
+# many times as long as it worked: tasks may differ, and then it would do the others no sooner. Both are
+# counted for all parts of a run that pauses: in the last part the first thread may have little left to do.
 LATE_SECONDS, LATE_TIMES = 1e-3, 3
 # Seconds until another thread is asked for after the system refused one, and to wait for one to begin.
 REFUSED, BEGINS = 1.0, 1.0
@@ -143,6 +144,11 @@ class Orders:
         self._stayed = None if progress is None else view(progress)
         self._lead = signals().lead
         self._late = int(LATE_SECONDS * clock().per_second)
+        self._worked = self._waited = 0
+
+    def begin(self) -> None:
+        """Begins a run: the time that the first thread works and waits is counted anew."""
+        self._worked = self._waited = 0
 
     def lead(self) -> bool:
         """Does every task, by as many threads as there are; gives whether there is more to do."""
@@ -150,7 +156,9 @@ class Orders:
         words[MOST] = lateness.allowed(self.most) if lateness.noted else self.most
         more = bool(self._lead.call(self.address))
         if self._stayed is None:
-            if words[WAITED] > max(self._late, LATE_TIMES * words[WORKED]):
+            self._worked += words[WORKED]
+            self._waited += words[WAITED]
+            if self._waited > max(self._late, LATE_TIMES * self._worked):
                 lateness.note(1)
             return more
         stayed, came = self._stayed[0], words[CAME]
@@ -221,6 +229,7 @@ class Crew:
 
     def run(self, orders: Orders, between: Callable[[], None] = lambda: None) -> None:
         """Does every task until nothing is left to do; in between Python may raise, and nothing runs then."""
+        orders.begin()
         wanted = orders.most - 1
         if len(self.workers) < wanted:
             self.grow(wanted)
