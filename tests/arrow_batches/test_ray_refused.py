@@ -119,6 +119,42 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda dataset: predict(dataset, RNN, fn_kwargs={}),
         "fn_kwargs is set by predict: leave it out",
     ),
+    "graphics processors": (
+        lambda dataset: predict(dataset, RNN, num_gpus=1),
+        "num_gpus reserves what is not used, as models run on processors: leave it out",
+    ),
+    "a name for all workers": (
+        lambda dataset: predict(dataset, RNN, name="gru"),
+        "name belongs to a single actor, and there may be several workers: leave it out",
+    ),
+    "several blocks at once": (
+        lambda dataset: predict(dataset, RNN, max_concurrency=2),
+        "max_concurrency is 1: a worker runs one block at a time, in the memory reserved: leave it out",
+    ),
+    "an unknown option": (
+        lambda dataset: predict(dataset, RNN, gpus=2),
+        "Ray does not take gpus=2: Invalid option keyword gpus for actors. Valid ones are [",
+    ),
+    "an option of tasks": (
+        lambda dataset: predict(dataset, RNN, max_calls=2),
+        "Ray does not take max_calls=2: Invalid option keyword max_calls for actors",
+    ),
+    "an environment that is none": (
+        lambda dataset: predict(dataset, RNN, runtime_env=5),
+        "Ray does not take runtime_env=5: The type of keyword 'runtime_env' must be",
+    ),
+    "less than no resources": (
+        lambda dataset: predict(dataset, RNN, resources={"fast": -1}),
+        "Ray does not take resources={'fast': -1}: The quantity of resource fast cannot be negative",
+    ),
+    "options that are no function": (
+        lambda dataset: predict(dataset, RNN, ray_remote_args_fn={}),
+        "ray_remote_args_fn is a function that gives options, not {}",
+    ),
+    "memory below nothing": (
+        lambda dataset: predict(dataset, RNN, memory=-5),
+        "memory is a number of bytes, from 1 on, not -5",
+    ),
     "a lock": (
         lambda dataset: pickled(with_a_lock()),
         NOT_SENT.format("`lock` in `step` is a lock of _thread"),
@@ -225,9 +261,15 @@ def test_workers_may_be_any_number_or_between_two():
     assert (pool(3).min_size, pool(3).max_size) == (3, 3)
 
 
-def test_memory_is_reserved_for_a_call_and_the_model(dataset: Any, monkeypatch: pytest.MonkeyPatch):
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(type(dataset), "map_batches", lambda self, worker, **options: asked.append(options))
+@pytest.fixture
+def asked(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What `predict` calls `map_batches` with."""
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(type(dataset), "map_batches", lambda self, worker, **options: calls.append(options))
+    return calls
+
+
+def test_memory_is_reserved_for_a_call_and_the_model(dataset: Any, asked: list[dict[str, Any]]):
     predict(dataset, RNN, memory=1000, num_cpus=2, runtime_env={"env_vars": {}})
     predict(dataset, RNN, memory=1000, resources={"fast": 1})
     size = len(asked[0]["fn_constructor_args"][0])
