@@ -155,6 +155,10 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda dataset: predict(dataset, RNN, memory=-5),
         "memory is a number of bytes, from 1 on, not -5",
     ),
+    "a flag as text": (
+        lambda dataset: predict(dataset, RNN, refuse_nan=TEXT),
+        "refuse_nan is True or False, not '1'",
+    ),
     "a lock": (
         lambda dataset: pickled(with_a_lock()),
         NOT_SENT.format("`lock` in `step` is a lock of _thread"),
@@ -205,6 +209,19 @@ def test_rows_are_named_within_their_block():
     assert caught.value.reason == str(caught.value) == line
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), again.reason) == (WorkerError, line)
+
+
+@pytest.mark.usefixtures("same_threads")
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_nan_is_refused_by_the_worker_if_asked(dataset: Any, asked: list[dict[str, Any]], number: float):
+    table = pa.table({"frames": [[[1.0, 2.0]], [[0.0, 1.0], [number, 2.0]]]})
+    for refused in (False, True):
+        predict(dataset, RNN, refuse_nan=refused)
+    lenient, strict = (ModelWorker(*call["fn_constructor_args"]) for call in asked)
+    assert sum(part.num_rows for part in lenient(table)) == 2
+    line = rf"^a block of 2 rows: column `frames`: row 1, entry 1 has {number}, and NaN and infinite"
+    with pytest.raises(WorkerError, match=line):
+        list(strict(table))
 
 
 @pytest.mark.usefixtures("same_threads")

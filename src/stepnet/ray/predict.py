@@ -29,6 +29,7 @@ def predict(
     num_cpus: float | None = None,
     memory: int = MEMORY,
     engine: Asked = "auto",
+    refuse_nan: bool = False,
     **options: Any,
 ) -> Any:
     """The results of a model for each row of a dataset of Ray, as such a dataset.
@@ -52,6 +53,7 @@ def predict(
         memory: How many bytes a call of the model takes at most, sequences and outputs included. Ray reserves
             this much for a worker, beside what the process and the parameters take.
         engine: An engine, or several in order of preference.
+        refuse_nan: Whether NaN and infinite numbers in sequences are an error.
         options: Further options of Ray's `Dataset.map_batches`, for its actors: `runtime_env`, `resources`.
 
     Returns:
@@ -61,7 +63,8 @@ def predict(
         InputError: For a model or columns that do not fit, for a model that cannot be pickled, and for
             options that Ray does not take. Without Ray.
         FileError: For a model file that cannot be read.
-        WorkerError: Where the results are asked for, for rows that the model does not take.
+        WorkerError: Where the results are asked for, for rows that the model does not take; with
+            `refuse_nan` for those with NaN and infinite numbers, too.
 
     >>> import ray.data, pyarrow as pa, stepnet as sn
     >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"), inputs=())
@@ -77,7 +80,7 @@ def predict(
         )
     check_options(options)
     strategy, (reserved, count) = pool(concurrency), processors(num_cpus)
-    predictor = Predictor(model, column, output, keep, memory=memory, engine=engine)
+    predictor = Predictor(model, column, output, keep, memory=memory, engine=engine, refuse_nan=refuse_nan)
     check(predictor, dataset)
     sent = pickled(predictor)
     return dataset.map_batches(
