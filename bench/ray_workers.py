@@ -15,6 +15,8 @@ give the same bits. Columns are medians of all rounds:
     engine        how many times as long as the engine, by `a block`, for so many workers
     workers, driver, others    processors in use in that time: by the workers, by this process, and by Ray's
                   other processes
+    elsewhere     processors in use by all else on the machine, which workers lack: Ray starts them
+                  with a niceness of 15. The figures say what Ray costs where this is near nothing.
 """
 
 import logging
@@ -39,7 +41,9 @@ from stepnet.ray import predict
 WAYS = 0, 1, 2
 """How many workers; none is the engine alone."""
 TICKS = os.sysconf("SC_CLK_TCK")
-KINDS = "workers", "driver", "others"
+KINDS = "workers", "driver", "others", "elsewhere"
+IDLE = 3, 4
+"""The places of the first line of /proc/stat that count idle time, of 8 that count time."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ class Run:
 
 
 def processor_seconds() -> dict[tuple[str, int], float]:
-    """The processor time of this process and those that it started, by kind and number."""
+    """The processor time of this process, of those that it started, and of all others, by kind and number."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split()[1:9]]
+    busy = sum(count for place, count in enumerate(ticks) if place not in IDLE) / TICKS
     stats = dict[int, tuple[int, float, str]]()
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -66,6 +72,7 @@ def processor_seconds() -> dict[tuple[str, int], float]:
         if os.getpid() in ancestors(number, parents):
             child = "workers" if "ModelWorker" in title else "others"
             spent["driver" if number == os.getpid() else child, number] = seconds
+    spent["elsewhere", 0] = busy - sum(spent.values())
     return spent
 
 
