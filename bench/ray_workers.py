@@ -56,7 +56,7 @@ class Run:
 
 
 def processor_seconds() -> dict[tuple[str, int], float]:
-    """The processor time of this process, of those that it started, and of all others, by kind and number."""
+    """The processor time of this process and those that it started, by kind and number; of all, as "busy"."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().split()[1:9]]
     busy = sum(count for place, count in enumerate(ticks) if place not in IDLE) / TICKS
     stats = dict[int, tuple[int, float, str]]()
@@ -72,8 +72,7 @@ def processor_seconds() -> dict[tuple[str, int], float]:
         if os.getpid() in ancestors(number, parents):
             child = "workers" if "ModelWorker" in title else "others"
             spent["driver" if number == os.getpid() else child, number] = seconds
-    spent["elsewhere", 0] = busy - sum(spent.values())
-    return spent
+    return spent | {("busy", 0): busy}
 
 
 def ancestors(number: int, parents: dict[int, int]) -> Iterator[int]:
@@ -86,13 +85,16 @@ def ancestors(number: int, parents: dict[int, int]) -> Iterator[int]:
 def timed(results: Iterator[Any], expected: Any, together: int) -> Run:
     """One run, whose results come block by block. Raises `SystemExit` for other bits than expected."""
     begun, times, spent = time.perf_counter(), list[float](), dict[tuple[str, int], float]()
+    held = list[Any]()  # they are compared when the clock has stopped, as that takes time of a processor
     for result in results:
         times.append(time.perf_counter())
         spent = spent or processor_seconds()
-        if not np.array_equal(result, expected):
-            raise SystemExit("a worker gives other outputs than the engine")
+        held.append(result)
     after, least = processor_seconds(), times[-1] - times[0]
-    grown = {key: seconds - spent[key] for key, seconds in after.items() if key in spent}
+    if not all(np.array_equal(result, expected) for result in held):
+        raise SystemExit("a worker gives other outputs than the engine")
+    grown = {key: seconds - spent.get(key, 0.0) for key, seconds in after.items()}
+    grown["elsewhere", 0] = grown.pop(("busy", 0)) - sum(grown.values())
     used = tuple(sum(own for (each, _), own in grown.items() if each == kind) / least for kind in KINDS)
     return Run(times[-1] - begun, least / (len(times) - together), used)
 
