@@ -15,6 +15,8 @@ give the same bits. Columns are medians of all rounds:
     engine        how many times as long as the engine, by `a block`, for so many workers
     workers, driver, others    processors in use in that time: by the workers, by this process, and by Ray's
                   other processes
+    elsewhere     processors in use by all else on the machine, which workers lack: Ray starts them
+                  with a niceness of 15. The figures say what Ray costs where this is near nothing.
 """
 
 import logging
@@ -39,7 +41,9 @@ from stepnet.ray import predict
 WAYS = 0, 1, 2
 """How many workers; none is the engine alone."""
 TICKS = os.sysconf("SC_CLK_TCK")
-KINDS = "workers", "driver", "others"
+KINDS = "workers", "driver", "others", "elsewhere"
+IDLE = 3, 4
+"""The places of the first line of /proc/stat that count idle time, of 8 that count time."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ class Run:
 
 
 def processor_seconds() -> dict[tuple[str, int], float]:
-    """The processor time of this process and those that it started, by kind and number."""
+    """The processor time of this process and those that it started, by kind and number; of all, as "busy"."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split()[1:9]]
+    busy = sum(count for place, count in enumerate(ticks) if place not in IDLE) / TICKS
     stats = dict[int, tuple[int, float, str]]()
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -66,7 +72,7 @@ def processor_seconds() -> dict[tuple[str, int], float]:
         if os.getpid() in ancestors(number, parents):
             child = "workers" if "ModelWorker" in title else "others"
             spent["driver" if number == os.getpid() else child, number] = seconds
-    return spent
+    return spent | {("busy", 0): busy}
 
 
 def ancestors(number: int, parents: dict[int, int]) -> Iterator[int]:
@@ -79,13 +85,16 @@ def ancestors(number: int, parents: dict[int, int]) -> Iterator[int]:
 def timed(results: Iterator[Any], expected: Any, together: int) -> Run:
     """One run, whose results come block by block. Raises `SystemExit` for other bits than expected."""
     begun, times, spent = time.perf_counter(), list[float](), dict[tuple[str, int], float]()
+    held = list[Any]()  # they are compared when the clock has stopped, as that takes time of a processor
     for result in results:
         times.append(time.perf_counter())
         spent = spent or processor_seconds()
-        if not np.array_equal(result, expected):
-            raise SystemExit("a worker gives other outputs than the engine")
+        held.append(result)
     after, least = processor_seconds(), times[-1] - times[0]
-    grown = {key: seconds - spent[key] for key, seconds in after.items() if key in spent}
+    if not all(np.array_equal(result, expected) for result in held):
+        raise SystemExit("a worker gives other outputs than the engine")
+    grown = {key: seconds - spent.get(key, 0.0) for key, seconds in after.items()}
+    grown["elsewhere", 0] = grown.pop(("busy", 0)) - sum(grown.values())
     used = tuple(sum(own for (each, _), own in grown.items() if each == kind) / least for kind in KINDS)
     return Run(times[-1] - begun, least / (len(times) - together), used)
 

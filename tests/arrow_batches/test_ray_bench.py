@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,14 +18,14 @@ def test_blocks_are_timed_from_the_first_results_to_the_last(monkeypatch: pytest
     clock = iter([0.0, 5.0, 5.0, 7.0, 9.0])
     spent = iter(
         [
-            {("driver", 1): 1.0, ("workers", 2): 3.0},
-            {("driver", 1): 2.0, ("workers", 2): 9.0, ("workers", 3): 5.0},
+            {("driver", 1): 1.0, ("workers", 2): 3.0, ("workers", 1): 4.0, ("busy", 0): 9.0},
+            {("driver", 1): 2.0, ("workers", 2): 9.0, ("workers", 3): 5.0, ("busy", 0): 22.0},
         ]
     )
     monkeypatch.setattr(ray_workers.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(ray_workers, "processor_seconds", lambda: next(spent))
     run = timed(iter([np.ones(2)] * 4), np.ones(2), 2)
-    assert (run.seconds, run.block, run.used) == (9.0, 2.0, (1.5, 0.25, 0.0))
+    assert (run.seconds, run.block, run.used) == (9.0, 2.0, (2.75, 0.25, 0.0, 0.25))
 
 
 def test_other_bits_stop_it():
@@ -34,6 +36,16 @@ def test_other_bits_stop_it():
 def test_processor_time_is_that_of_this_process_and_its_children():
     assert processor_seconds()["driver", os.getpid()] > 0.1
     assert list(ancestors(5, {5: 3, 3: 1, 7: 5})) == [5, 3]
+
+
+def test_the_time_of_the_machine_is_that_of_its_processors():
+    def used() -> float:
+        lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+        each = [list(map(int, words[1:9])) for words in lines if re.fullmatch(r"cpu\d+", words[0])]
+        return sum(sum(ticks[:3]) + sum(ticks[5:]) for ticks in each) / os.sysconf("SC_CLK_TCK")
+
+    before, spent, after = used(), processor_seconds(), used()
+    assert before - 0.1 <= spent["busy", 0] <= after + 0.1
 
 
 @pytest.mark.long

@@ -119,6 +119,46 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda dataset: predict(dataset, RNN, fn_kwargs={}),
         "fn_kwargs is set by predict: leave it out",
     ),
+    "graphics processors": (
+        lambda dataset: predict(dataset, RNN, num_gpus=1),
+        "num_gpus reserves what is not used, as models run on processors: leave it out",
+    ),
+    "a name for all workers": (
+        lambda dataset: predict(dataset, RNN, name="gru"),
+        "name belongs to a single actor, and there may be several workers: leave it out",
+    ),
+    "several blocks at once": (
+        lambda dataset: predict(dataset, RNN, max_concurrency=2),
+        "max_concurrency is 1: a worker runs one block at a time, in the memory reserved: leave it out",
+    ),
+    "an unknown option": (
+        lambda dataset: predict(dataset, RNN, gpus=2),
+        "Ray does not take gpus=2: Invalid option keyword gpus for actors. Valid ones are [",
+    ),
+    "an option of tasks": (
+        lambda dataset: predict(dataset, RNN, max_calls=2),
+        "Ray does not take max_calls=2: Invalid option keyword max_calls for actors",
+    ),
+    "an environment that is none": (
+        lambda dataset: predict(dataset, RNN, runtime_env=5),
+        "Ray does not take runtime_env=5: The type of keyword 'runtime_env' must be",
+    ),
+    "less than no resources": (
+        lambda dataset: predict(dataset, RNN, resources={"fast": -1}),
+        "Ray does not take resources={'fast': -1}: The quantity of resource fast cannot be negative",
+    ),
+    "options that are no function": (
+        lambda dataset: predict(dataset, RNN, ray_remote_args_fn={}),
+        "ray_remote_args_fn is a function that gives options, not {}",
+    ),
+    "memory below nothing": (
+        lambda dataset: predict(dataset, RNN, memory=-5),
+        "memory is a number of bytes, from 1 on, not -5",
+    ),
+    "a flag as text": (
+        lambda dataset: predict(dataset, RNN, refuse_nan=TEXT),
+        "refuse_nan is True or False, not '1'",
+    ),
     "a lock": (
         lambda dataset: pickled(with_a_lock()),
         NOT_SENT.format("`lock` in `step` is a lock of _thread"),
@@ -169,6 +209,19 @@ def test_rows_are_named_within_their_block():
     assert caught.value.reason == str(caught.value) == line
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), again.reason) == (WorkerError, line)
+
+
+@pytest.mark.usefixtures("same_threads")
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_nan_is_refused_by_the_worker_if_asked(dataset: Any, asked: list[dict[str, Any]], number: float):
+    table = pa.table({"frames": [[[1.0, 2.0]], [[0.0, 1.0], [number, 2.0]]]})
+    for refused in (False, True):
+        predict(dataset, RNN, refuse_nan=refused)
+    lenient, strict = (ModelWorker(*call["fn_constructor_args"]) for call in asked)
+    assert sum(part.num_rows for part in lenient(table)) == 2
+    line = rf"^a block of 2 rows: column `frames`: row 1, entry 1 has {number}, and NaN and infinite"
+    with pytest.raises(WorkerError, match=line):
+        list(strict(table))
 
 
 @pytest.mark.usefixtures("same_threads")
@@ -225,9 +278,15 @@ def test_workers_may_be_any_number_or_between_two():
     assert (pool(3).min_size, pool(3).max_size) == (3, 3)
 
 
-def test_memory_is_reserved_for_a_call_and_the_model(dataset: Any, monkeypatch: pytest.MonkeyPatch):
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(type(dataset), "map_batches", lambda self, worker, **options: asked.append(options))
+@pytest.fixture
+def asked(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What `predict` calls `map_batches` with."""
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(type(dataset), "map_batches", lambda self, worker, **options: calls.append(options))
+    return calls
+
+
+def test_memory_is_reserved_for_a_call_and_the_model(dataset: Any, asked: list[dict[str, Any]]):
     predict(dataset, RNN, memory=1000, num_cpus=2, runtime_env={"env_vars": {}})
     predict(dataset, RNN, memory=1000, resources={"fast": 1})
     size = len(asked[0]["fn_constructor_args"][0])

@@ -8,6 +8,7 @@ from stepnet.arrow.runnable import Compiled
 from stepnet.errors import InputError
 from stepnet.ragged.arrow import pyarrow_module
 from stepnet.ray.installed import installed
+from stepnet.ray.options import check_options
 from stepnet.ray.pickled import pickled
 from stepnet.ray.resources import pool, processors, worker_bytes
 from stepnet.ray.worker import ModelWorker
@@ -15,9 +16,6 @@ from stepnet.rnn.program import Asked
 from stepnet.values.arguments import kind
 
 Dataset: Any = installed("ray.data").Dataset
-
-OWN = ("batch_size", "batch_format", "zero_copy_batch", "compute", "udf_modifying_row_count")
-"""Options of `map_batches` that `predict` sets itself; so does it with those that begin with `fn_`."""
 
 
 def predict(
@@ -31,6 +29,7 @@ def predict(
     num_cpus: float | None = None,
     memory: int = MEMORY,
     engine: Asked = "auto",
+    refuse_nan: bool = False,
     **options: Any,
 ) -> Any:
     """The results of a model for each row of a dataset of Ray, as such a dataset.
@@ -54,16 +53,18 @@ def predict(
         memory: How many bytes a call of the model takes at most, sequences and outputs included. Ray reserves
             this much for a worker, beside what the process and the parameters take.
         engine: An engine, or several in order of preference.
-        options: Further options of Ray's `Dataset.map_batches`: `num_gpus`, `runtime_env`, `resources`.
+        refuse_nan: Whether NaN and infinite numbers in sequences are an error.
+        options: Further options of Ray's `Dataset.map_batches`, for its actors: `runtime_env`, `resources`.
 
     Returns:
         A `ray.data.Dataset`. A dataset without rows gives one without rows.
 
     Raises:
-        InputError: For a model or columns that do not fit, and for a model that cannot be pickled. Without
-            Ray.
+        InputError: For a model or columns that do not fit, for a model that cannot be pickled, and for
+            options that Ray does not take. Without Ray.
         FileError: For a model file that cannot be read.
-        WorkerError: Where the results are asked for, for rows that the model does not take.
+        WorkerError: Where the results are asked for, for rows that the model does not take; with
+            `refuse_nan` for those with NaN and infinite numbers, too.
 
     >>> import ray.data, pyarrow as pa, stepnet as sn
     >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"), inputs=())
@@ -77,10 +78,9 @@ def predict(
             f"dataset is a Dataset of Ray, and is {kind(dataset)}: make one with ray.data.from_arrow, "
             "from_pandas or read_parquet"
         )
-    if own := next((name for name in options if name in OWN or name.startswith("fn_")), None):
-        raise InputError(f"{own} is set by predict: leave it out")
+    check_options(options)
     strategy, (reserved, count) = pool(concurrency), processors(num_cpus)
-    predictor = Predictor(model, column, output, keep, memory=memory, engine=engine)
+    predictor = Predictor(model, column, output, keep, memory=memory, engine=engine, refuse_nan=refuse_nan)
     check(predictor, dataset)
     sent = pickled(predictor)
     return dataset.map_batches(

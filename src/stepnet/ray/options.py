@@ -1,0 +1,52 @@
+"""Options that `predict` passes on to Ray, checked by Ray where they are given: it reads them otherwise when
+the results are asked for.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from stepnet.errors import InputError
+from stepnet.ray.installed import installed
+from stepnet.values.arguments import shown
+
+remote: Any = installed("ray").remote
+
+BATCHES = "batch_size", "batch_format", "zero_copy_batch", "compute", "udf_modifying_row_count"
+ARGUMENTS = "fn_args", "fn_kwargs", "fn_constructor_args", "fn_constructor_kwargs"
+ACTOR = "name", "namespace", "get_if_exists", "lifetime"
+REFUSED = {
+    **dict.fromkeys((*BATCHES, *ARGUMENTS), "is set by predict"),
+    **dict.fromkeys(ACTOR, "belongs to a single actor, and there may be several workers"),
+    "max_concurrency": "is 1: a worker runs one block at a time, in the memory reserved",
+    "num_gpus": "reserves what is not used, as models run on processors",
+}
+"""Options of Ray that `predict` does not take, and why."""
+FUNCTION = "ray_remote_args_fn"
+"""The one option of `map_batches` that Ray's actors do not have: a function that gives options of these."""
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises `InputError` for options that `predict` sets, and those that actors of Ray do not take.
+
+    >>> check_options({"resources": {"fast": 1}})
+    >>> check_options({"resources": 5})
+    Traceback (most recent call last):
+    stepnet.errors.InputError: Ray does not take resources=5: The type of keyword 'resources' must be
+    (<class 'dict'>, <class 'NoneType'>), but received type <class 'int'>
+    """
+    for name in options:
+        if name in REFUSED:
+            raise InputError(f"{name} {REFUSED[name]}: leave it out")
+    if FUNCTION in options and not callable(options[FUNCTION]):
+        raise InputError(f"{FUNCTION} is a function that gives options, not {shown(options[FUNCTION])}")
+    passed = {name: value for name, value in options.items() if name != FUNCTION}
+    try:
+        if passed:
+            remote(**passed)(Worker)
+    except (TypeError, ValueError) as error:
+        text = ", ".join(f"{name}={shown(value)}" for name, value in passed.items())
+        raise InputError(f"Ray does not take {text}: {error}") from error
+
+
+class Worker:
+    """What Ray checks options for; nothing starts it."""
