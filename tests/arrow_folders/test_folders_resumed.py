@@ -1,5 +1,6 @@
 """`stepnet.arrow.run` that is stopped in any way, and goes on: nothing lost, doubled or mixed."""
 
+import json
 import os
 import random
 import signal
@@ -326,3 +327,82 @@ def test_two_processes_do_not_write_the_same_result(tmp_path: Path):
         arrow.run(source / "a.parquet", RNN, output / "a.parquet")
     held.drop()
     assert arrow.run(source, RNN, output, resume=True).results == 1
+
+
+def test_rows_that_were_set_aside_are_there_however_paths_are_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    poisoned(Path("in"), 4)
+    arrow.run(tmp_path / "in", RNN, tmp_path / "out", bad=tmp_path / "bad.parquet")
+    expected = contents(tmp_path)
+    Path("link").symlink_to("in")
+    Path("deep").mkdir()
+    for inputs in ("in", "./in/", "deep/../in", "link", tmp_path / "in"):
+        Path("out/day=1/1.parquet").unlink()
+        done = arrow.run(inputs, RNN, "./out", bad="bad.parquet", resume=True)
+        assert (done.before, done.bad) == (3, 4)
+        rows = pq.read_table("bad.parquet")
+        # The path of each row is spelled as it was given last, and opens its file.
+        assert set(rows["file"].to_pylist()) == {
+            os.fspath(Path(inputs, f"day={n % 3}/{n}.parquet")) for n in (1, 3)
+        }
+    assert contents(tmp_path / "out") == {
+        name[4:]: data for name, data in expected.items() if name.startswith("out/")
+    }
+    assert Path("bad.parquet").read_bytes() == expected["bad.parquet"]
+    Path("in").rename("moved")
+    assert arrow.run("moved", RNN, "out", bad="bad.parquet", resume=True).before == 4
+    assert set(pq.read_table("bad.parquet")["file"].to_pylist()) == {
+        "moved/day=1/1.parquet",
+        "moved/day=0/3.parquet",
+    }
+
+
+def test_rows_of_another_input_are_not_those_of_this_one(tmp_path: Path):
+    """Two runs with files of the same names, and the same number of rows that were set aside."""
+    for name in ("x", "y"):
+        table = pa.table({"id": [len(name), ord(name)], "frames": pa.array(WRONG, FRAMES)})
+        written(tmp_path / name / "a.parquet", table)
+        arrow.run(tmp_path / name, RNN, tmp_path / f"{name} out", bad=tmp_path / f"{name}.bad.parquet")
+    with pytest.raises(FileError, match=r"a\.parquet: 1 rows were set aside for it, and 0 of them are in"):
+        arrow.run(tmp_path / "y", RNN, tmp_path / "y out", bad=tmp_path / "x.bad.parquet", resume=True)
+    # Nor are the rows of a run that was stopped, under the name of this one's result.
+    (tmp_path / "y.bad.parquet").unlink()
+    (tmp_path / ".y.bad.parquet.parts").mkdir()
+    table = pq.read_table(tmp_path / "x.bad.parquet")
+    pq.write_table(table, tmp_path / ".y.bad.parquet.parts" / "a.parquet.parquet")
+    with pytest.raises(FileError, match=r"a\.parquet: 1 rows were set aside for it, and 0 of them are in"):
+        arrow.run(tmp_path / "y", RNN, tmp_path / "y out", bad=tmp_path / "y.bad.parquet", resume=True)
+
+
+def test_a_row_group_of_rows_that_were_set_aside_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from stepnet.arrow.folders import aside, earlier
+
+    monkeypatch.setattr(aside, "GROUP", 5)
+    for number in range(7):
+        rows = pa.array([[[1.0]]] * 3 + [[[1.0, 2.0]]], FRAMES)
+        written(tmp_path / "in" / f"{number}.parquet", pa.table({"id": range(4), "frames": rows}))
+    output, bad = tmp_path / "out", tmp_path / "bad.parquet"
+    arrow.run(tmp_path / "in", RNN, output, bad=bad)
+    before, read_groups, native = bad.read_bytes(), list[Path](), earlier.native
+    monkeypatch.setattr(earlier, "native", lambda path: read_groups.append(path) or native(path))
+    assert arrow.run(tmp_path / "in", RNN, output, bad=bad, resume=True).bad == 21
+    assert len(read_groups) == 1 + 5  # the footer, and 21 rows in groups of 5
+    assert bad.read_bytes() == before
+
+
+@pytest.mark.parametrize("index", [None, [["a", 1]], [["a", "many"]], [["a", -1], ["b", 2]], 3])
+def test_a_file_of_rows_whose_index_is_wrong_is_refused(tmp_path: Path, index: Any):
+    source = written(tmp_path / "a.parquet", pa.table({"frames": pa.array([[[1.0]], [[1.0]]], FRAMES)}))
+    arrow.run(source, RNN, tmp_path / "out", bad=tmp_path / "bad.parquet")
+    table = pq.read_table(tmp_path / "bad.parquet")
+    metadata = pq.read_metadata(tmp_path / "bad.parquet").metadata
+    end = b"{}" if index is None else json.dumps({"results": index}).encode()
+    pq.write_table(
+        table.replace_schema_metadata({**metadata, b"stepnet.rows": end}), tmp_path / "bad.parquet"
+    )
+    with pytest.raises(FileError, match=r"bad\.parquet: it is no file of rows that were set aside; choose"):
+        arrow.run(source, RNN, tmp_path / "out", bad=tmp_path / "bad.parquet", resume=True)

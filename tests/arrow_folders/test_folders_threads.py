@@ -12,7 +12,7 @@ import pytest
 from folder_cases import RNN, contents, tree
 
 from stepnet import arrow
-from stepnet.arrow.folders.pipeline import DEPTH, Channel, threads
+from stepnet.arrow.folders.pipeline import DEPTH, Channel, StoppedError, threads
 
 ROUNDS = 20
 
@@ -47,14 +47,16 @@ def test_an_error_wakes_threads_that_wait() -> None:
     with quick(ROUNDS * 0.05):
         for _ in range(ROUNDS):
             full, empty, seen = Channel(), Channel(), list[int]()
-            with (
-                pytest.raises(ZeroDivisionError),
-                threads((full, empty), (endless(full), full), (waiting(empty, seen), None)),
-            ):
-                while not full.room.empty():
-                    time.sleep(0)
-                empty.put(7)
-                _ = 1 / 0
+
+            def failing(full: Channel, empty: Channel, seen: list[int]) -> None:
+                with threads((full, empty), (endless(full), full), (waiting(empty, seen), None)):
+                    while not full.room.empty():
+                        time.sleep(0)
+                    empty.put(7)
+                    raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                failing(full, empty, seen)
             assert seen == [7]  # what was put in before the error
 
 
@@ -65,15 +67,18 @@ def test_an_error_of_a_thread_without_a_channel_wakes_the_caller() -> None:
     with quick(ROUNDS * 0.05):
         for _ in range(ROUNDS):
             full, empty = Channel(), Channel()
-            with (
-                pytest.raises(ZeroDivisionError),
-                threads((full, empty), (endless(full), full), (fail, None)) as failed,
-            ):
-                try:
+
+            def waiting(full: Channel, empty: Channel) -> None:
+                with (
+                    threads((full, empty), (endless(full), full), (fail, None)) as failed,
+                    pytest.raises(StoppedError),
+                ):
                     for _ in range(DEPTH + 1):
                         empty.put(0)
-                except Exception:
-                    raise failed[0] from None
+                assert failed
+
+            with pytest.raises(ZeroDivisionError):
+                waiting(full, empty)
 
 
 def interrupted(source: Path, output: Path, wait: float) -> bool:

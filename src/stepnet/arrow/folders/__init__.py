@@ -6,6 +6,7 @@
     targets    files that appear whole or not at all
     plan       which result is made of which part of which file, and which are there already
     sifting    the results of a chunk, and the rows that have none
+    earlier    rows that an earlier run set aside
     aside      rows that are set aside, in a file of their own
     pipeline   reading, running and writing at the same time
     running    `run`

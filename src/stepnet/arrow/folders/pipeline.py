@@ -229,9 +229,9 @@ class Result:
         """Ends the files of a job: the rows that are set aside are on disk before the result is there."""
         target = self._begin(job)
         if self.aside is not None:
-            self.aside.finish(job.part.first, self.bad, self.bad)
-        target.finish(job.part.first, self.rows, self.bad)
+            self.aside.finish(Made(job.mark, job.part.first, self.bad, self.bad).end)
         made = Made(job.mark, job.part.first, self.rows, self.bad)
+        target.finish(made.end)
         self.target = self.aside = None
         self.rows = self.bad = 0
         return made

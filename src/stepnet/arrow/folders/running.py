@@ -171,7 +171,7 @@ def run(
             plan = planned(jobs, target, resume)
         aside = None
         if bad is not None:
-            aside = Aside(parquet_path(bad), target, found.folders, chosen, mark, resume)
+            aside = Aside.of(parquet_path(bad), target, found.folders, chosen, mark, resume)
             held.enter_context(folder_held(aside.parts))
         check_aside(plan, aside)
         counts = executed(plan, predictor, Writing(kept, packed, result, aside), progress)

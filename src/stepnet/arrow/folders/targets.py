@@ -77,9 +77,9 @@ class Target:
             self.last = records.replace_schema_metadata(self.schema.metadata)
             self.writer.write_batch(self.last)
 
-    def finish(self, first: int, rows: int, bad: int) -> None:
-        """Gives the file its name, once all of it is on disk."""
-        counts = text_of({"first": first, "rows": rows, "bad": bad})
+    def finish(self, end: dict[str, Any]) -> None:
+        """Writes the file to disk, and gives it its name. end: the metadata after the rows."""
+        counts = text_of(end)
         with writing(self.path):
             if self.form == "arrow":
                 # With the dictionaries of the rows before it: an Arrow file has one for each column.
