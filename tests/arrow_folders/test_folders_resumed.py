@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,13 @@ def poisoned(folder: Path, files: int) -> Path:
             rows[seed % 20] = rows[(seed + 7) % 20] = WRONG[1]
         table = pa.table({"id": np.arange(20), "frames": pa.array(rows, FRAMES)})
         written(folder / f"day={seed % 3}" / f"{seed}.parquet", table)
+    return folder
+
+
+def dated(folder: Path) -> Path:
+    """A folder whose files were all last changed at the same time, which results store."""
+    for name in contents(folder):
+        os.utime(folder / name, (0, 0))
     return folder
 
 
@@ -127,13 +135,12 @@ def test_what_is_interrupted_anywhere_goes_on(tmp_path: Path):
 
 
 def test_inputs_that_come_later_are_run_beside_those_that_are_done(tmp_path: Path):
-    source = poisoned(tmp_path / "in", 4)
+    source = dated(poisoned(tmp_path / "in", 4))
     for name in ("grown", "at once"):
         (tmp_path / name).mkdir()
     arrow.run(source, RNN, tmp_path / "grown" / "out", bad=tmp_path / "grown" / "bad.parquet")
-    poisoned(tmp_path / "in", 9)
-    for name in contents(source):  # written again, with the same content
-        os.utime(source / name, ns=(0, 0))
+    poisoned(tmp_path / "in", 9)  # written again, with the same content
+    dated(source)
     done = arrow.run(
         source, RNN, tmp_path / "grown" / "out", resume=True, bad=tmp_path / "grown" / "bad.parquet"
     )
@@ -167,6 +174,75 @@ def test_the_command_that_is_interrupted_says_how_to_go_on(tmp_path: Path, monke
     code, told, said = stepnet(*command, "--resume")
     assert (code, said) == (0, "")
     assert [len(read(path)) for path in sorted((tmp_path / "out").iterdir())] == [4, 4, 4]
+
+
+PLAIN = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+TIMES = {"now": None, "future": 4_000_000_000, "past": 1_000}
+
+
+@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.parametrize("name", ["b.parquet", "b.arrow"])
+def test_an_input_of_another_time_is_the_same_until_its_rows_are_others(
+    tmp_path: Path, name: str, time: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Other numbers in a file of the same size, footer and ends are noticed, whatever the time."""
+    monkeypatch.setattr(tables, "EDGE", 64)
+    source, random = tmp_path / "in" / name, np.random.default_rng(0)
+
+    def rewrite(rows: Any) -> None:
+        table = pa.table({"frames": pa.array(rows, FRAMES)})
+        source.parent.mkdir(exist_ok=True)
+        if name.endswith("arrow"):
+            written(source, table, group=400)
+        else:
+            pq.write_table(table, source, **PLAIN)
+
+    def touch(seconds: int | None) -> None:
+        os.utime(source, None if seconds is None else (seconds, seconds))
+
+    first, second = (random.normal(size=(400, 3, 2)).astype("f4").tolist() for _ in range(2))
+    rewrite(first)
+    touch(5_000_000_000)  # before the run: a time in the future
+    arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret")
+    before = contents(tmp_path / "out")
+    listed = tables.TableFile.of(source)
+    assert arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret", resume=True).before == 1
+    touch(TIMES[time])
+    assert arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret", resume=True).before == 1
+    rewrite(second)
+    touch(TIMES[time])
+    now = tables.TableFile.of(source)
+    assert (now.size, now.digest) == (listed.size, listed.digest)
+    with pytest.raises(
+        FileError, match=rf"out/b\.parquet: \S+in/{name} was changed since it was made; remove"
+    ):
+        arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret", resume=True)
+    assert contents(tmp_path / "out") == before
+
+
+def test_the_bytes_of_a_file_are_those_of_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A change anywhere in a file is in one part, and only the result of that part is refused."""
+    monkeypatch.setattr(tables, "PART_BYTES", 700)
+    monkeypatch.setattr(tables, "BLOCK", 100)
+    source = written(tmp_path / "in" / "a.parquet", table_of(0, 60))
+    parts, whole = tables.TableFile.of(source).parts, source.read_bytes()
+    assert len(parts) > 3
+    assert [part.span[0] for part in parts[1:]] == [part.span[1] for part in parts[:-1]]
+    assert (parts[0].span[0], parts[-1].span[1]) == (0, len(whole))
+    for part in parts:
+        assert tables.TableFile.of(source).checksum(part) == zlib.crc32(whole[slice(*part.span)])
+    arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret")
+    changed = bytearray(whole)
+    changed[parts[2].span[0] + 9] ^= 1
+    source.write_bytes(changed)
+    os.utime(source, (1, 1))
+    with pytest.raises(
+        FileError, match=r"out/a-00002\.parquet: \S+/a\.parquet was changed since it was made"
+    ):
+        arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret", resume=True)
+    (tmp_path / "out" / "a-00002.parquet").unlink()
+    source.write_bytes(whole)
+    assert arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret", resume=True).before > 2
 
 
 def one_of(seed: int) -> sn.RNN:
@@ -261,7 +337,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path):
 
 
 def test_a_damaged_file_stops_the_run_and_goes_on_when_it_is_mended(tmp_path: Path):
-    source = tree(tmp_path / "in", ("a.parquet", "b.parquet", "c.parquet"), count=400)
+    source = dated(tree(tmp_path / "in", ("a.parquet", "b.parquet", "c.parquet"), count=400))
     whole = (source / "b.parquet").read_bytes()
     arrow.run(source, RNN, tmp_path / "expected")
     damaged = bytearray(whole)
@@ -275,7 +351,7 @@ def test_a_damaged_file_stops_the_run_and_goes_on_when_it_is_mended(tmp_path: Pa
         with pytest.raises(FileError, match=r"in/b\.parquet: this is no whole Parquet file \("):
             arrow.run(source, RNN, tmp_path / "out", resume=True)
     (source / "b.parquet").write_bytes(whole)
-    assert arrow.run(source, RNN, tmp_path / "out", resume=True).before == 1
+    assert arrow.run(dated(source), RNN, tmp_path / "out", resume=True).before == 1
     assert contents(tmp_path / "out") == contents(tmp_path / "expected")
 
 

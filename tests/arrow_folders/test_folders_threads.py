@@ -69,13 +69,11 @@ def test_an_error_of_a_thread_without_a_channel_wakes_the_caller() -> None:
             full, empty = Channel(), Channel()
 
             def waiting(full: Channel, empty: Channel) -> None:
-                with (
-                    threads((full, empty), (endless(full), full), (fail, None)) as failed,
-                    pytest.raises(StoppedError),
-                ):
-                    for _ in range(DEPTH + 1):
-                        empty.put(0)
-                assert failed
+                with threads((full, empty), (endless(full), full), (fail, None)) as failed:
+                    try:
+                        [empty.put(0) for _ in range(DEPTH + 1)]
+                    except StoppedError:
+                        raise failed[0] from None
 
             with pytest.raises(ZeroDivisionError):
                 waiting(full, empty)

@@ -35,8 +35,8 @@ COMPRESSION = "snappy"
 class Aside:
     """The file of rows that are set aside.
 
-    path: the file. output: where the results are. schema: the schema of the file. mark: the version, model and
-    options, which the file and all results share. earlier: the file of an earlier run; None for none.
+    path: the file. output: where the results are. schema: the schema of the file. mark: the version, model
+    and options, which the file and all results share. earlier: the file of an earlier run; None for none.
     """
 
     path: Path

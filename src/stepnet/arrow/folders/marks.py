@@ -1,9 +1,10 @@
 """What a result says of its origin, so that results of another model, options or input are not mixed.
 
     "stepnet"        JSON in the schema's metadata: version, model, options, input, part
-    "stepnet.rows"   JSON that follows the rows: how many were read, and how many of these were set aside
+    "stepnet.rows"   JSON that follows the rows: how many were read, how many of these were set aside, and the
+                     input's time of modification and checksum
 
-Nothing of a mark depends on when, where or in how many runs a result was made.
+They do not depend on when, where or in how many runs a result was made.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ EXPLAINED = {
 }
 
 
-COUNTS = ("first", "rows", "bad")
+COUNTS = ("first", "rows", "bad", "time", "checksum")
 """What the metadata after the rows has of `Made`."""
 
 
@@ -40,13 +41,16 @@ class Made:
     """A result that exists.
 
     mark: the metadata before its rows. first: the number of the first row in the input. rows: the number of
-    rows that were read. bad: the number of these that were set aside.
+    rows that were read. bad: the number of these that were set aside. time: when the input was last changed,
+    in nanoseconds. checksum: that of the bytes of these rows in the input.
     """
 
     mark: dict[str, Any]
     first: int
     rows: int
     bad: int
+    time: int
+    checksum: int
 
     @property
     def end(self) -> dict[str, Any]:

@@ -123,9 +123,10 @@ def threads(
 
 @dataclass(frozen=True)
 class End:
-    """The rows of a result are complete."""
+    """The rows of a result are complete. checksum: that of their bytes in the input."""
 
     job: Job
+    checksum: int
 
 
 @dataclass
@@ -162,7 +163,7 @@ def run_jobs(
             for batch, share in job.table.chunks(job.part, predictor.column, job.chosen):
                 chunks.put((job, batch, share))
                 del batch
-            chunks.put(End(job))
+            chunks.put(End(job, job.table.checksum(job.part, chunks.check)))
         chunks.put(None)
 
     def write() -> None:
@@ -170,7 +171,7 @@ def run_jobs(
         try:
             for item in results:
                 if isinstance(item, End):
-                    counts.made[item.job.target] = written.finish(item.job)
+                    counts.made[item.job.target] = written.finish(item)
                 else:
                     written.add(*item)
                 del item
@@ -225,12 +226,13 @@ class Result:
             self.aside = self.aside or self.how.aside.target(job)
             self.aside.write(self.how.aside.records(job, part.bad))
 
-    def finish(self, job: Job) -> Made:
-        """Ends the files of a job: the rows that are set aside are on disk before the result is there."""
+    def finish(self, end: End) -> Made:
+        """Ends the files of a job: the rows that are set aside are on disk before the result appears."""
+        job = end.job
         target = self._begin(job)
+        made = Made(job.mark, job.part.first, self.rows, self.bad, job.table.time, end.checksum)
         if self.aside is not None:
-            self.aside.finish(Made(job.mark, job.part.first, self.bad, self.bad).end)
-        made = Made(job.mark, job.part.first, self.rows, self.bad)
+            self.aside.finish(made.end)
         target.finish(made.end)
         self.target = self.aside = None
         self.rows = self.bad = 0

@@ -69,7 +69,7 @@ def jobs_of(
             chosen = choose(table.schema)
         first = first or (each.path, chosen)
         check_alike(each.path, chosen, *first)
-        for part in [Part(groups=whole_groups(table), rows=rows_of(table))] if alone else table.parts:
+        for part in [whole_part(table)] if alone else table.parts:
             name = each.name.with_name(result_name(each.name.name, part, ending))
             origin = {"name": each.name.as_posix(), "size": table.size, "digest": table.digest}
             yield Job(
@@ -81,14 +81,10 @@ def jobs_of(
             )
 
 
-def whole_groups(table: TableFile) -> tuple[int, ...]:
-    """The row groups of all parts of a file."""
-    return tuple(group for part in table.parts for group in part.groups)
-
-
-def rows_of(table: TableFile) -> int:
-    """The rows of all parts of a file."""
-    return sum(part.rows for part in table.parts)
+def whole_part(table: TableFile) -> Part:
+    """All parts of a file in one."""
+    groups = tuple(group for part in table.parts for group in part.groups)
+    return Part(groups=groups, rows=sum(part.rows for part in table.parts), span=(0, table.size))
 
 
 def result_name(name: str, part: Part, ending: str) -> str:
@@ -187,14 +183,23 @@ def planned_file(job: Job, resume: bool, force: bool) -> Plan:
 
 
 def checked(path: Path, job: Job) -> Made:
-    """What a result says of itself; raises `FileError` if it is not that of the job."""
+    """The result in a file; raises `FileError` if it is not that of the job."""
     made = made_by(path)
-    reason = "it is no result of stepnet run" if made is None else difference(made.mark, job.mark)
-    if reason is None and job.table.time > os.stat(path).st_mtime_ns:
-        reason = f"{job.table.path} was changed since it was made"
+    reason = "it is no result of stepnet run" if made is None else difference_of(made, job)
     if made is None or reason:
         raise FileError(f"{path}: {reason}; remove it to make it again, or choose another output")
     return made
+
+
+def difference_of(made: Made, job: Job) -> str | None:
+    """Why a result is not that of a job; None where it is.
+
+    The input is read only if it was changed at another time: its size and digest do not cover all its bytes.
+    """
+    reason = difference(made.mark, job.mark)
+    if reason is None and made.time != job.table.time and made.checksum != job.table.checksum(job.part):
+        return f"{job.table.path} was changed since it was made"
+    return reason
 
 
 def files_below(folder: Path) -> Iterator[Path]:
