@@ -307,7 +307,7 @@ MIXED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", MIXED)
 def test_what_was_made_otherwise_is_not_mixed(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch):
-    from stepnet.arrow.folders import running
+    from stepnet.arrow.folders import request
 
     change, options, message = MIXED[case]
     source = tree(tmp_path / "in", ("a.parquet", "b.parquet", "c.parquet"))
@@ -317,7 +317,7 @@ def test_what_was_made_otherwise_is_not_mixed(tmp_path: Path, case: str, monkeyp
     before = contents(tmp_path / "out")
     asked = dict(options)
     if version := asked.pop("version", None):
-        monkeypatch.setattr(running, "__version__", version)
+        monkeypatch.setattr(request, "__version__", version)
     model = asked.pop("model", RNN)
     with pytest.raises(FileError, match=message):
         arrow.run(source, model, tmp_path / "out", resume=True, **asked)

@@ -11,7 +11,7 @@ from stepnet.arrow.columns import Column
 from stepnet.arrow.results import result_column
 from stepnet.arrow.runnable import Compiled, Runnable
 from stepnet.arrow.sources import opened
-from stepnet.errors import InputError, StepnetError, named
+from stepnet.errors import InputError, StepnetError, named, printable
 from stepnet.model_file import model_of
 from stepnet.ragged.arrow import check_whole, pyarrow_module
 from stepnet.rnn.program import Asked
@@ -278,7 +278,7 @@ def checked_names(keep: Any) -> tuple[str, ...]:
     names = tuple(instance(name, str, "keep is a list of names of columns") for name in given)
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise InputError(f"keep has `{twice[0]}` twice")
+        raise InputError(f"keep has `{printable(twice[0])}` twice")
     return names
 
 
@@ -287,9 +287,10 @@ def check_columns(schema: Any, names: Iterable[str]) -> None:
     for name in names:
         count = schema.names.count(name)
         if count > 1:
-            raise InputError(f"there are {count} columns `{name}`; rename all but one")
+            raise InputError(f"there are {count} columns `{printable(name)}`; rename all but one")
         if not count:
-            raise InputError(f"there is no column `{name}`; there are {', '.join(schema.names) or 'none'}")
+            present = printable(", ".join(schema.names)) or "none"
+            raise InputError(f"there is no column `{printable(name)}`; there are {present}")
 
 
 def check_same(schema: Any, chosen: Chosen) -> None:
@@ -298,10 +299,12 @@ def check_same(schema: Any, chosen: Chosen) -> None:
         check_columns(schema, [name])
         if schema.field(name).type != type_:
             raise InputError(
-                f"column `{name}` is {schema.field(name).type}, and was {type_} before; cast one of them"
+                f"column `{printable(name)}` is {schema.field(name).type}, and was {type_} before; cast one "
+                "of them"
             )
     further = [name for name in schema.names if name not in chosen.used] if chosen.others else []
     if further:
         raise InputError(
-            f"there is a column `{further[0]}`, which was not there before; keep= names those to pass on"
+            f"there is a column `{printable(further[0])}`, which was not there before; keep= names those to "
+            "pass on"
         )

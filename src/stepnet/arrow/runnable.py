@@ -102,8 +102,8 @@ def last_of(output: Any) -> Any:
         return output
     if output.levels > 1:
         raise InputError(
-            "output='last' is for outputs that there is one of per step; this one is a sequence at each: "
-            "ask for output='outputs'"
+            "the last output is not defined where each step has a sequence of outputs: ask for 'outputs', "
+            "not 'last'"
         )
     return ends_of(output.values, output.offsets[0], first=False)
 

@@ -85,10 +85,10 @@ class Aside:
 
     def records(self, job: Job, bad: Sequence[Bad]) -> Any:
         """A record batch of the file from the rows that were set aside for a result."""
-        pyarrow, name = pyarrow_module("pyarrow", FILES), str(job.table.path)
+        pyarrow = pyarrow_module("pyarrow", FILES)
         rows = pyarrow.Table.from_batches([each.records.select([*job.chosen.used]) for each in bad])
-        files, places = [text_of(name)] * len(bad), [each.row for each in bad]
-        reasons = [text_of(each.reason(name)) for each in bad]
+        files, places = [text_of(str(job.table.path))] * len(bad), [each.row for each in bad]
+        reasons = [each.reason(job.table.name) for each in bad]
         columns = [*map(pyarrow.array, (files, places, reasons)), *rows.combine_chunks().columns]
         typed = [column.cast(field.type) for column, field in zip(columns, self.schema, strict=True)]
         table = pyarrow.Table.from_arrays(typed, schema=self.schema)

@@ -16,7 +16,7 @@ from stepnet.arrow.folders.marks import Made, difference, made_by
 from stepnet.arrow.folders.tables import Part, TableFile
 from stepnet.arrow.folders.targets import partial_of
 from stepnet.arrow.predictor import Chosen
-from stepnet.errors import FileError, InputError, named
+from stepnet.errors import FileError, InputError, named, printable
 from stepnet.files.paths import free
 from stepnet.layout.options import option
 
@@ -99,15 +99,16 @@ def result_name(name: str, part: Part, ending: str) -> str:
 
 def check_alike(path: Path, chosen: Chosen, first_path: Path, first: Chosen) -> None:
     """Raises `InputError` for a file with other columns than the first one has."""
-    for name in {**first.used, **chosen.used}:
-        kind, before = chosen.used.get(name), first.used.get(name)
+    here, there = printable(str(path)), printable(str(first_path))
+    for column in {**first.used, **chosen.used}:
+        kind, before, name = chosen.used.get(column), first.used.get(column), printable(column)
         if kind is None or before is None:
-            has, lacks = (first_path, path) if kind is None else (path, first_path)
+            has, lacks = (there, here) if kind is None else (here, there)
             hint = f"{option('keep')} names those to pass on"
             raise InputError(f"{lacks}: there is no column `{name}`, which {has} has; {hint}")
         if kind != before:
             raise InputError(
-                f"{path}: column `{name}` is {kind}, and in {first_path} it is {before}; cast one of them"
+                f"{here}: column `{name}` is {kind}, and in {there} it is {before}; cast one of them"
             )
 
 

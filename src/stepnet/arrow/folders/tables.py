@@ -19,7 +19,7 @@ from zlib import crc32
 
 from stepnet.arrow.blocks import Batch
 from stepnet.arrow.predictor import Chosen
-from stepnet.errors import FileError
+from stepnet.errors import FileError, printable
 from stepnet.ragged.arrow import pyarrow_module
 
 FILES = "Parquet and Arrow files"
@@ -70,6 +70,11 @@ class TableFile:
     time: int
     digest: str
 
+    @property
+    def name(self) -> str:
+        """The path as messages show it."""
+        return printable(str(self.path))
+
     @classmethod
     def of(cls, path: Path) -> "TableFile":
         """What is known of a file without its rows; raises `FileError` for a file that is damaged."""
@@ -104,7 +109,7 @@ class TableFile:
                 else:
                     records.validate(full=True)
                     share = records.nbytes / self.size
-                yield Batch(str(self.path), first, records), share
+                yield Batch(self.name, first, records), share
                 first += records.num_rows
                 del records  # or it would be held beside the next
             self.check_unchanged()
