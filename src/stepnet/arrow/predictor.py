@@ -1,4 +1,4 @@
-"""Models over record batches: what is chosen of them once, and run batch by batch."""
+"""Models over record batches: columns are checked once by the schema, and the model runs batch by batch."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,22 +18,20 @@ from stepnet.rnn.program import Asked
 from stepnet.values.arguments import flag, instance, kind, shown, whole
 
 MEMORY = 1 << 28
-"""The bytes that a call takes at most, where the caller does not say."""
+"""The default limit of the bytes that a call takes."""
 JOINED = 1 << 24
-"""Up to how many bytes small pieces are joined: larger calls are not faster for each step."""
-
-
+"""The number of bytes up to which small pieces are joined. Larger calls do not take less time per step."""
 OFFSETS = 32
-"""The bytes of the offsets of a list: as they are read, as a `Ragged` has them, and those of the result."""
+"""The bytes of the offsets of a list: in the input, in the `Ragged`, and in the result."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What batches of a schema are run with.
+    """How batches of a schema are run.
 
-    names: the columns that are passed on. compiled, column: the model, and how the list column is read.
-    level_bytes: what a row, a step and an entry of each further level take. used: the type of each column
-    that is read. others: whether all further columns are passed on. schema: that of the results.
+    names: the columns that are passed on. compiled: the model. column: how the list column is read.
+    level_bytes: the bytes that a row, a step and an entry of each further level take. used: the type of each
+    column that is read. others: whether all other columns are passed on. schema: the schema of the results.
     """
 
     names: tuple[str, ...]
@@ -113,7 +111,7 @@ class Predictor:
             yield from self.results(numbered(source), self.choose(schema))
 
     def choose(self, schema: Any) -> Chosen:
-        """What batches of a schema are run with; raises `InputError` for columns that do not fit."""
+        """How batches of a schema are run; raises `InputError` for columns that do not fit."""
         pyarrow = pyarrow_module()
         check_columns(schema, [self.column])
         others = tuple(name for name in schema.names if name != self.column)
@@ -201,8 +199,8 @@ def predict(
             size, or sequences again for a nested recurrence. The numbers are cast to the model's dtype, from
             floats to floats and from whole numbers to whole numbers. A null is a null in the result.
         output: "last" for the last output of each sequence, zeros for an empty one; "outputs" for those of
-            all its steps. The result has this name. What a graph gives once for each sequence is given as it
-            is.
+            all its steps. The result has this name. Outputs that a graph computes once
+            for each sequence stay as they are.
         keep: The names of the columns that are passed on; by default all but the list column.
         memory: How many bytes a call of the model takes at most, sequences and outputs included. A single
             sequence that takes more is run by itself.
@@ -241,7 +239,7 @@ def predict(
 
 
 def numbered(batches: Iterator[Any]) -> Iterator[Batch]:
-    """The record batches of a stream by their numbers."""
+    """The record batches of a stream, named by their numbers."""
     return (Batch(f"batch {number}", 0, records) for number, records in enumerate(batches))
 
 

@@ -1,4 +1,4 @@
-"""What a result says of its origin, so that results of another model, options or input are not mixed.
+"""The metadata of a result: what it was made of, so that results of other models or inputs are not mixed.
 
     "stepnet"        JSON in the schema's metadata: version, model, options, input, part
     "stepnet.rows"   JSON that follows the rows: how many were read, how many of these were set aside, and the
@@ -122,7 +122,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def changed(before: Any, now: Any) -> tuple[str, str]:
-    """Two values as texts; of tables that which differs alone.
+    """Two values as texts; of dictionaries only the entries that differ.
 
     >>> changed({"result": "last", "keep": None}, {"result": "outputs", "keep": None})
     ('result=last', 'result=outputs')

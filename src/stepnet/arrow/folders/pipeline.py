@@ -3,7 +3,7 @@
     reader: files -> chunks   --4-->   engine: chunks -> results   --4-->   writer: results -> files
 
 The engine runs in the thread of the caller, so that Ctrl-C stops it, and pyarrow works without Python's lock.
-What goes wrong in a thread is raised here, after all that came before it.
+An error of the reader is raised in the caller's thread, after all chunks before it were run.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -131,7 +131,7 @@ class End:
 
 @dataclass
 class Counts:
-    """What was run. bad: how many rows were set aside. made: what the results that were written say."""
+    """What was run. bad: the number of rows that were set aside. made: the results that were written."""
 
     sequences: int = 0
     steps: int = 0
@@ -154,7 +154,10 @@ class Writing:
 def run_jobs(
     jobs: list[Job], predictor: Predictor, how: Writing, advance: Callable[[float, int], None]
 ) -> Counts:
-    """Runs jobs, and writes their results. advance: called with bytes of inputs, and sequences, just done."""
+    """Runs jobs, and writes their results.
+
+    advance: called after each step with the bytes of inputs and the sequences of this step.
+    """
     counts, done = Counts(), 0.0
     chunks, results = Channel(), Channel()
 
@@ -239,7 +242,7 @@ class Result:
         return made
 
     def drop(self) -> None:
-        """Removes what is not complete."""
+        """Removes the files that are not complete."""
         for each in (self.target, self.aside):
             if each is not None:
                 each.drop()

@@ -1,8 +1,8 @@
-"""Which result is made of which part of which file, and which results are there already.
+"""Which result is made of which part of which file, and which results exist already.
 
     inputs --listing--> files --TableFile.of--> parts --jobs--> [day=1/a.parquet, day=1/b-00000.parquet, ...]
 
-All that can be known before a row is read is checked here: names, schemas, and what is in the output folder.
+Names, schemas and the files in the output folder are checked here, before a row is read.
 """
 
 import os
@@ -27,7 +27,7 @@ ARROW_ENDINGS = tuple(ending for ending in ENDINGS if ending != ".parquet")
 class Job:
     """A result to make.
 
-    target: its path. chosen: what its rows are run with. mark: what it says of itself.
+    target: its path. chosen: how its rows are run. mark: the metadata that says what it is made of.
     """
 
     table: TableFile
@@ -46,7 +46,7 @@ class Job:
 class Plan:
     """All results in their order.
 
-    done: those that are there. partial: files that a process left half-written.
+    done: the results that exist. partial: the files that a process left unfinished.
     """
 
     jobs: tuple[Job, ...]
@@ -57,7 +57,7 @@ class Plan:
 def jobs_of(
     found: Listing, output: Path, alone: bool, ending: str, choose: Any, mark: dict[str, Any]
 ) -> Iterator[Job]:
-    """The results of all files. choose: a function of a schema. mark: what is the same for all results.
+    """The results of all files. choose: gives how a schema is run. mark: the metadata of all results.
 
     Raises `FileError` for files that are damaged, `InputError` for one whose columns do not fit, or are not
     those of the first file.

@@ -68,7 +68,7 @@ class Place:
 class Work:
     """The model for the files, and the results to make.
 
-    chosen: what the first file is run with. mark: the version, the model and the options, which are the same
+    chosen: how the first file is run. mark: the version, the model and the options, which are the same
     for all results. jobs: the results in their order.
     """
 

@@ -1,6 +1,6 @@
 """A Parquet or Arrow file: its schema, what identifies its content, its parts, and its rows chunk by chunk.
 
-    Parquet          parts of whole row groups, of about `PART_BYTES` each; chunks of so many rows
+    Parquet          parts of whole row groups, of about `PART_BYTES` each; chunks of a number of rows
     Arrow            one part; chunks as its record batches are, small ones together
 
 A file is not held open between its schema and its rows, so that there may be any number of files.
@@ -24,9 +24,9 @@ from stepnet.ragged.arrow import pyarrow_module
 
 FILES = "Parquet and Arrow files"
 PART_BYTES = 1 << 30
-"""From how many bytes of numbers on a Parquet file is cut into parts."""
+"""The bytes of numbers from which on a Parquet file is cut into parts."""
 CHUNK_BYTES = 1 << 24
-"""What a call takes for the rows that are read at a time, about."""
+"""About how many bytes a call takes for the rows that are read at a time."""
 CHUNK_ROWS = 1 << 16
 BUFFER = 1 << 20
 """How much of a Parquet column is read at a time."""
@@ -41,9 +41,9 @@ KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow", ".ipc": 
 class Part:
     """Rows of a file that become one result.
 
-    number: its place among several; None for the whole file. first: the number of its first row. groups: the
-    row groups of a Parquet file, and rows how many rows these have. share: its part of the file. span: where
-    its bytes begin and end in the file.
+    number: its place among the parts of a file; None for the whole file. first: the number of its first row.
+    groups: its row groups in a Parquet file. rows: the number of rows of these. share: its fraction of the
+    file. span: where its bytes begin and end in the file.
     """
 
     number: int | None = None
@@ -95,7 +95,7 @@ class TableFile:
         return cls(path, kind, schema, parts, status.st_size, status.st_mtime_ns, hasher.hexdigest())
 
     def chunks(self, part: Part, column: str, chosen: Chosen) -> Iterator[tuple[Batch, float]]:
-        """The rows of a part in batches, each with its share of the file, about.
+        """The rows of a part in batches, each with about its fraction of the file.
 
         Raises `FileError` for rows that cannot be read, and for a file that has changed since it was listed.
         """
@@ -137,7 +137,7 @@ class TableFile:
 
 
 def parts_of(metadata: Any, size: int) -> tuple[Part, ...]:
-    """The parts of a Parquet file: cut where a row group ends, by what its footer says alone."""
+    """The parts of a Parquet file by its footer, which end where row groups do. size: that of the file."""
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
     sizes, rows = [group.total_byte_size for group in groups], [group.num_rows for group in groups]
     cuts, held = [0], 0
@@ -214,7 +214,7 @@ def batches_of(reader: Any) -> Iterator[Any]:
 
 
 def together(file: Any, chosen: Chosen) -> Iterator[Any]:
-    """The record batches of an Arrow file; those that are small are made one."""
+    """The record batches of an Arrow file; small ones are joined."""
     held, size = list[Any](), 0
     for batch in batches_of(opened(file)):
         if size + batch.nbytes > CHUNK_BYTES:
