@@ -76,7 +76,8 @@ class ConversionError(LayoutError):
 
 @contextmanager
 def named(*parts: str) -> Generator[None]:
-    """Puts the names of a part, outermost first, before the errors it raises.
+    """Puts the names of a part, outermost first, before the errors it raises. Control characters in them,
+    line ends too, are escaped.
 
     >>> with named("layer 0", "the forward direction"):
     ...     raise InputError("there are no input sequences")
@@ -86,4 +87,4 @@ def named(*parts: str) -> Generator[None]:
     try:
         yield
     except StepnetError as error:
-        raise type(error)(": ".join([*parts, str(error)])) from None
+        raise type(error)(": ".join([*map(printable, parts), str(error)])) from None

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from folder_cases import FRAMES, RNN, TOKENS, WORDS, contents, read, table_of, tree, written
 
+import stepnet as sn
 from stepnet import arrow
 from stepnet.arrow.folders import sifting, targets
 from stepnet.errors import FileError, InputError, StepnetError
@@ -170,11 +171,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "bad's kind": (
         lambda f: tree(f / "in", ("a.parquet",)) and {"bad": f / "bad.csv"},
-        "bad is a file of Parquet, and its name ends so: {folder}/bad.csv.parquet",
+        "bad is a Parquet file, whose name ends in .parquet: {folder}/bad.csv.parquet",
     ),
     "result": (
         lambda f: tree(f / "in", ("a.parquet",)) and {"result": "all"},
-        "output is 'last' or 'outputs'",
+        "result is 'last' or 'outputs', not 'all'",
     ),
     "format": (
         lambda f: tree(f / "in", ("a.parquet",)) and {"file_format": "csv"},
@@ -209,6 +210,95 @@ def test_what_is_refused_is_named_in_one_line(tmp_path: Path, case: str):
     assert [path.name for path in results] == (
         ["a.parquet"] if (tmp_path / "out" / "a.parquet") in there else []
     )
+
+
+def test_a_missing_model_is_named_alone(tmp_path: Path):
+    source = tree(tmp_path / "in", ("a.parquet",))
+    with pytest.raises(FileError) as caught:
+        arrow.run(source, tmp_path / "gone.keras", tmp_path / "out")
+    assert str(caught.value) == f"{tmp_path}/gone.keras: there is no such file"
+
+
+def test_the_last_of_sequences_of_outputs_is_refused_without_a_name_of_another_function(tmp_path: Path):
+    nested = sn.Graph(lambda x, p: x * 2, {}, inputs=sn.Spec((), "float32", levels=1))
+    source = written(tmp_path / "a.parquet", pa.table({"x": frames([[[1.0], [2.0]]])}))
+    message = (
+        "the last output is not defined where each step has a sequence of outputs: ask for 'outputs', not"
+    )
+    with pytest.raises(InputError, match=message):
+        arrow.run(source, nested, tmp_path / "out", result="last")
+    with pytest.raises(InputError, match=message):
+        arrow.predict(pq.read_table(source), nested, column="x", output="last")
+
+
+STRANGE = "a\nb\x1b[2J\u202e"
+ESCAPED = r"a\nb\x1b[2J\u202e"
+
+
+def strange_files(folder: Path, **columns: Any) -> Path:
+    """A file that is right, and after it one of a strange name."""
+    tree(folder / "in", ("a.parquet",))
+    return written(folder / "in" / f"{STRANGE}.parquet", pa.table(columns))
+
+
+LINES: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
+    "bad row": (lambda f: strange_files(f, id=[1], frames=frames([[[1.0]]])), {}),
+    "damaged": (lambda f: strange_files(f).write_bytes(b"no"), {}),
+    "type": (lambda f: strange_files(f, id=["x"], frames=frames([[]])), {}),
+    "fewer": (lambda f: strange_files(f, frames=frames([[]])), {}),
+    "further": (lambda f: strange_files(f, id=[1], frames=frames([[]]), x=[1]), {}),
+    "column": (lambda f: tree(f / "in", (f"{STRANGE}.parquet",)), {"column": "gone"}),
+    "keep": (lambda f: tree(f / "in", (f"{STRANGE}.parquet",)), {"keep": ["gone"]}),
+    "bad": (lambda f: tree(f / "in", ("a.parquet",)), {"bad": f"{STRANGE}.csv"}),
+    "format": (
+        lambda f: tree(f, ("in",)),
+        {"output": f"{STRANGE}.parquet", "file_format": "arrow"},
+    ),
+    "force": (lambda f: tree(f / "in", ("a.parquet",)), {"output": STRANGE, "force": True}),
+    "column of a line": (
+        lambda f: written(f / "in" / "a.parquet", pa.table({STRANGE: [1], "frames": ["x"]})),
+        {},
+    ),
+    "column asked for": (lambda f: tree(f / "in", ("a.parquet",)), {"column": STRANGE}),
+    "column that is refused": (
+        lambda f: written(f / "in" / "a.parquet", pa.table({STRANGE: frames([[[1.0]]])})),
+        {"column": STRANGE},
+    ),
+    "set aside": (
+        lambda f: (
+            strange_files(f, id=[1], frames=frames([[[1.0]]]))
+            and arrow.run(f / "in", RNN, f / "out", bad=f / "bad.parquet")
+        ),
+        {"resume": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_control_characters_of_names_are_shown_as_escapes(tmp_path: Path, case: str):
+    make, options = LINES[case]
+    make(tmp_path)
+    asked = {"output": tmp_path / "out", **options}
+    with pytest.raises(StepnetError) as caught:
+        arrow.run(tmp_path / "in", RNN, **asked)
+    said = str(caught.value)
+    assert ESCAPED in said
+    assert said.isprintable()
+    assert said.count(ESCAPED) == said.count("a\\nb")
+
+
+def test_control_characters_of_names_are_escapes_in_summaries_and_reasons(tmp_path: Path):
+    strange_files(tmp_path, id=[1], frames=frames([[[1.0]]]))
+    bad = tmp_path / f"{STRANGE}.bad.parquet"
+    done = arrow.run(tmp_path / "in", RNN, tmp_path / STRANGE, bad=bad)
+    lines = done.text(bad).splitlines()
+    assert len(lines) == 2
+    assert f"in {tmp_path}/{ESCAPED}, after" in lines[0]
+    assert lines[1] == f"1 rows were set aside in {tmp_path}/{ESCAPED}.bad.parquet"
+    (row,) = pq.read_table(bad).to_pylist()
+    assert Path(row["file"]).name == f"{STRANGE}.parquet"
+    assert row["reason"] == "column `frames`: row 0, entry 0 has 1 numbers, and the model takes 2"
+    assert done.output == str(tmp_path / STRANGE)
 
 
 def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,11 +1,13 @@
 """`stepnet.arrow.run` that is stopped in any way, and goes on: nothing lost, doubled or mixed."""
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,13 @@ def poisoned(folder: Path, files: int) -> Path:
             rows[seed % 20] = rows[(seed + 7) % 20] = WRONG[1]
         table = pa.table({"id": np.arange(20), "frames": pa.array(rows, FRAMES)})
         written(folder / f"day={seed % 3}" / f"{seed}.parquet", table)
+    return folder
+
+
+def dated(folder: Path) -> Path:
+    """A folder whose files were all last changed at the same time, which results store."""
+    for name in contents(folder):
+        os.utime(folder / name, (0, 0))
     return folder
 
 
@@ -126,13 +135,12 @@ def test_what_is_interrupted_anywhere_goes_on(tmp_path: Path):
 
 
 def test_inputs_that_come_later_are_run_beside_those_that_are_done(tmp_path: Path):
-    source = poisoned(tmp_path / "in", 4)
+    source = dated(poisoned(tmp_path / "in", 4))
     for name in ("grown", "at once"):
         (tmp_path / name).mkdir()
     arrow.run(source, RNN, tmp_path / "grown" / "out", bad=tmp_path / "grown" / "bad.parquet")
-    poisoned(tmp_path / "in", 9)
-    for name in contents(source):  # written again, with the same content
-        os.utime(source / name, ns=(0, 0))
+    poisoned(tmp_path / "in", 9)  # written again, with the same content
+    dated(source)
     done = arrow.run(
         source, RNN, tmp_path / "grown" / "out", resume=True, bad=tmp_path / "grown" / "bad.parquet"
     )
@@ -166,6 +174,75 @@ def test_the_command_that_is_interrupted_says_how_to_go_on(tmp_path: Path, monke
     code, told, said = stepnet(*command, "--resume")
     assert (code, said) == (0, "")
     assert [len(read(path)) for path in sorted((tmp_path / "out").iterdir())] == [4, 4, 4]
+
+
+PLAIN = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+TIMES = {"now": None, "future": 4_000_000_000, "past": 1_000}
+
+
+@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.parametrize("name", ["b.parquet", "b.arrow"])
+def test_an_input_of_another_time_is_the_same_until_its_rows_are_others(
+    tmp_path: Path, name: str, time: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Other numbers in a file of the same size, footer and ends are noticed, whatever the time."""
+    monkeypatch.setattr(tables, "EDGE", 64)
+    source, random = tmp_path / "in" / name, np.random.default_rng(0)
+
+    def rewrite(rows: Any) -> None:
+        table = pa.table({"frames": pa.array(rows, FRAMES)})
+        source.parent.mkdir(exist_ok=True)
+        if name.endswith("arrow"):
+            written(source, table, group=400)
+        else:
+            pq.write_table(table, source, **PLAIN)
+
+    def touch(seconds: int | None) -> None:
+        os.utime(source, None if seconds is None else (seconds, seconds))
+
+    first, second = (random.normal(size=(400, 3, 2)).astype("f4").tolist() for _ in range(2))
+    rewrite(first)
+    touch(5_000_000_000)  # before the run: a time in the future
+    arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret")
+    before = contents(tmp_path / "out")
+    listed = tables.TableFile.of(source)
+    assert arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret", resume=True).before == 1
+    touch(TIMES[time])
+    assert arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret", resume=True).before == 1
+    rewrite(second)
+    touch(TIMES[time])
+    now = tables.TableFile.of(source)
+    assert (now.size, now.digest) == (listed.size, listed.digest)
+    with pytest.raises(
+        FileError, match=rf"out/b\.parquet: \S+in/{name} was changed since it was made; remove"
+    ):
+        arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret", resume=True)
+    assert contents(tmp_path / "out") == before
+
+
+def test_the_bytes_of_a_file_are_those_of_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A change anywhere in a file is in one part, and only the result of that part is refused."""
+    monkeypatch.setattr(tables, "PART_BYTES", 700)
+    monkeypatch.setattr(tables, "BLOCK", 100)
+    source = written(tmp_path / "in" / "a.parquet", table_of(0, 60))
+    parts, whole = tables.TableFile.of(source).parts, source.read_bytes()
+    assert len(parts) > 3
+    assert [part.span[0] for part in parts[1:]] == [part.span[1] for part in parts[:-1]]
+    assert (parts[0].span[0], parts[-1].span[1]) == (0, len(whole))
+    for part in parts:
+        assert tables.TableFile.of(source).checksum(part) == zlib.crc32(whole[slice(*part.span)])
+    arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret")
+    changed = bytearray(whole)
+    changed[parts[2].span[0] + 9] ^= 1
+    source.write_bytes(changed)
+    os.utime(source, (1, 1))
+    with pytest.raises(
+        FileError, match=r"out/a-00002\.parquet: \S+/a\.parquet was changed since it was made"
+    ):
+        arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret", resume=True)
+    (tmp_path / "out" / "a-00002.parquet").unlink()
+    source.write_bytes(whole)
+    assert arrow.run(tmp_path / "in", RNN, tmp_path / "out", engine="interpret", resume=True).before > 2
 
 
 def one_of(seed: int) -> sn.RNN:
@@ -230,7 +307,7 @@ MIXED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", MIXED)
 def test_what_was_made_otherwise_is_not_mixed(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch):
-    from stepnet.arrow.folders import running
+    from stepnet.arrow.folders import request
 
     change, options, message = MIXED[case]
     source = tree(tmp_path / "in", ("a.parquet", "b.parquet", "c.parquet"))
@@ -240,7 +317,7 @@ def test_what_was_made_otherwise_is_not_mixed(tmp_path: Path, case: str, monkeyp
     before = contents(tmp_path / "out")
     asked = dict(options)
     if version := asked.pop("version", None):
-        monkeypatch.setattr(running, "__version__", version)
+        monkeypatch.setattr(request, "__version__", version)
     model = asked.pop("model", RNN)
     with pytest.raises(FileError, match=message):
         arrow.run(source, model, tmp_path / "out", resume=True, **asked)
@@ -260,7 +337,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path):
 
 
 def test_a_damaged_file_stops_the_run_and_goes_on_when_it_is_mended(tmp_path: Path):
-    source = tree(tmp_path / "in", ("a.parquet", "b.parquet", "c.parquet"), count=400)
+    source = dated(tree(tmp_path / "in", ("a.parquet", "b.parquet", "c.parquet"), count=400))
     whole = (source / "b.parquet").read_bytes()
     arrow.run(source, RNN, tmp_path / "expected")
     damaged = bytearray(whole)
@@ -274,7 +351,7 @@ def test_a_damaged_file_stops_the_run_and_goes_on_when_it_is_mended(tmp_path: Pa
         with pytest.raises(FileError, match=r"in/b\.parquet: this is no whole Parquet file \("):
             arrow.run(source, RNN, tmp_path / "out", resume=True)
     (source / "b.parquet").write_bytes(whole)
-    assert arrow.run(source, RNN, tmp_path / "out", resume=True).before == 1
+    assert arrow.run(dated(source), RNN, tmp_path / "out", resume=True).before == 1
     assert contents(tmp_path / "out") == contents(tmp_path / "expected")
 
 
@@ -326,3 +403,82 @@ def test_two_processes_do_not_write_the_same_result(tmp_path: Path):
         arrow.run(source / "a.parquet", RNN, output / "a.parquet")
     held.drop()
     assert arrow.run(source, RNN, output, resume=True).results == 1
+
+
+def test_rows_that_were_set_aside_are_there_however_paths_are_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    poisoned(Path("in"), 4)
+    arrow.run(tmp_path / "in", RNN, tmp_path / "out", bad=tmp_path / "bad.parquet")
+    expected = contents(tmp_path)
+    Path("link").symlink_to("in")
+    Path("deep").mkdir()
+    for inputs in ("in", "./in/", "deep/../in", "link", tmp_path / "in"):
+        Path("out/day=1/1.parquet").unlink()
+        done = arrow.run(inputs, RNN, "./out", bad="bad.parquet", resume=True)
+        assert (done.before, done.bad) == (3, 4)
+        rows = pq.read_table("bad.parquet")
+        # The path of each row is spelled as it was given last, and opens its file.
+        assert set(rows["file"].to_pylist()) == {
+            os.fspath(Path(inputs, f"day={n % 3}/{n}.parquet")) for n in (1, 3)
+        }
+    assert contents(tmp_path / "out") == {
+        name[4:]: data for name, data in expected.items() if name.startswith("out/")
+    }
+    assert Path("bad.parquet").read_bytes() == expected["bad.parquet"]
+    Path("in").rename("moved")
+    assert arrow.run("moved", RNN, "out", bad="bad.parquet", resume=True).before == 4
+    assert set(pq.read_table("bad.parquet")["file"].to_pylist()) == {
+        "moved/day=1/1.parquet",
+        "moved/day=0/3.parquet",
+    }
+
+
+def test_rows_of_another_input_are_not_those_of_this_one(tmp_path: Path):
+    """Two runs with files of the same names, and the same number of rows that were set aside."""
+    for name in ("x", "y"):
+        table = pa.table({"id": [len(name), ord(name)], "frames": pa.array(WRONG, FRAMES)})
+        written(tmp_path / name / "a.parquet", table)
+        arrow.run(tmp_path / name, RNN, tmp_path / f"{name} out", bad=tmp_path / f"{name}.bad.parquet")
+    with pytest.raises(FileError, match=r"a\.parquet: 1 rows were set aside for it, and 0 of them are in"):
+        arrow.run(tmp_path / "y", RNN, tmp_path / "y out", bad=tmp_path / "x.bad.parquet", resume=True)
+    # Nor are the rows of a run that was stopped, under the name of this one's result.
+    (tmp_path / "y.bad.parquet").unlink()
+    (tmp_path / ".y.bad.parquet.parts").mkdir()
+    table = pq.read_table(tmp_path / "x.bad.parquet")
+    pq.write_table(table, tmp_path / ".y.bad.parquet.parts" / "a.parquet.parquet")
+    with pytest.raises(FileError, match=r"a\.parquet: 1 rows were set aside for it, and 0 of them are in"):
+        arrow.run(tmp_path / "y", RNN, tmp_path / "y out", bad=tmp_path / "y.bad.parquet", resume=True)
+
+
+def test_a_row_group_of_rows_that_were_set_aside_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from stepnet.arrow.folders import aside, earlier
+
+    monkeypatch.setattr(aside, "GROUP", 5)
+    for number in range(7):
+        rows = pa.array([[[1.0]]] * 3 + [[[1.0, 2.0]]], FRAMES)
+        written(tmp_path / "in" / f"{number}.parquet", pa.table({"id": range(4), "frames": rows}))
+    output, bad = tmp_path / "out", tmp_path / "bad.parquet"
+    arrow.run(tmp_path / "in", RNN, output, bad=bad)
+    before, read_groups, native = bad.read_bytes(), list[Path](), earlier.native
+    monkeypatch.setattr(earlier, "native", lambda path: read_groups.append(path) or native(path))
+    assert arrow.run(tmp_path / "in", RNN, output, bad=bad, resume=True).bad == 21
+    assert len(read_groups) == 1 + 5  # the footer, and 21 rows in groups of 5
+    assert bad.read_bytes() == before
+
+
+@pytest.mark.parametrize("index", [None, [["a", 1]], [["a", "many"]], [["a", -1], ["b", 2]], 3])
+def test_a_file_of_rows_whose_index_is_wrong_is_refused(tmp_path: Path, index: Any):
+    source = written(tmp_path / "a.parquet", pa.table({"frames": pa.array([[[1.0]], [[1.0]]], FRAMES)}))
+    arrow.run(source, RNN, tmp_path / "out", bad=tmp_path / "bad.parquet")
+    table = pq.read_table(tmp_path / "bad.parquet")
+    metadata = pq.read_metadata(tmp_path / "bad.parquet").metadata
+    end = b"{}" if index is None else json.dumps({"results": index}).encode()
+    pq.write_table(
+        table.replace_schema_metadata({**metadata, b"stepnet.rows": end}), tmp_path / "bad.parquet"
+    )
+    with pytest.raises(FileError, match=r"bad\.parquet: it is no file of rows that were set aside; choose"):
+        arrow.run(source, RNN, tmp_path / "out", bad=tmp_path / "bad.parquet", resume=True)

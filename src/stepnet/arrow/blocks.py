@@ -1,4 +1,4 @@
-"""Record batches in pieces of rows that take at most so many bytes, and small pieces together.
+"""Record batches cut into pieces of rows of a limited number of bytes, and small pieces joined.
 
     batch of 4 GB   -> piece, piece, piece, ...      each a slice without a copy, and a block of its own
     batches of 5 KB -> piece | piece | piece | ...   one block: the sequences alone are copied end to end
@@ -19,12 +19,12 @@ from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray
 ROW_BYTES = 64
-"""What is counted for a row while its sequence is measured."""
+"""The bytes that a row is assumed to take until its sequence is measured."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A record batch as messages speak of it. name: what it is called. first: the number of its first row."""
+    """A record batch with its name and the number of its first row, as messages show them."""
 
     name: str
     first: int
@@ -35,9 +35,9 @@ class Batch:
 class Piece:
     """Rows of a batch, with their sequences.
 
-    name: what the batch is called. first: the number of the first row, as messages count. columns: those that
-    are passed on. null: which rows are null; None for none. size: what a call of these sequences takes, in
-    bytes.
+    name: the name of the batch. first: the number of the first row, as in messages. columns: the columns that
+    are passed on. null: which rows are null; None for none. size: the bytes that a call with these sequences
+    takes.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Piece:
 def pieces(
     batch: Batch, array: Any, columns: Sequence[Any], column: Column, level_bytes: Sequence[int], most: int
 ) -> Iterator[Piece]:
-    """The rows of a batch in pieces that take at most so many bytes; a row that takes more alone is alone.
+    """The rows of a batch in pieces of at most `most` bytes; a row that takes more is a piece by itself.
 
-    array: its list column, which is whole. columns: those that are passed on. level_bytes: what a sequence,
-    a step and an entry of each further level take.
+    array: the list column, which was checked. columns: the columns that are passed on. level_bytes: the bytes
+    that a sequence, a step and an entry of each further level take.
     """
     window = max(1, most // ROW_BYTES)
     for begin in range(0, max(1, len(array)), window):
@@ -74,7 +74,10 @@ def pieces(
 
 
 def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
-    """The bytes that all rows before each take, [rows + 1]; level_bytes: of a row, a step, and so on."""
+    """The bytes that the rows before each row take together, [rows + 1].
+
+    level_bytes: the bytes of a row, a step, and an entry of each further level.
+    """
     places = np.arange(len(array) + 1, dtype=np.int64)
     sizes = places * level_bytes[0]
     if len(array):
@@ -87,7 +90,9 @@ def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
 
 
 def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
-    """The rows from and to which pieces reach, of at most so many bytes, and of one row at least.
+    """The first row of each piece and the row after its last, for pieces of at most `most` bytes.
+
+    A piece has at least one row. sizes: the bytes that the rows before each row take together.
 
     >>> list(cuts(np.array([0, 3, 5, 20, 21, 22]), most=6))
     [(0, 2), (2, 3), (3, 5)]
@@ -101,7 +106,7 @@ def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
 
 
 def joined(parts: Sequence[Ragged]) -> Ragged:
-    """The sequences of all, in one; a single one as it is."""
+    """All sequences in one `Ragged`; a single part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
     levels = range(parts[0].levels)

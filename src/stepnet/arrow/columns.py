@@ -4,7 +4,7 @@
     list<fixed_size_list<float>[12]>     steps of 12 numbers                                       says which
     large_list<dictionary<int64>>        steps of one token
 
-What a type says is checked once, when the column is chosen; what numbers say, as they are read.
+The type is checked once, when the column is chosen. The numbers are checked as they are read.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,8 @@ class Column:
     """How a list column is read.
 
     kind: its Arrow type. spec: the features and dtype of a step, as the model takes them. numbers: the dtype
-    in the column. large: whether the lists of each level are large ones. widths: the sizes that those lists
-    inside must have that are features, though their type does not say a size. finite: whether NaN and
-    infinite numbers are refused.
+    in the column. large: whether the lists of each level are large ones. widths: the sizes of the inner lists
+    that are features where their type has no size. finite: whether NaN and infinite numbers are refused.
     """
 
     kind: Any

@@ -1,4 +1,4 @@
-"""Models over record batches: what is chosen of them once, and run batch by batch."""
+"""Models over record batches: columns are checked once by the schema, and the model runs batch by batch."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,29 +11,27 @@ from stepnet.arrow.columns import Column
 from stepnet.arrow.results import result_column
 from stepnet.arrow.runnable import Compiled, Runnable
 from stepnet.arrow.sources import opened
-from stepnet.errors import InputError, StepnetError, named
+from stepnet.errors import InputError, StepnetError, named, printable
 from stepnet.model_file import model_of
 from stepnet.ragged.arrow import check_whole, pyarrow_module
 from stepnet.rnn.program import Asked
 from stepnet.values.arguments import flag, instance, kind, shown, whole
 
 MEMORY = 1 << 28
-"""The bytes that a call takes at most, where the caller does not say."""
+"""The default limit of the bytes that a call takes."""
 JOINED = 1 << 24
-"""Up to how many bytes small pieces are joined: larger calls are not faster for each step."""
-
-
+"""The number of bytes up to which small pieces are joined. Larger calls do not take less time per step."""
 OFFSETS = 32
-"""The bytes of the offsets of a list: as they are read, as a `Ragged` has them, and those of the result."""
+"""The bytes of the offsets of a list: in the input, in the `Ragged`, and in the result."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What batches of a schema are run with.
+    """How batches of a schema are run.
 
-    names: the columns that are passed on. compiled, column: the model, and how the list column is read.
-    level_bytes: what a row, a step and an entry of each further level take. used: the type of each column
-    that is read. others: whether all further columns are passed on. schema: that of the results.
+    names: the columns that are passed on. compiled: the model. column: how the list column is read.
+    level_bytes: the bytes that a row, a step and an entry of each further level take. used: the type of each
+    column that is read. others: whether all other columns are passed on. schema: the schema of the results.
     """
 
     names: tuple[str, ...]
@@ -113,7 +111,7 @@ class Predictor:
             yield from self.results(numbered(source), self.choose(schema))
 
     def choose(self, schema: Any) -> Chosen:
-        """What batches of a schema are run with; raises `InputError` for columns that do not fit."""
+        """How batches of a schema are run; raises `InputError` for columns that do not fit."""
         pyarrow = pyarrow_module()
         check_columns(schema, [self.column])
         others = tuple(name for name in schema.names if name != self.column)
@@ -201,8 +199,8 @@ def predict(
             size, or sequences again for a nested recurrence. The numbers are cast to the model's dtype, from
             floats to floats and from whole numbers to whole numbers. A null is a null in the result.
         output: "last" for the last output of each sequence, zeros for an empty one; "outputs" for those of
-            all its steps. The result has this name. What a graph gives once for each sequence is given as it
-            is.
+            all its steps. The result has this name. Outputs that a graph computes once
+            for each sequence stay as they are.
         keep: The names of the columns that are passed on; by default all but the list column.
         memory: How many bytes a call of the model takes at most, sequences and outputs included. A single
             sequence that takes more is run by itself.
@@ -241,7 +239,7 @@ def predict(
 
 
 def numbered(batches: Iterator[Any]) -> Iterator[Batch]:
-    """The record batches of a stream by their numbers."""
+    """The record batches of a stream, named by their numbers."""
     return (Batch(f"batch {number}", 0, records) for number, records in enumerate(batches))
 
 
@@ -278,7 +276,7 @@ def checked_names(keep: Any) -> tuple[str, ...]:
     names = tuple(instance(name, str, "keep is a list of names of columns") for name in given)
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise InputError(f"keep has `{twice[0]}` twice")
+        raise InputError(f"keep has `{printable(twice[0])}` twice")
     return names
 
 
@@ -287,9 +285,10 @@ def check_columns(schema: Any, names: Iterable[str]) -> None:
     for name in names:
         count = schema.names.count(name)
         if count > 1:
-            raise InputError(f"there are {count} columns `{name}`; rename all but one")
+            raise InputError(f"there are {count} columns `{printable(name)}`; rename all but one")
         if not count:
-            raise InputError(f"there is no column `{name}`; there are {', '.join(schema.names) or 'none'}")
+            present = printable(", ".join(schema.names)) or "none"
+            raise InputError(f"there is no column `{printable(name)}`; there are {present}")
 
 
 def check_same(schema: Any, chosen: Chosen) -> None:
@@ -298,10 +297,12 @@ def check_same(schema: Any, chosen: Chosen) -> None:
         check_columns(schema, [name])
         if schema.field(name).type != type_:
             raise InputError(
-                f"column `{name}` is {schema.field(name).type}, and was {type_} before; cast one of them"
+                f"column `{printable(name)}` is {schema.field(name).type}, and was {type_} before; cast one "
+                "of them"
             )
     further = [name for name in schema.names if name not in chosen.used] if chosen.others else []
     if further:
         raise InputError(
-            f"there is a column `{further[0]}`, which was not there before; keep= names those to pass on"
+            f"there is a column `{printable(further[0])}`, which was not there before; keep= names those to "
+            "pass on"
         )

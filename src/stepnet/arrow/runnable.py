@@ -28,17 +28,17 @@ from stepnet.values.structure import leaves, skeleton, transform
 
 Array = np.ndarray
 OUTPUTS = ("last", "outputs")
-"""What is asked of a model: the last output of each sequence, or those of all its steps."""
+"""The results of a model: the last output of each sequence, or the outputs of all its steps."""
 
 
 @dataclass(frozen=True)
 class Runnable:
     """A model that runs over one kind of sequences, and gives outputs.
 
-    spec: the features and dtype of a step; None for a model that was made without inputs=. run: the outputs,
-    in the model's structure: a `Ragged` of what there is for each step, an array of what each sequence has
-    once. schedules: what runs over such sequences, part by part. values: the arrays that it runs with, which
-    with these are what identifies it.
+    spec: the features and dtype of a step; None for a model that was made without inputs=. run: computes the
+    outputs in the model's structure: a `Ragged` for outputs of each step, an array for outputs of each
+    sequence. schedules: the schedules of its parts for such sequences. values: its parameters. The schedules
+    and the values identify the model.
     """
 
     spec: Spec | None
@@ -102,8 +102,8 @@ def last_of(output: Any) -> Any:
         return output
     if output.levels > 1:
         raise InputError(
-            "output='last' is for outputs that there is one of per step; this one is a sequence at each: "
-            "ask for output='outputs'"
+            "the last output is not defined where each step has a sequence of outputs: ask for 'outputs', "
+            "not 'last'"
         )
     return ends_of(output.values, output.offsets[0], first=False)
 

@@ -1,17 +1,20 @@
 """Rows that are set aside, in a file of their own.
 
-    while it runs  .bad.parquet.parts/day=1/a.parquet  those of each result that has any, written before it
-    at the end     bad.parquet                         all of them, in the order of the results
+    during a run   .bad.parquet.parts/day=1/a.parquet   the rows of one result, written before the result
+    at its end     bad.parquet                          the rows of all results, in the order of the results
 
-So when a result is there, its rows are: in a part, or in the file of a run that came to its end.
+So the rows of every result that exists are in one of these files. `earlier` says which rows of `bad.parquet`
+belong to which result.
 """
 
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepnet.arrow.folders.earlier import Earlier, index_of
 from stepnet.arrow.folders.marks import Made, difference, made_by
 from stepnet.arrow.folders.plan import Job, Plan
 from stepnet.arrow.folders.sifting import Bad
@@ -24,128 +27,133 @@ from stepnet.layout.options import option
 from stepnet.ragged.arrow import pyarrow_module
 
 GROUP = 1024
-"""The rows of a row group of the file."""
+"""The number of rows in a row group of the file."""
 COMPRESSION = "snappy"
 
 
+@dataclass(frozen=True)
 class Aside:
-    """The file of rows that are set aside. folders: those that are read. mark: what it says of itself.
+    """The file of rows that are set aside.
 
-    Raises `FileError` for a file that is there already and is not that of an earlier run with `resume`.
+    path: the file. output: where the results are. schema: the schema of the file. mark: the version, model
+    and options, which the file and all results share. earlier: the file of an earlier run; None for none.
     """
 
-    def __init__(
-        self,
+    path: Path
+    output: Path
+    schema: Any
+    mark: dict[str, Any]
+    earlier: Earlier | None
+
+    @classmethod
+    def of(
+        cls,
         path: Path,
         output: Path,
         folders: Iterable[Path],
         chosen: Chosen,
         mark: dict[str, Any],
         resume: bool,
-    ) -> None:
-        pyarrow = pyarrow_module("pyarrow", FILES)
-        self.path, self.output, self.mark = path, output, mark
-        self.parts = path.with_name(f".{path.name}.parts")
-        own = [("file", pyarrow.string()), ("row", pyarrow.int64()), ("reason", pyarrow.string())]
-        for name, _ in own:
-            if name in chosen.used:
-                raise InputError(
-                    f"there is a column `{name}`, as {option('bad')} has one: rename it, or do not pass it on"
-                )
-        with writing(path):
-            self.schema = schema_of_parquet(pyarrow.schema([*own, *chosen.used.items()]))
-        place = path.resolve()
-        for folder in folders:
-            if place.is_relative_to(folder.resolve()):
-                raise FileError(
-                    f"{path}: the rows that are set aside would lie in {folder}, which is read; choose "
-                    "another place"
-                )
-        if place.is_relative_to(output.resolve()):
-            raise FileError(
-                f"{path}: the rows that are set aside would lie in the output; choose another place"
-            )
-        self.old = path if resume and os.path.isfile(path) else None
-        if self.old is None:
+    ) -> "Aside":
+        """The file for the rows of a run. folders: the folders that are read.
+
+        Raises `InputError` for a column that has the name of one of the file's own, and `FileError` for a
+        path that cannot be used: inside a folder that is read, inside the output, or an existing file. With
+        `resume` an existing file is accepted if it is that of an earlier run.
+        """
+        schema = schema_of_rows(path, chosen)
+        check_place(path, output, folders)
+        earlier = Earlier.of(path, mark) if resume and os.path.isfile(path) else None
+        made = cls(path, output, schema, mark, earlier)
+        if earlier is None:
             free(path)
-            if self.parts.exists() and not resume:
+            if made.parts.exists() and not resume:
                 raise FileError(
-                    f"{self.parts}: these are rows of another run; {option('resume')} goes on with it"
+                    f"{made.parts}: these are rows of another run; {option('resume')} goes on with it"
                 )
-        else:
-            made = made_by(path)
-            reason = difference(made.mark, mark) if made else "it is no file of rows that were set aside"
-            if reason:
-                raise FileError(f"{path}: {reason}; choose another file")
+        return made
+
+    @property
+    def parts(self) -> Path:
+        """The folder of the rows of single results during a run."""
+        return self.path.with_name(f".{self.path.name}.parts")
 
     def part_of(self, job: Job) -> Path:
-        """Where the rows of a result are while it runs."""
+        """The file of the rows of one result during a run."""
         name = job.target.relative_to(self.output) if job.target != self.output else job.target.name
         return self.parts / f"{name}.parquet"
 
     def records(self, job: Job, bad: Sequence[Bad]) -> Any:
-        """Rows as a record batch of the file."""
-        pyarrow, name = pyarrow_module("pyarrow", FILES), str(job.table.path)
+        """A record batch of the file from the rows that were set aside for a result."""
+        pyarrow = pyarrow_module("pyarrow", FILES)
         rows = pyarrow.Table.from_batches([each.records.select([*job.chosen.used]) for each in bad])
-        files, places = [text_of(name)] * len(bad), [each.row for each in bad]
-        reasons = [text_of(each.reason(name)) for each in bad]
+        files, places = [text_of(str(job.table.path))] * len(bad), [each.row for each in bad]
+        reasons = [each.reason(job.table.name) for each in bad]
         columns = [*map(pyarrow.array, (files, places, reasons)), *rows.combine_chunks().columns]
         typed = [column.cast(field.type) for column, field in zip(columns, self.schema, strict=True)]
         table = pyarrow.Table.from_arrays(typed, schema=self.schema)
         return pyarrow.concat_batches(table.to_batches())
 
     def target(self, job: Job) -> Target:
-        """The rows of a result, to be written."""
-        return Target(self.part_of(job), self.schema, self.mark, "parquet", COMPRESSION)
+        """A new file for the rows of one result."""
+        return Target(self.part_of(job), self.schema, job.mark, "parquet", COMPRESSION)
 
     def check(self, plan: Plan) -> None:
-        """Raises `FileError` where a result is there, and not all rows that were set aside for it."""
+        """Raises `FileError` for a result that exists while some of its rows that were set aside do not.
+
+        Only footers are read.
+        """
         for job in plan.jobs:
             made = plan.done.get(job.target)
             if made is None or not made.bad:
                 continue
-            there = sum(batch.num_rows for batch in self.rows_of(job, made))
-            if there != made.bad:
+            if self.has_part(job):
+                count = made.bad  # a part is written whole, and before its result
+            else:
+                count = 0 if self.earlier is None else self.earlier.count(job.mark)
+            if count != made.bad:
                 raise FileError(
-                    f"{job.target}: {made.bad} rows were set aside for it, and {there} of them are in "
+                    f"{job.target}: {made.bad} rows were set aside for it, and {count} of them are in "
                     f"{self.path}; remove it to make it again, or name the file of its run"
                 )
 
-    def rows_of(self, job: Job, made: Made) -> Iterator[Any]:
-        """The rows that were set aside for a result."""
-        part = self.part_of(job)
-        if part.exists():
-            with reading(part, "Parquet"), native(part) as file:
+    def has_part(self, job: Job) -> bool:
+        """Whether the rows of a result are in a file of their own, and not those of a run before it."""
+        path = self.part_of(job)
+        part = made_by(path) if path.exists() else None
+        return part is not None and difference(part.mark, job.mark) is None
+
+    def rows_of(self, job: Job) -> Iterator[Any]:
+        """The rows that were set aside for a result, with the path of its input as it is spelled now."""
+        path = str(job.table.path)
+        for batch in self.stored_rows(job):
+            files = pyarrow_module("pyarrow", FILES).array([text_of(path)] * batch.num_rows)
+            yield batch.set_column(0, self.schema.field(0), files)
+
+    def stored_rows(self, job: Job) -> Iterator[Any]:
+        """The rows that were set aside for a result, as they were written."""
+        if self.has_part(job):
+            path = self.part_of(job)
+            with reading(path, "Parquet"), native(path) as file:
                 yield from pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file).iter_batches(GROUP)
-        elif self.old is not None:
-            compute = pyarrow_module("pyarrow.compute", FILES)
-            with reading(self.old, "Parquet"), native(self.old) as file:
-                source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file)
-                for batch in source.iter_batches(GROUP):
-                    row = batch.column("row")
-                    within = compute.and_(
-                        compute.greater_equal(row, made.first), compute.less(row, made.first + made.rows)
-                    )
-                    same = compute.equal(batch.column("file"), text_of(str(job.table.path)))
-                    yield batch.filter(compute.and_(within, same))
+        elif self.earlier is not None:
+            yield from self.earlier.rows(job.mark)
 
     def finish(self, made: Iterable[tuple[Job, Made]]) -> None:
-        """Writes the file: the rows of all results in their order. Their parts are removed."""
-        results = list(made)
-        rows, wanted = 0, sum(done.bad for _, done in results)
+        """Writes the file with the rows of all results in their order, and removes their own files."""
+        results = [(job, done) for job, done in made if done.bad]
+        rows, expected = 0, sum(done.bad for _, done in results)
         target = Target(self.path, self.schema, self.mark, "parquet", COMPRESSION)
         try:
-            for group in in_groups(
-                batch for job, done in results if done.bad for batch in self.rows_of(job, done)
-            ):
+            for group in in_groups(batch for job, _ in results for batch in self.rows_of(job)):
                 target.write(group)
                 rows += group.num_rows
-            if rows != wanted:
+            if rows != expected:
                 raise FileError(
-                    f"{self.path}: {wanted} rows were set aside, and {rows} of them are there; remove the "
-                    "results and make them again"
+                    f"{self.path}: {expected} rows were set aside, and {rows} of them can be read; remove "
+                    "the results and make them again"
                 )
-            target.finish(0, rows, rows)
+            target.finish(index_of((job.mark, done.bad) for job, done in results))
         except BaseException:
             target.drop()
             raise
@@ -155,14 +163,41 @@ class Aside:
                 on_disk(self.parts.parent)
 
     def clean(self) -> None:
-        """Removes what a process left half-written."""
+        """Removes the files that a process left unfinished."""
         for partial in [*self.parts.rglob("*.partial"), partial_of(self.path)]:
             if partial.exists():
                 remove_partial(partial)
 
 
+def schema_of_rows(path: Path, chosen: Chosen) -> Any:
+    """The schema of the file: the path of the input, the row, the reason, and the columns that are read.
+
+    Raises `InputError` for a column that has the name of one of the first three.
+    """
+    pyarrow = pyarrow_module("pyarrow", FILES)
+    own = [("file", pyarrow.string()), ("row", pyarrow.int64()), ("reason", pyarrow.string())]
+    for name, _ in own:
+        if name in chosen.used:
+            raise InputError(
+                f"there is a column `{name}`, as {option('bad')} has one: rename it, or do not pass it on"
+            )
+    with writing(path):
+        return schema_of_parquet(pyarrow.schema([*own, *chosen.used.items()]))
+
+
+def check_place(path: Path, output: Path, folders: Iterable[Path]) -> None:
+    """Raises `FileError` for a file inside a folder that is read or inside the output."""
+    refused = [*((folder, f"{folder}, which is read") for folder in folders), (output, "the output")]
+    for folder, name in refused:
+        if path.resolve().is_relative_to(folder.resolve()):
+            raise FileError(f"{path}: the rows that are set aside would lie in {name}; choose another place")
+
+
 def schema_of_parquet(schema: Any) -> Any:
-    """The schema that Parquet gives back for a table of one: some types become others, as seconds do."""
+    """The schema that a Parquet file written with `schema` is read with.
+
+    They differ for types that Parquet lacks, such as times in seconds.
+    """
     pyarrow, parquet = (pyarrow_module(name, FILES) for name in ("pyarrow", "pyarrow.parquet"))
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(schema.empty_table(), sink)
@@ -170,7 +205,7 @@ def schema_of_parquet(schema: Any) -> Any:
 
 
 def in_groups(batches: Iterable[Any]) -> Iterator[Any]:
-    """Rows in record batches of `GROUP` each, however they came."""
+    """The rows of record batches in record batches of `GROUP` rows each; the last one has the rest."""
     pyarrow = pyarrow_module("pyarrow", FILES)
     held, count = list[Any](), 0
     for batch in batches:
@@ -187,5 +222,5 @@ def in_groups(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def text_of(name: str) -> str:
-    """A name as text that Arrow can hold; bytes that are none are written as escapes."""
+    """A file name as text that Arrow can hold: bytes that are not UTF-8 become escapes."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -22,7 +22,7 @@ KNOWN = f"Parquet or Arrow file ({', '.join(ENDINGS)})"
 
 @dataclass(frozen=True)
 class Listed:
-    """A file to read. name: its path below the folder that was asked for, or below a glob's first part."""
+    """A file to read. name: its path inside the input folder, or below the last folder before a pattern."""
 
     path: Path
     name: Path
@@ -32,8 +32,8 @@ class Listed:
 class Listing:
     """Files in the order in which they are run.
 
-    folders: those that were searched, with all below them. passed_over: how many files there are of no known
-    ending, or of a name that begins with a dot or an underscore.
+    folders: the folders that were searched, with all folders inside them. passed_over: the number of files
+    with another ending, or with a name that begins with a dot or an underscore.
     """
 
     files: list[Listed] = field(default_factory=list[Listed])

@@ -1,9 +1,10 @@
-"""What a result says of its origin, so that results of another model, options or input are not mixed.
+"""The metadata of a result: what it was made of, so that results of other models or inputs are not mixed.
 
     "stepnet"        JSON in the schema's metadata: version, model, options, input, part
-    "stepnet.rows"   JSON that follows the rows: how many were read, and how many of these were set aside
+    "stepnet.rows"   JSON that follows the rows: how many were read, how many of these were set aside, and the
+                     input's time of modification and checksum
 
-Nothing of a mark depends on when, where or in how many runs a result was made.
+They do not depend on when, where or in how many runs a result was made.
 """
 
 import hashlib
@@ -31,14 +32,30 @@ EXPLAINED = {
 }
 
 
+COUNTS = ("first", "rows", "bad", "time", "checksum")
+"""What the metadata after the rows has of `Made`."""
+
+
 @dataclass(frozen=True)
 class Made:
-    """What a result says of itself. rows: how many were read. bad: how many of these were set aside."""
+    """A result that exists.
+
+    mark: the metadata before its rows. first: the number of the first row in the input. rows: the number of
+    rows that were read. bad: the number of these that were set aside. time: when the input was last changed,
+    in nanoseconds. checksum: that of the bytes of these rows in the input.
+    """
 
     mark: dict[str, Any]
     first: int
     rows: int
     bad: int
+    time: int
+    checksum: int
+
+    @property
+    def end(self) -> dict[str, Any]:
+        """The metadata after the rows."""
+        return {name: getattr(self, name) for name in COUNTS}
 
 
 def text_of(value: Any) -> bytes:
@@ -59,7 +76,19 @@ def bits_of(array: np.ndarray) -> str:
 
 
 def made_by(path: Path) -> Made | None:
-    """What a result says of itself; None for a file that is no result. Raises `FileError` for no file."""
+    """The result in a file; None for a file that is none. Raises `FileError` for a file that is damaged."""
+    found = metadata_of(path)
+    try:
+        return found and Made(found[0], *(int(found[1][name]) for name in COUNTS))
+    except (KeyError, TypeError, ValueError):  # it was made by another version
+        return None
+
+
+def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The metadata before the rows of a file and that after them; None for a file of another program.
+
+    Raises `FileError` for a file that is damaged.
+    """
     kind, metadata = kind_of(path), dict[bytes, bytes]()
     with reading(path, kind), native(path) as file:
         if kind == "Parquet":
@@ -71,10 +100,16 @@ def made_by(path: Path) -> Made | None:
             if batches:
                 metadata |= reader.get_batch_with_custom_metadata(batches - 1).custom_metadata or {}
     try:
-        mark, counts = json.loads(metadata[MARK]), json.loads(metadata[ROWS])
-        return Made(dict(mark), *(int(counts[name]) for name in ("first", "rows", "bad")))
+        mark, end = json.loads(metadata[MARK]), json.loads(metadata[ROWS])
+        return dict(mark), dict(end)
     except (KeyError, TypeError, ValueError):  # of another program, or without its end
         return None
+
+
+def origin_of(mark: dict[str, Any]) -> str:
+    """A digest of the input, and of the part of it, that a result was made of."""
+    origin = {name: mark.get(name) for name in ("input", "part")}
+    return hashlib.blake2b(text_of(origin), digest_size=16).hexdigest()
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
@@ -87,7 +122,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def changed(before: Any, now: Any) -> tuple[str, str]:
-    """Two values as texts; of tables that which differs alone.
+    """Two values as texts; of dictionaries only the entries that differ.
 
     >>> changed({"result": "last", "keep": None}, {"result": "outputs", "keep": None})
     ('result=last', 'result=outputs')

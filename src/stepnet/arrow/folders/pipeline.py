@@ -3,14 +3,14 @@
     reader: files -> chunks   --4-->   engine: chunks -> results   --4-->   writer: results -> files
 
 The engine runs in the thread of the caller, so that Ctrl-C stops it, and pyarrow works without Python's lock.
-What goes wrong in a thread is raised here, after all that came before it.
+An error of the reader is raised in the caller's thread, after all chunks before it were run.
 """
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from queue import Empty, Full, Queue
-from threading import Event, Thread
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from stepnet.arrow.folders.aside import Aside
@@ -24,7 +24,6 @@ from stepnet.layout.options import option
 
 DEPTH = 4
 """How many chunks wait at most between two threads."""
-PATIENCE = 0.1  # seconds between looks at whether a thread was stopped
 
 
 class StoppedError(Exception):
@@ -32,30 +31,41 @@ class StoppedError(Exception):
 
 
 class Channel:
-    """Items from a thread to another, few at a time; both ends give up when they are told to stop."""
+    """A queue of at most `DEPTH` items from one thread to one other.
 
-    def __init__(self, stop: Event) -> None:
-        self.queue, self.stop = Queue[Any](DEPTH), stop
+    `stop` wakes both. Nothing more can be put in then, and the items that were put in before can still be
+    taken out. Both queues inside are of C, so that Ctrl-C between two instructions leaves no lock held.
+    """
+
+    def __init__(self) -> None:
+        self.items, self.room = SimpleQueue[Any](), SimpleQueue[None]()
+        self.stopped = False
+        for _ in range(DEPTH):
+            self.room.put(None)
 
     def put(self, item: Any) -> None:
         """Waits for room; raises `StoppedError`."""
-        while True:
-            if self.stop.is_set():
-                raise StoppedError
-            try:
-                return self.queue.put(item, timeout=PATIENCE)
-            except Full:
-                continue
+        self.check()
+        self.room.get()
+        self.check()
+        self.items.put(item)
+
+    def check(self) -> None:
+        """Raises `StoppedError` if the channel was stopped."""
+        if self.stopped:
+            raise StoppedError
+
+    def stop(self) -> None:
+        """Wakes the thread that waits for room, and after the last item the one that waits for an item."""
+        self.stopped = True
+        self.room.put(None)
+        self.items.put(StoppedError())
 
     def __iter__(self) -> Iterator[Any]:
-        """The items until `None`; raises what a thread put there as an error, and `StoppedError`."""
+        """The items until `None`. An item that is an error is raised, as is `StoppedError`."""
         while True:
-            try:
-                item = self.queue.get(timeout=PATIENCE)
-            except Empty:
-                if self.stop.is_set():
-                    raise StoppedError from None
-                continue
+            item = self.items.get()
+            self.room.put(None)
             if item is None:
                 return
             if isinstance(item, BaseException):
@@ -65,13 +75,20 @@ class Channel:
 
 
 @contextmanager
-def threads(stop: Event, *tasks: tuple[Callable[[], None], Channel | None]) -> Generator[list[BaseException]]:
+def threads(
+    channels: tuple[Channel, ...], *tasks: tuple[Callable[[], None], Channel | None]
+) -> Generator[list[BaseException]]:
     """Runs functions in threads of their own beside the block, and waits for their ends after it.
 
-    Gives a list of what they raised. Such an error goes to the function's channel, where it is raised in its
-    turn; one without a channel stops all, and is raised after the block. An error in the block stops all.
+    Yields a list of what they raised. The error of a function is put in the channel beside it, where it is
+    raised after the items before it. The error of a function without a channel stops all channels, and is
+    raised after the block. An error in the block stops all channels.
     """
     failed = list[BaseException]()
+
+    def stop() -> None:
+        for channel in channels:
+            channel.stop()
 
     def guarded(task: Callable[[], None], channel: Channel | None) -> None:
         try:
@@ -85,33 +102,36 @@ def threads(stop: Event, *tasks: tuple[Callable[[], None], Channel | None]) -> G
             except StoppedError:
                 return None
             failed.append(error)
-            stop.set()
+            stop()
 
     running = [Thread(target=guarded, args=task, name=f"stepnet-{task[0].__name__}") for task in tasks]
-    for thread in running:
-        thread.start()
     try:
+        for thread in running:
+            thread.start()
         yield failed
-    except BaseException:
-        stop.set()
-        raise
-    finally:
         for thread in running:
             thread.join()
+    except BaseException:
+        stop()
+        for thread in running:
+            if thread.ident is not None:  # Ctrl-C may come before all are started
+                thread.join()
+        raise
     if failed:
         raise failed[0]
 
 
 @dataclass(frozen=True)
 class End:
-    """The rows of a result are complete."""
+    """The rows of a result are complete. checksum: that of their bytes in the input."""
 
     job: Job
+    checksum: int
 
 
 @dataclass
 class Counts:
-    """What was run. bad: how many rows were set aside. made: what the results that were written say."""
+    """What was run. bad: the number of rows that were set aside. made: the results that were written."""
 
     sequences: int = 0
     steps: int = 0
@@ -134,16 +154,19 @@ class Writing:
 def run_jobs(
     jobs: list[Job], predictor: Predictor, how: Writing, advance: Callable[[float, int], None]
 ) -> Counts:
-    """Runs jobs, and writes their results. advance: called with bytes of inputs, and sequences, just done."""
-    stop, counts, done = Event(), Counts(), 0.0
-    chunks, results = Channel(stop), Channel(stop)
+    """Runs jobs, and writes their results.
+
+    advance: called after each step with the bytes of inputs and the sequences of this step.
+    """
+    counts, done = Counts(), 0.0
+    chunks, results = Channel(), Channel()
 
     def read() -> None:
         for job in jobs:
             for batch, share in job.table.chunks(job.part, predictor.column, job.chosen):
                 chunks.put((job, batch, share))
                 del batch
-            chunks.put(End(job))
+            chunks.put(End(job, job.table.checksum(job.part, chunks.check)))
         chunks.put(None)
 
     def write() -> None:
@@ -151,14 +174,14 @@ def run_jobs(
         try:
             for item in results:
                 if isinstance(item, End):
-                    counts.made[item.job.target] = written.finish(item.job)
+                    counts.made[item.job.target] = written.finish(item)
                 else:
                     written.add(*item)
                 del item
         finally:
             written.drop()
 
-    with threads(stop, (read, chunks), (write, None)) as failed:
+    with threads((chunks, results), (read, chunks), (write, None)) as failed:
         try:
             for item in chunks:
                 if isinstance(item, End):
@@ -206,19 +229,20 @@ class Result:
             self.aside = self.aside or self.how.aside.target(job)
             self.aside.write(self.how.aside.records(job, part.bad))
 
-    def finish(self, job: Job) -> Made:
-        """Ends the files of a job: the rows that are set aside are on disk before the result is there."""
+    def finish(self, end: End) -> Made:
+        """Ends the files of a job: the rows that are set aside are on disk before the result appears."""
+        job = end.job
         target = self._begin(job)
+        made = Made(job.mark, job.part.first, self.rows, self.bad, job.table.time, end.checksum)
         if self.aside is not None:
-            self.aside.finish(job.part.first, self.bad, self.bad)
-        target.finish(job.part.first, self.rows, self.bad)
-        made = Made(job.mark, job.part.first, self.rows, self.bad)
+            self.aside.finish(made.end)
+        target.finish(made.end)
         self.target = self.aside = None
         self.rows = self.bad = 0
         return made
 
     def drop(self) -> None:
-        """Removes what is not complete."""
+        """Removes the files that are not complete."""
         for each in (self.target, self.aside):
             if each is not None:
                 each.drop()

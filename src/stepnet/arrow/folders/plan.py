@@ -1,8 +1,8 @@
-"""Which result is made of which part of which file, and which results are there already.
+"""Which result is made of which part of which file, and which results exist already.
 
     inputs --listing--> files --TableFile.of--> parts --jobs--> [day=1/a.parquet, day=1/b-00000.parquet, ...]
 
-All that can be known before a row is read is checked here: names, schemas, and what is in the output folder.
+Names, schemas and the files in the output folder are checked here, before a row is read.
 """
 
 import os
@@ -16,7 +16,7 @@ from stepnet.arrow.folders.marks import Made, difference, made_by
 from stepnet.arrow.folders.tables import Part, TableFile
 from stepnet.arrow.folders.targets import partial_of
 from stepnet.arrow.predictor import Chosen
-from stepnet.errors import FileError, InputError, named
+from stepnet.errors import FileError, InputError, named, printable
 from stepnet.files.paths import free
 from stepnet.layout.options import option
 
@@ -27,7 +27,7 @@ ARROW_ENDINGS = tuple(ending for ending in ENDINGS if ending != ".parquet")
 class Job:
     """A result to make.
 
-    target: its path. chosen: what its rows are run with. mark: what it says of itself.
+    target: its path. chosen: how its rows are run. mark: the metadata that says what it is made of.
     """
 
     table: TableFile
@@ -46,7 +46,7 @@ class Job:
 class Plan:
     """All results in their order.
 
-    done: those that are there. partial: files that a process left half-written.
+    done: the results that exist. partial: the files that a process left unfinished.
     """
 
     jobs: tuple[Job, ...]
@@ -57,7 +57,7 @@ class Plan:
 def jobs_of(
     found: Listing, output: Path, alone: bool, ending: str, choose: Any, mark: dict[str, Any]
 ) -> Iterator[Job]:
-    """The results of all files. choose: a function of a schema. mark: what is the same for all results.
+    """The results of all files. choose: gives how a schema is run. mark: the metadata of all results.
 
     Raises `FileError` for files that are damaged, `InputError` for one whose columns do not fit, or are not
     those of the first file.
@@ -69,7 +69,7 @@ def jobs_of(
             chosen = choose(table.schema)
         first = first or (each.path, chosen)
         check_alike(each.path, chosen, *first)
-        for part in [Part(groups=whole_groups(table), rows=rows_of(table))] if alone else table.parts:
+        for part in [whole_part(table)] if alone else table.parts:
             name = each.name.with_name(result_name(each.name.name, part, ending))
             origin = {"name": each.name.as_posix(), "size": table.size, "digest": table.digest}
             yield Job(
@@ -81,14 +81,10 @@ def jobs_of(
             )
 
 
-def whole_groups(table: TableFile) -> tuple[int, ...]:
-    """The row groups of all parts of a file."""
-    return tuple(group for part in table.parts for group in part.groups)
-
-
-def rows_of(table: TableFile) -> int:
-    """The rows of all parts of a file."""
-    return sum(part.rows for part in table.parts)
+def whole_part(table: TableFile) -> Part:
+    """All parts of a file in one."""
+    groups = tuple(group for part in table.parts for group in part.groups)
+    return Part(groups=groups, rows=sum(part.rows for part in table.parts), span=(0, table.size))
 
 
 def result_name(name: str, part: Part, ending: str) -> str:
@@ -103,15 +99,16 @@ def result_name(name: str, part: Part, ending: str) -> str:
 
 def check_alike(path: Path, chosen: Chosen, first_path: Path, first: Chosen) -> None:
     """Raises `InputError` for a file with other columns than the first one has."""
-    for name in {**first.used, **chosen.used}:
-        kind, before = chosen.used.get(name), first.used.get(name)
+    here, there = printable(str(path)), printable(str(first_path))
+    for column in {**first.used, **chosen.used}:
+        kind, before, name = chosen.used.get(column), first.used.get(column), printable(column)
         if kind is None or before is None:
-            has, lacks = (first_path, path) if kind is None else (path, first_path)
+            has, lacks = (there, here) if kind is None else (here, there)
             hint = f"{option('keep')} names those to pass on"
             raise InputError(f"{lacks}: there is no column `{name}`, which {has} has; {hint}")
         if kind != before:
             raise InputError(
-                f"{path}: column `{name}` is {kind}, and in {first_path} it is {before}; cast one of them"
+                f"{here}: column `{name}` is {kind}, and in {there} it is {before}; cast one of them"
             )
 
 
@@ -187,14 +184,23 @@ def planned_file(job: Job, resume: bool, force: bool) -> Plan:
 
 
 def checked(path: Path, job: Job) -> Made:
-    """What a result says of itself; raises `FileError` if it is not that of the job."""
+    """The result in a file; raises `FileError` if it is not that of the job."""
     made = made_by(path)
-    reason = "it is no result of stepnet run" if made is None else difference(made.mark, job.mark)
-    if reason is None and job.table.time > os.stat(path).st_mtime_ns:
-        reason = f"{job.table.path} was changed since it was made"
+    reason = "it is no result of stepnet run" if made is None else difference_of(made, job)
     if made is None or reason:
         raise FileError(f"{path}: {reason}; remove it to make it again, or choose another output")
     return made
+
+
+def difference_of(made: Made, job: Job) -> str | None:
+    """Why a result is not that of a job; None where it is.
+
+    The input is read only if it was changed at another time: its size and digest do not cover all its bytes.
+    """
+    reason = difference(made.mark, job.mark)
+    if reason is None and made.time != job.table.time and made.checksum != job.table.checksum(job.part):
+        return f"{job.table.path} was changed since it was made"
+    return reason
 
 
 def files_below(folder: Path) -> Iterator[Path]:

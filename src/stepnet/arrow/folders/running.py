@@ -4,76 +4,24 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from stepnet.arrow.folders.aside import Aside
 from stepnet.arrow.folders.listing import Listing, listing
-from stepnet.arrow.folders.marks import model_digest
+from stepnet.arrow.folders.marks import Made
 from stepnet.arrow.folders.pipeline import Counts, Writing, run_jobs
-from stepnet.arrow.folders.plan import ARROW_ENDINGS, Plan, check_targets, jobs_of, planned, planned_file
-from stepnet.arrow.folders.tables import FILES, TableFile
-from stepnet.arrow.folders.targets import COMPRESSIONS, folder_held, remove_partial
-from stepnet.arrow.predictor import JOINED, Predictor
-from stepnet.errors import InputError, named
+from stepnet.arrow.folders.plan import Plan, check_targets, planned, planned_file
+from stepnet.arrow.folders.request import Place, Work, parquet_path
+from stepnet.arrow.folders.summary import Progress, Summary
+from stepnet.arrow.folders.targets import folder_held, remove_partial
+from stepnet.arrow.predictor import Predictor
+from stepnet.errors import InputError, printable
 from stepnet.layout.options import option
-from stepnet.ragged.arrow import list_axes, pyarrow_module
+from stepnet.ragged.arrow import list_axes
 from stepnet.rnn.program import Asked
-from stepnet.values.arguments import choice, file_path, flag
-from stepnet.values.version import __version__
-
-FORMATS = {"parquet": ".parquet", "arrow": ".arrow"}
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a run did.
-
-    files, results: how many were read and written, in this run and before; before: how many results were
-    there already. sequences, steps: those of this run, without bad rows. features: the numbers of an output.
-    bad: how many rows were set aside, in this run and before. passed_over: files in folders that are no
-    tables.
-    """
-
-    files: int
-    results: int
-    before: int
-    sequences: int
-    steps: int
-    features: int
-    bad: int
-    passed_over: int
-    seconds: float
-    sequences_per_second: float
-    output: str
-
-    def text(self, bad: str | Path | None = None) -> str:
-        """The same in words. bad: the file of the rows that were set aside."""
-        counts = f"{self.sequences} sequences of {self.steps} steps in all: {self.features} outputs each"
-        where = self.output if self.results == 1 else f"{self.results} files in {self.output}"
-        lines = [
-            f"{counts} in {where}, after {self.seconds:.2f} s ({self.sequences_per_second:.0f} a second)"
-        ]
-        if self.before:
-            lines.append(f"{self.before} of {self.results} results were there already")
-        if self.bad:
-            lines.append(f"{self.bad} rows were set aside in {bad}")
-        if self.passed_over:
-            lines.append(f"{self.passed_over} other files were passed over")
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is. done, total: bytes of inputs, those of results that were there already among both.
-    sequences: how many were run. results, of: how many results there are, and will be.
-    """
-
-    done: float
-    total: float
-    sequences: int
 
 
 def run(
@@ -133,59 +81,18 @@ def run(
     ([{'last': 3.0}, {'last': 3.0}], 3)
     """
     begun = time.perf_counter()
-    resume, force = flag(resume, "resume"), flag(force, "force")
-    found, target = listing(inputs), file_path(output, "output")
-    alone = is_file(found, output, target)
-    if force and (resume or not alone):
-        reason = f"{option('resume')} goes on with what is there" if resume else f"{target} is a folder"
-        raise InputError(f"{option('force')} replaces an output file, and {reason}")
-    kept = format_of(file_format, target if alone else None)
-    packed = choice(
-        COMPRESSIONS[kept][0] if compression is None else compression,
-        f"compression of {kept} is {' or '.join(COMPRESSIONS[kept])}",
-        COMPRESSIONS[kept],
-    )
-    first = TableFile.of(found.files[0].path)
-    with named(str(first.path)):
-        name = list_column(first.schema, column)
-        predictor = Predictor(model, name, result, keep, memory=JOINED, engine=engine, refuse_nan=refuse_nan)
-        chosen = predictor.choose(first.schema)
-    options = {
-        "column": name,
-        "result": result,
-        "keep": predictor.keep and list(predictor.keep),
-        "engine": str(engine),
-        "refuse_nan": predictor.refuse_nan,
-        "compression": packed,
-    }
-    digest = model_digest(predictor.runnable, chosen.column.spec)
-    mark = {"version": __version__, "model": digest, "options": options}
-    jobs = list(jobs_of(found, target, alone, FORMATS[kept], predictor.choose, mark))
-    with ExitStack() as held:
-        if alone:
-            plan = planned_file(jobs[0], resume, force)
-        else:
-            check_targets(jobs, target, found.folders)
-            if target.is_dir() or not os.path.lexists(target):
-                held.enter_context(folder_held(target))
-            plan = planned(jobs, target, resume)
-        aside = None
-        if bad is not None:
-            aside = Aside(parquet_path(bad), target, found.folders, chosen, mark, resume)
-            held.enter_context(folder_held(aside.parts))
-        check_aside(plan, aside)
-        counts = executed(plan, predictor, Writing(kept, packed, result, aside), progress)
-        made = plan.done | counts.made
-        if aside is not None:
-            aside.finish((job, made[job.target]) for job in plan.jobs)
+    found = listing(inputs)
+    target = Place.of(output, found, resume, force, file_format, compression)
+    work = Work.of(found, target, model, column, result, keep, engine, refuse_nan)
+    before, made, counts = executed(work, target, found, None if bad is None else parquet_path(bad), progress)
     seconds = time.perf_counter() - begun
     return Summary(
         files=len(found.files),
-        results=len(jobs),
-        before=len(plan.done),
+        results=len(work.jobs),
+        before=before,
         sequences=counts.sequences,
         steps=counts.steps,
-        features=prod(list_axes(chosen.schema.field(result).type)[1]),
+        features=prod(list_axes(work.chosen.schema.field(result).type)[1]),
         bad=sum(each.bad for each in made.values()),
         passed_over=found.passed_over,
         seconds=seconds,
@@ -194,8 +101,37 @@ def run(
     )
 
 
-def executed(plan: Plan, predictor: Predictor, how: Writing, progress: Callable[[Progress], None]) -> Counts:
-    """What the jobs of a plan that are not done give."""
+def executed(
+    work: Work, target: Place, found: Listing, bad: Path | None, progress: Callable[[Progress], None]
+) -> tuple[int, dict[Path, Made], Counts]:
+    """Makes all results that do not exist yet.
+
+    Gives the number of those that existed before, all results, and what was run. bad: the file of the rows
+    that are set aside.
+    """
+    with ExitStack() as held:
+        if target.alone:
+            plan = planned_file(work.jobs[0], target.resume, target.force)
+        else:
+            check_targets(work.jobs, target.path, found.folders)
+            if target.path.is_dir() or not os.path.lexists(target.path):
+                held.enter_context(folder_held(target.path))
+            plan = planned(work.jobs, target.path, target.resume)
+        aside = None
+        if bad is not None:
+            aside = Aside.of(bad, target.path, found.folders, work.chosen, work.mark, target.resume)
+            held.enter_context(folder_held(aside.parts))
+        check_aside(plan, aside)
+        how = Writing(target.format, target.compression, work.predictor.output, aside)
+        counts = run_plan(plan, work.predictor, how, progress)
+        made = plan.done | counts.made
+        if aside is not None:
+            aside.finish((job, made[job.target]) for job in plan.jobs)
+    return len(plan.done), made, counts
+
+
+def run_plan(plan: Plan, predictor: Predictor, how: Writing, progress: Callable[[Progress], None]) -> Counts:
+    """Runs the jobs of a plan whose results do not exist, after removing what a process left unfinished."""
     for path in plan.partial:
         remove_partial(path)
     if how.aside is not None:
@@ -212,55 +148,13 @@ def executed(plan: Plan, predictor: Predictor, how: Writing, progress: Callable[
     return run_jobs([job for job in plan.jobs if job.target not in plan.done], predictor, how, advance)
 
 
-def is_file(found: Listing, output: str | Path, target: Path) -> bool:
-    """Whether the output is a file: a single file was asked for, and the output is no folder."""
-    single = len(found.files) == 1 and not found.folders
-    return single and not target.is_dir() and bool(target.suffix) and not os.fspath(output).endswith(os.sep)
-
-
-def format_of(asked: str | None, file: Path | None) -> str:
-    """The format of results; raises `InputError` for one that an output file's ending does not say."""
-    ending = "parquet" if file is None or file.suffix.lower() not in ARROW_ENDINGS else "arrow"
-    kept = choice(
-        ending if asked is None else asked, f"file_format is {' or '.join(FORMATS)}", tuple(FORMATS)
-    )
-    if file is not None and kept != ending:
-        raise InputError(f"{file}: the format is {kept}, and this name is that of {ending}")
-    return kept
-
-
-def parquet_path(bad: Any) -> Path:
-    """The path of the file of rows that are set aside; raises `InputError` for another kind of file."""
-    path = file_path(bad, "bad")
-    if path.suffix != ".parquet":
-        raise InputError(f"bad is a file of Parquet, and its name ends so: {path}.parquet")
-    return path
-
-
 def check_aside(plan: Plan, aside: Aside | None) -> None:
-    """Raises an error where rows were set aside for results that are there, and are not to be had."""
+    """Raises an error for a result that exists while the rows that were set aside for it are not at hand."""
     lost = next((path for path, made in plan.done.items() if made.bad), None)
     if aside is not None:
         aside.check(plan)
     elif lost is not None:
         raise InputError(
-            f"{lost}: {plan.done[lost].bad} rows were set aside for it; name their file, {option('bad')}"
+            f"{printable(str(lost))}: {plan.done[lost].bad} rows were set aside for it; name their file, "
+            f"{option('bad')}"
         )
-
-
-def list_column(schema: Any, asked: str | None) -> str:
-    """The column that holds the sequences; raises `InputError` if it is missing or ambiguous."""
-    types = pyarrow_module("pyarrow.types", FILES)
-    names = [field.name for field in schema]
-    lists = [field.name for field in schema if types.is_list(field.type) or types.is_large_list(field.type)]
-    if asked is not None and names.count(asked) != 1:
-        raise InputError(f"there is no column `{asked}`; there are {', '.join(names) or 'none'}")
-    if asked is not None and asked not in lists:
-        raise InputError(
-            f"column `{asked}` holds {schema.field(asked).type}, and not lists, one per sequence"
-        )
-    if asked is None and len(lists) != 1:
-        held = ", ".join(f"{field.name} ({field.type})" for field in schema) or "none"
-        many = f"{len(lists)} list columns ({', '.join(lists)}); say {option('column')} for one"
-        raise InputError(f"there are {many}" if lists else f"there is no list column; there are {held}")
-    return asked or lists[0]

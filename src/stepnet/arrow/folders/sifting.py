@@ -3,7 +3,7 @@
     rows --windows--> rows of a call --run--> results
                                      `--wrong--> halves --> halves --> ... --> one row, with the reason
 
-A call says that there is a wrong row, and not always which. So its rows are halved until one is left.
+The error of a call does not always name the row. So its rows are halved until one is left.
 """
 
 from collections.abc import Iterator
@@ -18,8 +18,9 @@ from stepnet.ragged.arrow import pyarrow_module
 
 @dataclass(frozen=True)
 class Bad:
-    """A row without a result. row: its number in the file. message: what a call with it says. records: the
-    row.
+    """A row without a result.
+
+    row: its number in the file. message: the error of a call with this row alone. records: the row.
     """
 
     row: int
@@ -27,15 +28,16 @@ class Bad:
     records: Any
 
     def reason(self, name: str) -> str:
-        """Why it has none, without the name of its file in front, and without its row where that is next."""
+        """The message without the name of the file before it, and without the row where that follows."""
         return self.message.removeprefix(name).removeprefix(f", row {self.row}").removeprefix(": ")
 
 
 @dataclass(frozen=True)
 class Sifted:
-    """What became of the rows of a window.
+    """The results of the rows of one call, and the rows that have none.
 
-    results: a record batch; None where no row has any. steps: how many the rows with results have.
+    results: a record batch; None if no row has a result. bad: the rows without results. rows: the number of
+    all rows. steps: the number of steps of the rows with results.
     """
 
     results: Any
@@ -45,7 +47,7 @@ class Sifted:
 
 
 def sifted(batch: Batch, predictor: Predictor, chosen: Chosen) -> Iterator[Sifted]:
-    """What becomes of the rows of a batch, window by window, each of what a call takes."""
+    """The results of a batch and the rows without results, for as many rows at a time as a call takes."""
     pyarrow = pyarrow_module()
     array = batch.records.column(predictor.column)
     for start, stop in cuts(row_sizes(array, chosen.level_bytes), JOINED):

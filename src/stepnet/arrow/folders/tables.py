@@ -1,6 +1,6 @@
 """A Parquet or Arrow file: its schema, what identifies its content, its parts, and its rows chunk by chunk.
 
-    Parquet          parts of whole row groups, of about `PART_BYTES` each; chunks of so many rows
+    Parquet          parts of whole row groups, of about `PART_BYTES` each; chunks of a number of rows
     Arrow            one part; chunks as its record batches are, small ones together
 
 A file is not held open between its schema and its rows, so that there may be any number of files.
@@ -8,26 +8,30 @@ A file is not held open between its schema and its rows, so that there may be an
 
 import hashlib
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from stepnet.arrow.blocks import Batch
 from stepnet.arrow.predictor import Chosen
-from stepnet.errors import FileError
+from stepnet.errors import FileError, printable
 from stepnet.ragged.arrow import pyarrow_module
 
 FILES = "Parquet and Arrow files"
 PART_BYTES = 1 << 30
-"""From how many bytes of numbers on a Parquet file is cut into parts."""
+"""The bytes of numbers from which on a Parquet file is cut into parts."""
 CHUNK_BYTES = 1 << 24
-"""What a call takes for the rows that are read at a time, about."""
+"""About how many bytes a call takes for the rows that are read at a time."""
 CHUNK_ROWS = 1 << 16
 BUFFER = 1 << 20
 """How much of a Parquet column is read at a time."""
+BLOCK = 1 << 20
+"""How much of a file is read at a time for its checksum."""
 EDGE = 1 << 16
 """How much of either end of an Arrow file identifies it."""
 KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow", ".ipc": "Arrow"}
@@ -37,8 +41,9 @@ KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow", ".ipc": 
 class Part:
     """Rows of a file that become one result.
 
-    number: its place among several; None for the whole file. first: the number of its first row. groups: the
-    row groups of a Parquet file, and rows how many rows these have. share: its part of the file.
+    number: its place among the parts of a file; None for the whole file. first: the number of its first row.
+    groups: its row groups in a Parquet file. rows: the number of rows of these. share: its fraction of the
+    file. span: where its bytes begin and end in the file.
     """
 
     number: int | None = None
@@ -46,14 +51,15 @@ class Part:
     groups: tuple[int, ...] = ()
     rows: int = 0
     share: float = 1
+    span: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
 class TableFile:
     """A file of rows.
 
-    kind: Parquet or Arrow. parts: those that become a result each. size, time: what `os.stat` says of it.
-    digest: of its size, and of the footer of Parquet or of both ends of an Arrow file.
+    kind: Parquet or Arrow. parts: the rows of each result. size: in bytes. time: the time of modification, in
+    nanoseconds. digest: of the size, and of the footer of a Parquet file or of both ends of an Arrow file.
     """
 
     path: Path
@@ -64,6 +70,11 @@ class TableFile:
     time: int
     digest: str
 
+    @property
+    def name(self) -> str:
+        """The path as messages show it."""
+        return printable(str(self.path))
+
     @classmethod
     def of(cls, path: Path) -> "TableFile":
         """What is known of a file without its rows; raises `FileError` for a file that is damaged."""
@@ -72,10 +83,10 @@ class TableFile:
             status = os.stat(path)
             if kind == "Parquet":
                 metadata = pyarrow_module("pyarrow.parquet", FILES).read_metadata(file)
-                schema, parts = metadata.schema.to_arrow_schema(), parts_of(metadata)
+                schema, parts = metadata.schema.to_arrow_schema(), parts_of(metadata, status.st_size)
                 edges = [(status.st_size - metadata.serialized_size - 8, metadata.serialized_size)]
             else:
-                schema, parts = opened(file).schema, (Part(),)
+                schema, parts = opened(file).schema, (Part(span=(0, status.st_size)),)
                 edges = [(0, EDGE), (max(0, status.st_size - EDGE), EDGE)]
             hasher = hashlib.blake2b(str(status.st_size).encode(), digest_size=16)
             for begin, count in edges:
@@ -84,7 +95,7 @@ class TableFile:
         return cls(path, kind, schema, parts, status.st_size, status.st_mtime_ns, hasher.hexdigest())
 
     def chunks(self, part: Part, column: str, chosen: Chosen) -> Iterator[tuple[Batch, float]]:
-        """The rows of a part in batches, each with its share of the file, about.
+        """The rows of a part in batches, each with about its fraction of the file.
 
         Raises `FileError` for rows that cannot be read, and for a file that has changed since it was listed.
         """
@@ -98,10 +109,25 @@ class TableFile:
                 else:
                     records.validate(full=True)
                     share = records.nbytes / self.size
-                yield Batch(str(self.path), first, records), share
+                yield Batch(self.name, first, records), share
                 first += records.num_rows
                 del records  # or it would be held beside the next
             self.check_unchanged()
+
+    def checksum(self, part: Part, between: Callable[[], None] = lambda: None) -> int:
+        """The CRC-32 of all bytes of a part, whether or not its columns are read.
+
+        between: called after each `BLOCK` bytes. Raises `FileError` as `chunks` does.
+        """
+        checksum, (begin, end) = 0, part.span
+        with reading(self.path, self.kind), self.path.open("rb", buffering=0) as file:
+            file.seek(begin)
+            while begin < end and (block := file.read(min(BLOCK, end - begin))):
+                checksum = crc32(block, checksum)
+                begin += len(block)
+                between()
+            self.check_unchanged()
+        return checksum
 
     def check_unchanged(self) -> None:
         """Raises `FileError` if the file is no longer what it was."""
@@ -110,17 +136,21 @@ class TableFile:
             raise FileError(f"{self.path}: the file was changed while it was run")
 
 
-def parts_of(metadata: Any) -> tuple[Part, ...]:
-    """The parts of a Parquet file: cut where a row group ends, by what its footer says alone."""
+def parts_of(metadata: Any, size: int) -> tuple[Part, ...]:
+    """The parts of a Parquet file by its footer, which end where row groups do. size: that of the file."""
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
     sizes, rows = [group.total_byte_size for group in groups], [group.num_rows for group in groups]
-    cuts, size = [0], 0
+    cuts, held = [0], 0
     for place, each in enumerate(sizes):
-        if size >= PART_BYTES:
+        if held >= PART_BYTES:
             cuts.append(place)
-            size = 0
-        size += each
+            held = 0
+        held += each
     ranges = list(zip(cuts, [*cuts[1:], len(groups)], strict=True))
+    edges = [0, *(begin_of(groups[place]) for place in cuts[1:]), size]
+    spans = list(pairwise(edges))
+    if edges != sorted(edges):  # row groups in another order than their bytes
+        spans = [(0, size)] * len(ranges)
     return tuple(
         Part(
             number if len(ranges) > 1 else None,
@@ -128,9 +158,17 @@ def parts_of(metadata: Any) -> tuple[Part, ...]:
             tuple(range(start, stop)),
             sum(rows[start:stop]),
             sum(sizes[start:stop]) / max(1, sum(sizes)),
+            span,
         )
-        for number, (start, stop) in enumerate(ranges)
+        for number, ((start, stop), span) in enumerate(zip(ranges, spans, strict=True))
     )
+
+
+def begin_of(group: Any) -> int:
+    """Where the first byte of a row group of a Parquet file is."""
+    columns = [group.column(place) for place in range(group.num_columns)]
+    pages = [(each.data_page_offset, each.dictionary_page_offset) for each in columns]
+    return min((page for both in pages for page in both if page), default=0)
 
 
 def of_groups(file: Any, part: Part, column: str, chosen: Chosen) -> Iterator[Any]:
@@ -176,7 +214,7 @@ def batches_of(reader: Any) -> Iterator[Any]:
 
 
 def together(file: Any, chosen: Chosen) -> Iterator[Any]:
-    """The record batches of an Arrow file; those that are small are made one."""
+    """The record batches of an Arrow file; small ones are joined."""
     held, size = list[Any](), 0
     for batch in batches_of(opened(file)):
         if size + batch.nbytes > CHUNK_BYTES:

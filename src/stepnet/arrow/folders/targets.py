@@ -1,4 +1,4 @@
-"""Files that appear under their names when they are whole, and are on disk then; and the two kinds of them.
+"""Files of results, Parquet or Arrow, that get their names once they are complete and on disk.
 
     rows --Target.write--> .day.parquet.partial --Target.finish--> fsync, rename --> day.parquet
 
@@ -24,12 +24,13 @@ except ImportError:  # Windows, where a file that is open cannot be replaced
     fcntl = None
 
 COMPRESSIONS = {"parquet": ("snappy", "none", "zstd"), "arrow": ("none", "zstd")}
-"""How the numbers of each format may be compressed; by default as is said first."""
+"""The compressions of each format; the first one is the default."""
 
 
 class Target:
-    """A result that is being written. form: parquet or arrow. plain: a column of numbers that no dictionary
-    makes smaller.
+    """A result that is being written.
+
+    form: parquet or arrow. plain: the column that is written without a dictionary and without statistics.
 
     Its methods raise `FileError` if the file cannot be written, and leave nothing of it then.
     """
@@ -77,9 +78,9 @@ class Target:
             self.last = records.replace_schema_metadata(self.schema.metadata)
             self.writer.write_batch(self.last)
 
-    def finish(self, first: int, rows: int, bad: int) -> None:
-        """Gives the file its name, once all of it is on disk."""
-        counts = text_of({"first": first, "rows": rows, "bad": bad})
+    def finish(self, end: dict[str, Any]) -> None:
+        """Writes the file to disk, and gives it its name. end: the metadata after the rows."""
+        counts = text_of(end)
         with writing(self.path):
             if self.form == "arrow":
                 # With the dictionaries of the rows before it: an Arrow file has one for each column.
@@ -96,7 +97,7 @@ class Target:
         self.lock.close()
 
     def drop(self) -> None:
-        """Removes what there is of the file."""
+        """Removes the unfinished file."""
         for each in (self.writer, self.file):
             with suppress(OSError, ValueError):  # it is removed in any case
                 each.close()
@@ -110,7 +111,7 @@ def partial_of(path: Path) -> Path:
 
 
 def remove_partial(path: Path) -> None:
-    """Removes what a process left that ended; raises `FileError` where one is at work."""
+    """Removes the unfinished file of a process that ended; raises `FileError` if the process still runs."""
     with writing(path), path.open("ab") as file:
         locked(file.fileno(), path)
         path.unlink()

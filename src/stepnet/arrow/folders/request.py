@@ -1,0 +1,157 @@
+"""What a run is asked for: its arguments, checked, and the results that it is to make."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepnet.arrow.folders.listing import Listing
+from stepnet.arrow.folders.marks import model_digest
+from stepnet.arrow.folders.plan import ARROW_ENDINGS, Job, jobs_of
+from stepnet.arrow.folders.tables import FILES, TableFile
+from stepnet.arrow.folders.targets import COMPRESSIONS
+from stepnet.arrow.predictor import JOINED, Chosen, Predictor
+from stepnet.arrow.runnable import OUTPUTS
+from stepnet.errors import InputError, named, printable
+from stepnet.layout.options import option
+from stepnet.ragged.arrow import pyarrow_module
+from stepnet.rnn.program import Asked
+from stepnet.values.arguments import choice, file_path, flag
+from stepnet.values.version import __version__
+
+FORMATS = {"parquet": ".parquet", "arrow": ".arrow"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where results are written, and how.
+
+    path: a folder; a file if `alone`. format: parquet or arrow. resume: whether results that exist are kept.
+    force: whether a file that exists is replaced.
+    """
+
+    path: Path
+    alone: bool
+    format: str
+    compression: str
+    resume: bool
+    force: bool
+
+    @classmethod
+    def of(
+        cls,
+        output: str | Path,
+        found: Listing,
+        resume: bool,
+        force: bool,
+        file_format: str | None,
+        compression: str | None,
+    ) -> "Place":
+        """The target by the arguments of `run`; raises `InputError` for those that do not fit together."""
+        path = file_path(output, "output")
+        resume, force, alone = flag(resume, "resume"), flag(force, "force"), is_file(found, output, path)
+        if force and (resume or not alone):
+            folder = f"{printable(str(path))} is a folder"
+            reason = f"{option('resume')} goes on with what is there" if resume else folder
+            raise InputError(f"{option('force')} replaces an output file, and {reason}")
+        kept = format_of(file_format, path if alone else None)
+        packed = choice(
+            COMPRESSIONS[kept][0] if compression is None else compression,
+            f"compression of {kept} is {' or '.join(COMPRESSIONS[kept])}",
+            COMPRESSIONS[kept],
+        )
+        return cls(path, alone, kept, packed, resume, force)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The model for the files, and the results to make.
+
+    chosen: how the first file is run. mark: the version, the model and the options, which are the same
+    for all results. jobs: the results in their order.
+    """
+
+    predictor: Predictor
+    chosen: Chosen
+    mark: dict[str, Any]
+    jobs: tuple[Job, ...]
+
+    @classmethod
+    def of(
+        cls,
+        found: Listing,
+        target: Place,
+        model: Any,
+        column: str | None,
+        result: str,
+        keep: Iterable[str] | None,
+        engine: Asked,
+        refuse_nan: bool,
+    ) -> "Work":
+        """The work by the arguments of `run`; all files are opened, and none of their rows is read."""
+        choice(result, "result is 'last' or 'outputs'", OUTPUTS)
+        first = TableFile.of(found.files[0].path)
+        with named(first.name):
+            name = list_column(first.schema, column)
+        predictor = Predictor(model, name, result, keep, memory=JOINED, engine=engine, refuse_nan=refuse_nan)
+        with named(first.name):
+            chosen = predictor.choose(first.schema)
+        options = {
+            "column": name,
+            "result": result,
+            "keep": predictor.keep and list(predictor.keep),
+            "engine": str(engine),
+            "refuse_nan": predictor.refuse_nan,
+            "compression": target.compression,
+        }
+        digest = model_digest(predictor.runnable, chosen.column.spec)
+        mark = {"version": __version__, "model": digest, "options": options}
+        jobs = jobs_of(found, target.path, target.alone, FORMATS[target.format], predictor.choose, mark)
+        return cls(predictor, chosen, mark, tuple(jobs))
+
+
+def is_file(found: Listing, output: str | Path, target: Path) -> bool:
+    """Whether the output is a file: a single file was asked for, and the output is no folder."""
+    single = len(found.files) == 1 and not found.folders
+    return single and not target.is_dir() and bool(target.suffix) and not os.fspath(output).endswith(os.sep)
+
+
+def format_of(asked: str | None, file: Path | None) -> str:
+    """The format of results; raises `InputError` for one that an output file's ending does not say."""
+    ending = "parquet" if file is None or file.suffix.lower() not in ARROW_ENDINGS else "arrow"
+    kept = choice(
+        ending if asked is None else asked, f"file_format is {' or '.join(FORMATS)}", tuple(FORMATS)
+    )
+    if file is not None and kept != ending:
+        raise InputError(f"{printable(str(file))}: the format is {kept}, and this name is that of {ending}")
+    return kept
+
+
+def parquet_path(bad: Any) -> Path:
+    """The path of the file of rows that are set aside; raises `InputError` for another kind of file."""
+    path = file_path(bad, "bad")
+    if path.suffix != ".parquet":
+        raise InputError(
+            f"bad is a Parquet file, whose name ends in .parquet: {printable(str(path))}.parquet"
+        )
+    return path
+
+
+def list_column(schema: Any, asked: str | None) -> str:
+    """The column that holds the sequences; raises `InputError` if it is missing or ambiguous."""
+    types = pyarrow_module("pyarrow.types", FILES)
+    names = [field.name for field in schema]
+    lists = [field.name for field in schema if types.is_list(field.type) or types.is_large_list(field.type)]
+    if asked is not None and names.count(asked) != 1:
+        present = printable(", ".join(names)) or "none"
+        raise InputError(f"there is no column `{printable(asked)}`; there are {present}")
+    if asked is not None and asked not in lists:
+        raise InputError(
+            f"column `{printable(asked)}` holds {schema.field(asked).type}, and not lists, one per sequence"
+        )
+    if asked is None and len(lists) != 1:
+        held = printable(", ".join(f"{field.name} ({field.type})" for field in schema)) or "none"
+        many = f"{len(lists)} list columns ({printable(', '.join(lists))}); say {option('column')} for one"
+        raise InputError(f"there are {many}" if lists else f"there is no list column; there are {held}")
+    return asked or lists[0]
