@@ -4,7 +4,8 @@
     "stepnet.rows"   JSON that follows the rows: how many were read, how many of these were set aside, and the
                      input's time of modification and checksum
 
-They do not depend on when, where or in how many runs a result was made.
+They depend on the model, the options and the input, its time of modification included, but not on when or in
+how many runs a result was made.
 """
 
 import hashlib
@@ -30,7 +31,6 @@ EXPLAINED = {
     "input": "it was made of another input: the file was changed since, or another has its name",
     "part": "it was made of another part of its input",
 }
-
 
 COUNTS = ("first", "rows", "bad", "time", "checksum")
 """What the metadata after the rows has of `Made`."""
