@@ -1,9 +1,13 @@
 """The command line: `stepnet demo`, `show`, `convert`, `verify`, `layouts`, `explain`, `run`, `build` ...
 
 Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage; 130 stopped by Ctrl-C.
-With --json a command writes one JSON object to stdout, and nothing else.
+With --json a command writes one JSON object to stdout, and nothing else. Where nobody reads stdout any more,
+as behind `| head`, a command ends with 1 and without a line.
 """
 
+import errno
+import os
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -46,7 +50,20 @@ app = typer.Typer(
 
 def main() -> None:
     """Runs the command that the process was started with."""
-    app()
+    try:
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:  # it is where a process was started without one
+                sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:  # of a file, not of stdout
+            raise
+        # What stdout still holds would be written, and fail, once more when the interpreter exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:
+            typer.echo(f"stepnet: stdout cannot be written: {error.strerror}", err=True)
+        sys.exit(1)
 
 
 def show_version(asked: bool) -> None:
