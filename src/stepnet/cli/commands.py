@@ -57,7 +57,7 @@ def main() -> None:
             if sys.stdout is not None:  # it is where a process was started without one
                 sys.stdout.flush()
     except OSError as error:
-        if error.filename is not None:  # of a file, not of stdout
+        if error.filename is not None or sys.stdout is None:  # it is not of stdout
             raise
         # What stdout still holds would be written, and fail, once more when the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
