@@ -20,7 +20,7 @@ def value_names(net: Any) -> list[str]:
 
 def net_lines(net: Any, title: str = "net", indent: str = "") -> list[str]:
     """The lines of a net's text."""
-    names = value_names(net)
+    names, results = value_names(net), tuple[int, ...](net.results)
     inputs = [f"{names[number]}: {net.nodes[number].type}" for number in net.inputs]
     lines = [f"{indent}{title}("]
     lines += [f"{indent}    {line}," for line in inputs]
@@ -28,13 +28,14 @@ def net_lines(net: Any, title: str = "net", indent: str = "") -> list[str]:
     for number, node in enumerate(net.nodes):
         if node.operation != "input":
             lines += node_lines(node, names, number, indent + "  ")
-    return [*lines, f"{indent}  return {', '.join(names[result] for result in net.results)}"]
+    return [*lines, f"{indent}  return {', '.join(names[result] for result in results)}"]
 
 
 def node_lines(node: Any, names: list[str], number: int, indent: str) -> list[str]:
     """The text of a node: a line, followed by its body if it has one."""
+    inputs: Iterable[int] = node.inputs
     pairs: Iterable[tuple[str, Any]] = node.pairs
-    operands = " ".join(names[operand] for operand in node.inputs)
+    operands = " ".join(names[operand] for operand in inputs)
     attributes = " ".join(
         f"{key}={attribute_text(value)}"
         for key, value in pairs
