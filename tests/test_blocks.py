@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
@@ -258,6 +259,49 @@ def test_a_large_matrix_is_trained_in_blocks_and_a_small_one_is_not() -> None:
         rnn = sn.RNN(sn.cells.gated_delta_rule, memory=(1, keys, keys))
         sizes.append(block_choice(recur_of(rnn, numbers(0, shapes, 1, 1, dtype="float32"))).size)
     assert sizes == [1, 4]
+
+
+LENGTHS = [9, 4, 0, 7, 3] * 5
+
+
+@pytest.fixture(scope="module")
+def in_fours() -> tuple[Any, Any]:
+    """The gradient of a recurrence with a parameter, which runs in blocks of 4 steps, and its inputs."""
+    width = 1, 20
+    rnn = sn.RNN(sn.cells.rwkv6, numbers(1, {"u": width}, dtype="float32"), memory=(1, 20, 20))
+    x = numbers(2, dict.fromkeys("rkvw", width), len(LENGTHS), max(LENGTHS), dtype="float32")
+    rnn(x, lengths=LENGTHS, engine="interpret")
+    run = sn.vjp(rnn)
+    assert blocks_line(run) == "4 steps"
+    return run, x
+
+
+def test_gradients_in_blocks_have_the_same_bits_in_any_batch(in_fours: tuple[Any, Any]) -> None:
+    run, x = in_fours
+    (outputs, final), backward = run(x, lengths=LENGTHS)
+    gradients = backward(outputs, final)
+    for row, length in enumerate(LENGTHS[:5]):
+        alone = {name: value[row : row + 1, :length] for name, value in x.items()}
+        (part, last), finish = run(alone)
+        made = finish(part, last)
+        inputs = {name: value[row, :length] for name, value in gradients.inputs.items()}
+        assert_same_bits((part[0], last[0]), (outputs[row, :length], final[row]))
+        assert_same_bits({name: value[0] for name, value in made.inputs.items()}, inputs)
+        assert_same_bits(made.initial[0], gradients.initial[row])
+
+
+def test_gradients_in_blocks_have_the_same_bits_for_any_number_of_threads(in_fours: tuple[Any, Any]) -> None:
+    (run, x), made = in_fours, list[Any]()
+    for count in (1, 2, 3):
+        sn.set_threads(count)
+        try:
+            (outputs, final), backward = run(x, lengths=LENGTHS)
+            gradients = backward(outputs, final)
+        finally:
+            sn.set_threads(None)
+        made.append((outputs, final, gradients.params, gradients.inputs, gradients.initial))
+    for other in made[1:]:
+        assert_same_bits(other, made[0])
 
 
 def attention(width: int) -> sn.RNN:
