@@ -16,8 +16,9 @@ from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
-from stepnet.files.model import Array, Model, Module, among, layer_arrays
+from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.others import Stated
+from stepnet.files.stacks import layer_arrays
 from stepnet.layout.find import find
 from stepnet.layout.options import option
 from stepnet.layout.registry import record, records
