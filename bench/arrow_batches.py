@@ -28,10 +28,9 @@ from typing import Annotated, Any
 import numpy as np
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import stepnet as sn
+from bench.rows import write_rows
 from stepnet import arrow, cells
 from stepnet.engines.threads import threads
 
@@ -160,20 +159,7 @@ def main(
             else:
                 rows.append({"total": megabytes} | asdict(timed(output, *sizes, rounds)))
     title = f"memory={limit} MB: megabytes at most" if memory else f"{threads()} threads: milliseconds"
-    write(rows, as_json, f"{hidden} units, batches of {batch:g} MB, {title}")
-
-
-def write(rows: list[dict[str, Any]], as_json: bool, title: str) -> None:
-    """Writes rows as a table, or as JSON."""
-    if as_json:
-        typer.echo(json.dumps({"rows": rows}, indent=2))
-        return
-    table = Table(title=title)
-    for name in rows[0]:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()))
-    Console().print(table)
+    write_rows(rows, as_json, f"{hidden} units, batches of {batch:g} MB, {title}")
 
 
 if __name__ == "__main__":

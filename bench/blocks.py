@@ -157,12 +157,12 @@ def run_of(recurrence: sn.RNN, x: Inputs, gradients: bool) -> Callable[[], Array
 @contextmanager
 def step_by_step() -> Iterator[None]:
     """Within it gradients are made for steps alone, not for blocks of them."""
-    chosen = stepnet.rnn.in_blocks.block_sizes
-    stepnet.rnn.in_blocks.block_sizes = lambda net: {}
+    chosen = stepnet.rnn.in_blocks.block_choices
+    stepnet.rnn.in_blocks.block_choices = lambda net: {}
     try:
         yield
     finally:
-        stepnet.rnn.in_blocks.block_sizes = chosen
+        stepnet.rnn.in_blocks.block_choices = chosen
 
 
 def ways(rule: str, keys: int, steps: int, folder: Path, gradients: bool) -> dict[str, Callable[[], Array]]:

@@ -34,7 +34,8 @@ import pyarrow.parquet as pq
 import typer
 
 import stepnet as sn
-from bench.arrow_batches import MEGABYTE, write
+from bench.arrow_batches import MEGABYTE
+from bench.rows import write_rows
 from stepnet import arrow, cells
 from stepnet.engines.threads import threads
 
@@ -186,7 +187,7 @@ def main(
     else:
         for result in ("last", "outputs"):
             rows.append(asdict(timed(result, hidden, files, rounds, form, compression)))
-    write(rows, as_json, f"{hidden} units, {threads()} threads, {form}, {compression}")
+    write_rows(rows, as_json, f"{hidden} units, {threads()} threads, {form}, {compression}")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ import ray.data
 import typer
 
 import stepnet as sn
-from bench.arrow_batches import MEGABYTE, record_batch, recurrence, rows_of, write
+from bench.arrow_batches import MEGABYTE, record_batch, recurrence, rows_of
+from bench.rows import write_rows
 from stepnet.ray import predict
 
 WAYS = 0, 1, 2
@@ -158,7 +159,7 @@ def main(
 ) -> None:
     """Time two workers beside one, and one beside the engine."""
     rows = measured(hidden, block * MEGABYTE, blocks, rounds)
-    write(rows, as_json, f"{hidden} units, {blocks} blocks of {block:g} MB, workers of one thread")
+    write_rows(rows, as_json, f"{hidden} units, {blocks} blocks of {block:g} MB, workers of one thread")
 
 
 if __name__ == "__main__":

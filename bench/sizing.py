@@ -10,7 +10,6 @@ Each takes --json. All is measured on one thread. A block is read from a Parquet
 outputs are kept. `cores` measures with all processors busy, by one process each.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import ceil
@@ -20,11 +19,10 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 import stepnet as sn
 from bench.block_work import Load, read, runner, seconds_of, sequences, worked, write
+from bench.rows import write_rows
 from bench.simulated_workers import Workers, simulated
 from stepnet.engines.limits import processors
 
@@ -48,21 +46,6 @@ def load_of(cell: str, hidden: int, steps: int, rows: int) -> Load:
     if cell not in CELLS:
         raise typer.BadParameter(f"{cell} is none of {', '.join(CELLS)}")
     return Load(cell, hidden, steps, rows)
-
-
-def shown(rows: list[dict[str, Any]], title: str, as_json: bool) -> None:
-    """Writes rows as a table, or as JSON."""
-    if as_json:
-        typer.echo(json.dumps({"rows": rows}, indent=2))
-        return
-    table = Table(title=title)
-    for name in rows[0]:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(
-            *(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values())
-        )
-    Console().print(table)
 
 
 def taken(run: Callable[[], Any], rounds: int) -> float:
@@ -89,7 +72,7 @@ def table(
                 rate = rows / taken(lambda load=load, x=x: runner(load)(x), rounds)
                 made.append({"cell": cell, "hidden": hidden, "steps": steps})
                 made[-1] |= {"sequences/s": rate, "steps/s": rate * steps}
-    shown(made, f"one thread, {rows} sequences per call", as_json)
+    write_rows(made, as_json, f"one thread, {rows} sequences per call")
 
 
 @app.command()
@@ -102,7 +85,7 @@ def reading(
         for name, file in write(load, Path(folder)).items():
             seconds = taken(lambda file=file: read(file).values.max(), rounds)
             made.append({"format": name, "MB/s": load.bytes / 1e6 / seconds, "sequences/s": rows / seconds})
-    shown(made, f"{steps} steps of {hidden} float32, {load.bytes / 1e6:.0f} MB", as_json)
+    write_rows(made, as_json, f"{steps} steps of {hidden} float32, {load.bytes / 1e6:.0f} MB")
 
 
 # ---- how many cores ----------------------------------------------------------------------------------------
@@ -169,7 +152,7 @@ def cores(
     blocks = ceil(load / rows)
     answer = asdict(cores_for(times, blocks, hours * 3600, Workers(lost + 1, slow, factor, lost)))
     title = f"{load:g} sequences of {steps} steps, {cell} {hidden}, in {hours:g} hours; blocks of {rows}"
-    shown([answer], title, as_json)
+    write_rows([answer], as_json, title)
 
 
 # ---- is that so --------------------------------------------------------------------------------------------
@@ -198,7 +181,7 @@ def check(
             seconds = worked(load, blocks, workers).seconds
             made.append({"workers": workers, "measured": seconds, "predicted": told})
             made[-1] |= {"by one worker's times": by_one, "measured / predicted": seconds / told}
-    shown(made, f"{blocks} blocks of {rows} sequences, {cell} {hidden}, {steps} steps: seconds", as_json)
+    write_rows(made, as_json, f"{blocks} blocks of {rows} sequences, {cell} {hidden}, {steps} steps: seconds")
 
 
 @app.command()
@@ -223,7 +206,7 @@ def blocks(
         for name, cluster in clusters.items():
             runs = (simulated(times, each * workers, cluster, seed) for seed in range(SEEDS))
             made[-1][name] = mean(run.efficiency for run in runs)
-    shown(made, f"{workers} workers, {slow:.0%} of them {factor:g} times as slow", as_json)
+    write_rows(made, as_json, f"{workers} workers, {slow:.0%} of them {factor:g} times as slow")
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ STAGES = {
 # loaded where an engine is asked for, by one thread and between two forks. Few processes generate symbols
 # or have streams.
 LATE = {
-    *("cli.commands", "cli.models", "cli.options", "engines", "engines.llvm.machine.target"),
+    *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
+    *("cli.models", "cli.options", "cli.run", "engines", "engines.llvm.machine.target"),
     *("engines.llvm.running.run", "engines.progress", "rnn.generate"),
     *("rnn.compose", "rnn.gradient_explain", "rnn.recurrence", "rnn.streams.stream", "rnn.ways"),
 }

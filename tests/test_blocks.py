@@ -1,16 +1,18 @@
 """Training in blocks of steps: the same function and gradients as step by step, and what does not fit."""
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
 import stepnet.rnn.in_blocks
-from stepnet.grad.blocks import SIZES, block_size, in_blocks, matrices
+from stepnet.grad.blocks import BlockChoice, block_choice, in_blocks, matrices
 from stepnet.net.ir import Recur
 from stepnet.values.structure import leaves, rebuild
 
@@ -73,16 +75,23 @@ def recur_of(rnn: sn.RNN, x: Any) -> Recur:
     return next(node.recur for node in rnn.plan.traced.nodes if node.operation == "recur")
 
 
+def blocks_of(recur: Recur, size: int) -> BlockChoice:
+    """Blocks of so many steps, whether they pay or not."""
+    fitting = matrices(recur)
+    assert not isinstance(fitting, str)
+    return BlockChoice(size, in_blocks(recur, fitting, size))
+
+
 def results(
     monkeypatch: pytest.MonkeyPatch, rnn: sn.RNN, size: int, x: Any, engine: str = "interpret", **options: Any
 ) -> list[Array]:
     """Outputs, last memories and gradients for random cotangents, in blocks of so many steps."""
 
-    def sizes(net: Any) -> dict[int, int]:
-        recurrences = (n for n, node in enumerate(net.nodes) if node.operation == "recur")
-        return dict.fromkeys(recurrences, size) if size > 1 else {}
+    def choices(net: Any) -> dict[int, BlockChoice]:
+        recurrences = {n: node.recur for n, node in enumerate(net.nodes) if node.operation == "recur"}
+        return {n: blocks_of(recur, size) for n, recur in recurrences.items() if size > 1}
 
-    monkeypatch.setattr(stepnet.rnn.in_blocks, "block_sizes", sizes)
+    monkeypatch.setattr(stepnet.rnn.in_blocks, "block_choices", choices)
     (outputs, final), backward = sn.vjp(rnn)(x, engine=engine, **options)
     random = np.random.default_rng(5)
 
@@ -116,7 +125,7 @@ def test_no_matrix_is_made_between_the_steps_of_a_block(name: str) -> None:
     fitting = matrices(recur)
     assert not isinstance(fitting, str)
     (memory,) = fitting
-    body, size = in_blocks(recur, 4).body, recur.body.type_of(memory).size
+    body, size = in_blocks(recur, fitting, 4).body, recur.body.type_of(memory).size
     made = [n for n, node in enumerate(body.nodes) if node.kind == "pointwise" and node.type.size >= size]
     summed = {node.inputs[0] for node in body.nodes if node.operation == "sum"}
     chain = set[int]()  # what the next memory is the sum of
@@ -180,7 +189,9 @@ def test_what_does_not_fit_is_refused(step: Any, memory: Any, reason: str) -> No
     x = numbers(0, {"q": KEY, "k": KEY, "v": VALUE}, 2, 3)
     found = recur_of(sn.RNN(step, memory=memory), x)
     assert str(matrices(found)).startswith(reason)
-    assert block_size(found) == 1
+    choice = block_choice(found)
+    assert (choice.size, choice.recur) == (1, found)
+    assert choice.reason.startswith(reason)
 
 
 def linear_step(decay: str, corrections: int, is_delta: bool, reads: int) -> Any:
@@ -246,15 +257,96 @@ def test_a_large_matrix_is_trained_in_blocks_and_a_small_one_is_not() -> None:
     for keys in (4, 64):
         shapes = {"q": (1, keys), "k": (1, keys), "v": (1, keys), "g": (1,), "beta": (1,)}
         rnn = sn.RNN(sn.cells.gated_delta_rule, memory=(1, keys, keys))
-        sizes.append(block_size(recur_of(rnn, numbers(0, shapes, 1, 1, dtype="float32"))))
+        sizes.append(block_choice(recur_of(rnn, numbers(0, shapes, 1, 1, dtype="float32"))).size)
     assert sizes == [1, 4]
-    assert set(sizes) <= {*SIZES}
+
+
+LENGTHS = [9, 4, 0, 7, 3] * 5
+
+
+@pytest.fixture(scope="module")
+def in_fours() -> tuple[Any, Any]:
+    """The gradient of a recurrence with a parameter, which runs in blocks of 4 steps, and its inputs."""
+    width = 1, 20
+    rnn = sn.RNN(sn.cells.rwkv6, numbers(1, {"u": width}, dtype="float32"), memory=(1, 20, 20))
+    x = numbers(2, dict.fromkeys("rkvw", width), len(LENGTHS), max(LENGTHS), dtype="float32")
+    rnn(x, lengths=LENGTHS, engine="interpret")
+    run = sn.vjp(rnn)
+    assert blocks_line(run) == "4 steps"
+    return run, x
+
+
+def test_gradients_in_blocks_have_the_same_bits_in_any_batch(in_fours: tuple[Any, Any]) -> None:
+    run, x = in_fours
+    (outputs, final), backward = run(x, lengths=LENGTHS)
+    gradients = backward(outputs, final)
+    for row, length in enumerate(LENGTHS[:5]):
+        alone = {name: value[row : row + 1, :length] for name, value in x.items()}
+        (part, last), finish = run(alone)
+        made = finish(part, last)
+        inputs = {name: value[row, :length] for name, value in gradients.inputs.items()}
+        assert_same_bits((part[0], last[0]), (outputs[row, :length], final[row]))
+        assert_same_bits({name: value[0] for name, value in made.inputs.items()}, inputs)
+        assert_same_bits(made.initial[0], gradients.initial[row])
+
+
+def test_gradients_in_blocks_have_the_same_bits_for_any_number_of_threads(in_fours: tuple[Any, Any]) -> None:
+    (run, x), made = in_fours, list[Any]()
+    for count in (1, 2, 3):
+        sn.set_threads(count)
+        try:
+            (outputs, final), backward = run(x, lengths=LENGTHS)
+            gradients = backward(outputs, final)
+        finally:
+            sn.set_threads(None)
+        made.append((outputs, final, gradients.params, gradients.inputs, gradients.initial))
+    for other in made[1:]:
+        assert_same_bits(other, made[0])
+
+
+def attention(width: int) -> sn.RNN:
+    """Linear attention of one head, which has run."""
+    rnn = sn.RNN(sn.cells.linear_attention, memory=(1, width, width))
+    shapes = dict.fromkeys("qkv", (1, width))
+    rnn(numbers(0, shapes, 1, 1, dtype="float32"), engine="interpret")
+    return rnn
 
 
 def test_explain_says_how_many_steps_run_at_a_time() -> None:
-    shapes = {"q": (1, 64), "k": (1, 64), "v": (1, 64)}
-    rnn = sn.RNN(sn.cells.linear_attention, memory=(1, 64, 64))
-    rnn(numbers(0, shapes, 1, 1, dtype="float32"))
-    text = sn.vjp(rnn).explain()
+    text = sn.vjp(attention(64)).explain()
+    assert "\n  blocks      4 steps\n" in text
     assert "backward, 4 steps at a time" in text
     assert "memory, for 4 steps  f32[1, 64, 64]    4.1 kB per step" in text
+
+
+def blocks_line(vjp: Any, **options: Any) -> str:
+    """What the text of a gradient says of blocks."""
+    head = vjp.explain(**options).partition("\n\n")[0]
+    (line,) = (line for line in head.splitlines() if line.startswith("  blocks"))
+    return line.removeprefix("  blocks").strip()
+
+
+def test_explain_says_why_there_are_no_blocks() -> None:
+    small = blocks_line(sn.vjp(attention(4)))
+    assert re.fullmatch(r"1 step: blocks of 2 would cost 1\.\d\d of single steps, and pay below 0\.9", small)
+    pieces = blocks_line(sn.vjp(attention(64)), checkpoint=3)
+    assert pieces == "1 step: a gradient with checkpoint= runs step by step"
+
+
+def test_explain_of_a_stack_says_it_of_each_recurrence() -> None:
+    last = sn.RNN(lambda x, h, p: (x + h, x + h), memory=(1, 64))
+    stack = sn.Stack([attention(64), last])
+    stack(numbers(0, dict.fromkeys("qkv", (1, 64)), 1, 1, dtype="float32"), engine="interpret")
+    assert blocks_line(sn.vjp(stack)) == "4 steps; 1 step: no memory is a matrix"
+
+
+def test_explain_of_nested_sequences_says_why_there_are_no_blocks() -> None:
+    words = sn.RNN(lambda x, h, p: (x + h, x + h), memory=2)
+
+    def step(x: Any, h: Any, p: Any) -> Any:
+        h = h + words(x, initial="zeros")[1]
+        return h, h
+
+    rnn = sn.RNN(step, memory=2)
+    rnn(sn.Ragged(np.ones((3, 2)), (np.array([0, 2]), np.array([0, 1, 3]))), engine="interpret")
+    assert blocks_line(sn.vjp(rnn)) == "1 step: a sequence has sequences inside"

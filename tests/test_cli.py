@@ -1,6 +1,7 @@
 """The command line: what each command prints and writes, and one line and exit code 1 for what is wrong."""
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -30,6 +31,7 @@ MODEL = DATA / "speaker_gru.safetensors"
 VOWELS = DATA / "japanese_vowels.parquet"
 
 
+RUN_MAIN = "from stepnet.cli.commands import main; main()"
 COMMAND, RUNNER = get_command(app), CliRunner()  # to make the command takes as long as many a call
 
 
@@ -423,13 +425,41 @@ def test_exit_codes_of_the_process(
     command = [
         sys.executable,
         "-c",
-        "from stepnet.cli.commands import main; main()",
+        RUN_MAIN,
         *map(str, arguments(tmp_path)),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code
     assert says is None or done.stderr == says.format(path=tmp_path)
     assert "Traceback" not in done.stderr
+
+
+def ended(stdout: int, program: str, *arguments: str) -> tuple[int, str]:
+    """Exit code and stderr of a process whose stdout is buffered, as it is by default."""
+    command, environment = [sys.executable, "-c", program, *arguments], {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(
+        command, stdout=stdout, stderr=subprocess.PIPE, env=environment, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["layouts"]])  # written by click, and by rich
+def test_a_full_device_gives_one_line(arguments: list[str]):
+    with open("/dev/full", "w") as full:
+        code, stderr = ended(full.fileno(), RUN_MAIN, *arguments)
+    assert (code, stderr) == (1, "stepnet: stdout cannot be written: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["explain", "nowhere"]])
+def test_a_closed_pipe_ends_a_command_quietly(arguments: list[str]):
+    reading, writing = os.pipe()
+    os.close(reading)
+    code, stderr = ended(writing, f"print('in the buffer'); {RUN_MAIN}", *arguments)
+    os.close(writing)
+    assert (code, stderr) == (
+        1,
+        "" if "--version" in arguments else "stepnet: nowhere: there is no such file\n",
+    )
 
 
 def test_the_command_line_imports_no_framework():

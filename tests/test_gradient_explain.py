@@ -29,6 +29,7 @@ GRU = """\
 gradients of params, inputs, initial, statics
   engine      llvm
   checkpoint  none: values of every step are saved
+  blocks      1 step: no memory is a matrix
 
 saved: 80 B per step
   memory          f32[4]          16 B per step
@@ -60,6 +61,7 @@ GRU_IN_PIECES = """\
 gradients of params
   engine      llvm
   checkpoint  memories ahead of every sqrt(steps) steps
+  blocks      1 step: a gradient with checkpoint= runs step by step
 
 saved: 80 B per step, of one piece at a time
   memory          f32[4]          16 B per step
@@ -105,6 +107,7 @@ LSTMS = f"""\
 gradients of params, inputs, initial, statics
   engine      llvm
   checkpoint  none: values of every step are saved
+  blocks      1 step: no memory is a matrix
 
 saved: 480 B per step
 {LSTM_VALUES}{LSTM_VALUES}  concatenate  f32[8]          32 B per step

@@ -21,8 +21,8 @@ from turns import in_turns
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.account import check_merges
+from stepnet.files.choice import Choice
 from stepnet.files.formats import read
-from stepnet.files.interchange import Choice
 from stepnet.files.model import Model, Module
 from stepnet.files.verified import weights
 

@@ -17,8 +17,9 @@ from saved_arrays import saved_arrays
 from tolerance import assert_close
 
 from stepnet.errors import FileError, InputError, LayoutError
+from stepnet.files.choice import Choice
 from stepnet.files.formats import read as read_model
-from stepnet.files.interchange import Choice, convert_file
+from stepnet.files.interchange import convert_file
 from stepnet.files.tflite import file as tflite
 from stepnet.files.tflite import flatbuffer
 from stepnet.files.tflite.flatbuffer import Fields, Number, build

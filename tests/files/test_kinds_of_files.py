@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from containers import unpacked
 
+from stepnet.files.choice import Choice
 from stepnet.files.formats import FORMATS, kind, read
-from stepnet.files.interchange import Choice, convert_file
+from stepnet.files.interchange import convert_file
 
 DATA = Path(__file__).parent / "data"
 CORPUS = Path(__file__).parent.parent / "peers" / "corpus" / "saved"

@@ -9,8 +9,9 @@ from test_cli import refusal
 from torch import nn
 
 from stepnet.errors import StepnetError
+from stepnet.files.choice import Choice
 from stepnet.files.formats import read
-from stepnet.files.interchange import Choice, convert_file
+from stepnet.files.interchange import convert_file
 
 INPUTS, HIDDEN = 3, 4
 TANH = Choice(semantics={"candidate_activation": "tanh"})

@@ -13,8 +13,9 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from stepnet.errors import LayoutError
+from stepnet.files.choice import Choice
 from stepnet.files.formats import read
-from stepnet.files.interchange import Choice, convert_file
+from stepnet.files.interchange import convert_file
 from stepnet.files.pickles.torch import read as arrays_of
 
 # torch.compile imports what PyTorch itself says is old.

@@ -11,7 +11,8 @@ import pytest
 from test_cli import refusal, stepnet
 
 from stepnet.errors import LayoutError
-from stepnet.files.interchange import Choice, convert_file
+from stepnet.files.choice import Choice
+from stepnet.files.interchange import convert_file
 from stepnet.files.onnx.file import contents, read
 
 onnx = pytest.importorskip("onnx")

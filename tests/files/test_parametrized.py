@@ -14,8 +14,9 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from stepnet.errors import ConversionError
+from stepnet.files.choice import Choice
 from stepnet.files.formats import read
-from stepnet.files.interchange import Choice, convert_file
+from stepnet.files.interchange import convert_file
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 

@@ -18,8 +18,9 @@ from torch import nn
 os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
+from stepnet.files.choice import Choice
 from stepnet.files.formats import read
-from stepnet.files.interchange import Choice, convert_file
+from stepnet.files.interchange import convert_file
 from stepnet.files.verified import weights
 
 # Keras on PyTorch, with NumPy 2.

@@ -13,7 +13,7 @@ import torch
 from test_cli import stepnet
 
 from stepnet.cli.report.verdicts import random_module
-from stepnet.files.interchange import Choice
+from stepnet.files.choice import Choice
 from stepnet.files.verified import weights
 from stepnet.layout import frameworks, verify
 from stepnet.layout.frameworks import FRAMEWORKS, KERAS, ONNX, TORCH

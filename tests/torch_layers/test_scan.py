@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 import stepnet as sn
 import stepnet.torch
 from stepnet.errors import InputError
+from stepnet.rnn import in_blocks
 from stepnet.torch import Scan
 
 ROWS, STEPS, HEADS, KEY, VALUE = 3, 5, 2, 4, 3
@@ -22,8 +23,8 @@ Named = dict[str, torch.Tensor]
 A = -np.arange(1.0, 7.0).reshape(2, 3)
 
 
-def delta() -> Scan:
-    return Scan(sn.RNN(sn.cells.gated_delta_rule, memory=(HEADS, KEY, VALUE)))
+def delta(heads: int = HEADS, key: int = KEY, value: int = VALUE) -> Scan:
+    return Scan(sn.RNN(sn.cells.gated_delta_rule, memory=(heads, key, value)))
 
 
 def mamba(dtype: str = "float64") -> Scan:
@@ -31,8 +32,10 @@ def mamba(dtype: str = "float64") -> Scan:
     return Scan(sn.RNN(sn.cells.mamba, params, memory=(2, 3)))
 
 
-def delta_inputs(dtype: torch.dtype = torch.float64) -> Named:
-    shapes = {"q": (HEADS, KEY), "k": (HEADS, KEY), "v": (HEADS, VALUE), "g": (HEADS,), "beta": (HEADS,)}
+def delta_inputs(
+    dtype: torch.dtype = torch.float64, heads: int = HEADS, key: int = KEY, value: int = VALUE
+) -> Named:
+    shapes = {"q": (heads, key), "k": (heads, key), "v": (heads, value), "g": (heads,), "beta": (heads,)}
     x = {name: numbers(ROWS, STEPS, *shape, dtype=dtype) for name, shape in shapes.items()}
     return {name: one.requires_grad_() for name, one in (x | {"g": -x["g"].abs()}).items()}
 
@@ -116,6 +119,27 @@ def test_gradients_are_those_of_central_differences(checkpoint: Any):
     assert torch.autograd.gradcheck(run, tensors, fast_mode=True)
     if checkpoint is None:
         assert torch.autograd.gradgradcheck(run, tensors, fast_mode=True)
+
+
+def test_gradients_in_blocks_are_those_of_a_loop_and_of_central_differences(monkeypatch: pytest.MonkeyPatch):
+    sizes, gradients_of = set[int](), in_blocks.InBlocks.gradients
+
+    def counted(self: in_blocks.InBlocks, *arguments: Any) -> Any:
+        sizes.add(self.size)
+        return gradients_of(self, *arguments)
+
+    monkeypatch.setattr(in_blocks.InBlocks, "gradients", counted)
+    shape = 1, 20, 20  # the least for which blocks of 4 pay; of the sequences one has none
+    module, x, h = delta(*shape), delta_inputs(torch.float64, *shape), numbers(ROWS, *shape).requires_grad_()
+    lengths = torch.tensor(LENGTHS)
+    found = gradients(module(x, h, lengths=lengths), x, h, module)
+    assert sizes == {4}
+    assert_same(found, gradients(looped(delta_step, x, h, None, LENGTHS), x, h, module))
+
+    def run(*tensors: torch.Tensor) -> Any:
+        return module(dict(zip(x, tensors, strict=False)), tensors[len(x)], lengths=lengths)
+
+    assert torch.autograd.gradcheck(run, (*x.values(), h), fast_mode=True)
 
 
 def test_pieces_go_on_from_the_last_memory():

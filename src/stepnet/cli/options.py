@@ -72,7 +72,7 @@ def choice(
     if len(general) > 1:
         raise typer.BadParameter(f"--from says two layouts of the whole file: {' and '.join(general)}")
     layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
-    from stepnet.files.interchange import Choice
+    from stepnet.files.choice import Choice
 
     sizes = {name: number(name, value, int) for name, value in pairs(size or [], "--size")}
     fields = dict(meaning(name, value) for name, value in pairs(semantics or [], "--semantics"))

@@ -9,8 +9,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from stepnet.engines.apart import run_without_fork
-from stepnet.engines.base import Bound, Call, EarlyEnds, Engine, FrozenCall, Kernel, Pairs, Results, Steps
+from stepnet.engines.base import Bound, Call, EarlyEnds, Engine, FrozenCall, Kernel, Results, Steps
 from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet.engines.native_gradients import Pairs
 from stepnet.engines.placed import together
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan.schedule import Schedule

@@ -12,7 +12,7 @@ runs a recurrence forward and backward.
 from typing import NamedTuple
 
 from stepnet.engines import Order, order_of, pairs
-from stepnet.engines.base import Pair
+from stepnet.engines.native_gradients import Pair
 from stepnet.errors import RefusedError
 from stepnet.plan.plan import Plan
 

@@ -3,7 +3,7 @@
 speech.pt  --read-->  Model  --convert each module-->  Modules of the target  --write-->  speech.keras
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,183 +13,25 @@ import numpy as np
 from stepnet.errors import ConversionError, InputError, LayoutError, named
 from stepnet.files.account import (
     Account,
-    check_drop,
     check_merges,
-    check_nothing_is_lost,
     check_row,
     listed,
 )
+from stepnet.files.choice import Choice
 from stepnet.files.formats import Format, kind, read, writable, write
-from stepnet.files.model import Array, Model, Module, bare, family, stacked
+from stepnet.files.model import Array, Model, Module, bare, family
 from stepnet.files.others import Others, Place, others
-from stepnet.files.parametrized import plain
+from stepnet.files.stacks import stacked
 from stepnet.files.verified import again, verify_file, weights
 from stepnet.layout.convert import Conversion, RangeError, convert, refused
-from stepnet.layout.find import nearest
 from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.report import Report
-from stepnet.layout.semantics import FIELDS
 from stepnet.layout.verify import Verdict, verify
-from stepnet.rnn.merge import checked_merge
 
 RESTS = ("drop", "copy")
 GIVES = {"last_only": "it gives its last output alone", "states": "it gives its last states too"}
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the user states about a file, because the file does not specify it.
-
-    Attributes:
-        layout: The layout of the layers, or the framework that wrote the file.
-        module: The name of the only module to take.
-        sizes: Sizes that the shapes leave open.
-        semantics: Semantics by field, or by MODULE:FIELD for one module. The field "merge" is how the outputs
-            of both directions are merged.
-        stack: Whether each layer takes the outputs of the one before it.
-        layouts: The layouts of single modules, by name.
-        drop: The names of arrays of a layer that may be left behind.
-        order: The names of the modules to take, in order.
-    """
-
-    layout: str | None = None
-    module: str | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
-    semantics: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    stack: bool = False
-    layouts: Mapping[str, str] = field(default_factory=dict[str, str])
-    drop: Collection[str] = ()
-    order: Sequence[str] = ()
-
-    def checked_modules(
-        self, model: Model, copied: bool | None = None, beside: Sequence[Model] = ()
-    ) -> tuple[Module, ...]:
-        """As `modules`; raises `LayoutError` if writing, running or comparing them would lose something.
-
-        copied: as for `check_nothing_is_lost`. beside: other files to which this choice applies too.
-        """
-        modules = [module for each in (model, *beside) for module in each.modules]
-        if modules and self.layout is not None and not any(map(self.is_of, modules)):
-            layouts = [
-                f"{bare(module.name) or 'the layer'} is {' or '.join(module.layouts)}" for module in modules
-            ]
-            raise LayoutError(
-                f"{model.path}: {OPTIONS['layout'].name} says {self.layout}, which no layer can be: "
-                f"{listed(layouts)}"
-            )
-        with named(model.path):
-            check_drop(self.drop, [model])
-            chosen = self.modules(model, beside)
-            check_nothing_is_lost(model, chosen, self.drop, copied)
-            check_function(chosen)
-        return chosen
-
-    def modules(self, model: Model, beside: Sequence[Model] = ()) -> tuple[Module, ...]:
-        """The chosen modules with the stated settings; raises `LayoutError` if there is none."""
-        asked = [self.module] if self.module is not None else self.order
-        chosen = tuple(model.chosen(name) for name in asked) if asked else model.modules
-        twice = [
-            module.name
-            for place, module in enumerate(chosen)
-            if any(module is earlier for earlier in chosen[:place])
-        ]
-        if twice:
-            raise LayoutError(f"{bare(twice[0])} is named twice ({OPTIONS['module'].name})")
-        if self.stack and not asked:
-            chosen = model.in_a_row(chosen)
-        if not asked and model.problems:
-            raise LayoutError("; ".join(model.problems.values()))
-        if not chosen:
-            raise self.nearest(model)
-        known = {name for module in model.modules for name in fields_of(module)}
-        left_open = {name for module in model.modules for name in open_of(module)}
-        by_module = self.semantics_by_module(model, beside)
-        return tuple(
-            self.with_settings(
-                module,
-                (known - fields_of(module)) | (left_open - open_of(module)),
-                by_module.get(module.name, {}),
-            )
-            for module in chosen
-        )
-
-    def semantics_by_module(self, model: Model, beside: Sequence[Model]) -> dict[str, dict[str, Any]]:
-        """The semantics stated for single modules of a file, by their names; raises `LayoutError` for a name
-        that no module has, here or in the files beside.
-        """
-        by_module: dict[str, dict[str, Any]] = {}
-        for text, value in self.semantics.items():
-            name, sign, field_name = text.rpartition(":")
-            elsewhere = not model.called(name) and any(other.called(name) for other in beside)
-            if sign and not elsewhere:
-                about = {"module": "MODULE", "field": field_name, "value": "VALUE", "choice": "VALUE"}
-                module = model.chosen(name, "semantics of", **about)
-                by_module.setdefault(module.name, {})[field_name] = value
-        return by_module
-
-    def is_of(self, module: Module) -> bool:
-        """Whether a module may have the stated layout."""
-        return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
-
-    def nearest(self, model: Model) -> LayoutError:
-        """The error for a file without a layer to choose."""
-        among = family(self.layout) if self.layout else None
-        arrays = plain(model.rest).arrays
-        return nearest({name: array.shape for name, array in arrays.items()}, among)
-
-    def with_settings(self, module: Module, of_others: Collection[str], own: Mapping[str, Any]) -> Module:
-        """A module with the stated layout, sizes and semantics.
-
-        of_others: the fields of semantics that apply to other modules only. own: the semantics stated for
-        this module alone.
-        """
-        layout = self.layouts.get(module.name, self.layouts.get(bare(module.name), self.layout))
-        known = [candidate.name for candidate in family(layout)] if layout else []
-        layouts = tuple(name for name in module.layouts if name in known) or module.layouts
-        of_all = {
-            name: value for name, value in self.semantics.items() if ":" not in name and name not in of_others
-        }
-        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **of_all, **own}
-        merge = semantics.pop("merge", None)
-        chosen = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
-        if merge is None or checked_merge(merge) == module.merge:
-            return chosen
-        if module.merge is not None and chosen.solved_sizes().directions > 1:
-            raise LayoutError(
-                f"{bare(module.name) or 'the layer'} merges its directions by {module.merge}, "
-                f"and not by {merge} as {OPTIONS['semantics'].name} says"
-            )
-        return replace(chosen, merge=module.merge or merge)
-
-
-def fields_of(module: Module) -> set[str]:
-    """The fields of semantics of the cells that a module may be."""
-    return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
-
-
-def open_of(module: Module) -> set[str]:
-    """The fields of semantics that neither the layout of a module nor its file specifies."""
-    return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
-
-
-def check_function(modules: Sequence[Module]) -> None:
-    """Raises `LayoutError` if several modules leave the same field of semantics open: its value may differ
-    between them. For a single module, the user is asked where the value is needed.
-    """
-    asking: dict[str, list[str]] = {}
-    for module in modules:
-        for name, setting in record(module.layouts[0]).settings().items() if len(module.layouts) == 1 else ():
-            if setting.usual is None and name not in module.semantics:
-                asking.setdefault(name, []).append(bare(module.name))
-    for name, names in asking.items():
-        if len(names) > 1:
-            about = {"field": name, "value": "VALUE", "choice": "VALUE"}
-            raise LayoutError(
-                f"the arrays of {listed(names)} do not tell {name}: say {option('semantics', **about)} for "
-                f"all of them, or {option('semantics of', module=names[0], **about)} for each"
-            )
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from stepnet.errors import named
 from stepnet.files.account import check_merges, check_row
+from stepnet.files.choice import Choice
 from stepnet.files.formats import read
-from stepnet.files.interchange import Choice
-from stepnet.files.model import stacked
+from stepnet.files.stacks import stacked
 from stepnet.files.verified import weights
 from stepnet.rnn.compose import Layer, Stack
 

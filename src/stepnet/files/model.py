@@ -6,7 +6,7 @@ Keras, ONNX, TFLite               the file describes its layers and their settin
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -394,85 +394,3 @@ def family(layout: str) -> list[Record]:
         frameworks = dict.fromkeys(name.partition(".")[0] for name in records())
         raise LayoutError(f"no framework is called {layout!r}; there are {', '.join(frameworks)}")
     return of_framework
-
-
-# ---- stacks ------------------------------------------------------------------------------------------------
-
-
-def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module, ...]:
-    """Modules, where consecutive ones that a layout can store as layers of one module are joined.
-
-    A GRU that follows a GRU of the same sizes and semantics is its second layer: `0/kernel`, `1/kernel`.
-
-    assumed: If the file does not specify a module's input, it is the module before it.
-    """
-    done: list[Module] = []
-    for module in modules:
-        below = done[-1] if done else None
-        if below is not None and is_next(below, module, assumed):
-            done[-1] = on_top(below, module)
-        else:
-            done.append(module)
-    return tuple(done)
-
-
-def is_next(below: Module, module: Module, assumed: bool) -> bool:
-    """Whether a module can be the next layer of the module below it."""
-    last = below.parts[-1]
-    follows = last if assumed and module.follows is None else module.follows
-    if follows != last or below.layout != module.layout:
-        return False
-    ways = [(side.semantics, side.reverse, side.merge) for side in (below, module)]
-    if ways[0] != ways[1] or module.reverse or module.merge != "concat":
-        return False
-    alone = below.returned or any(side.notes or side.alone for side in (below, module))
-    if alone or not module.record.names_layers:
-        return False
-    lower, upper = below.solved_sizes(), module.solved_sizes()
-    layer = {name for name in below.arrays if below.record.layer_of(name) == lower.layers - 1}
-    if upper.layers > 1 or layer != {
-        module.record.in_layer(name, lower.layers - 1, lower) for name in module.arrays
-    }:
-        return False
-    return upper == replace(lower, inputs=lower.directions * lower.output, layers=1)
-
-
-def on_top(below: Module, module: Module) -> Module:
-    """A module with another one added as its last layer."""
-    own, sizes = below.record, below.solved_sizes()
-    sizes = replace(sizes, layers=sizes.layers + 1)
-    lower = {name: own.in_layer(name, own.layer_of(name), sizes) for name in below.arrays}
-    upper = {name: own.in_layer(name, sizes.layers - 1, sizes) for name in module.arrays}
-    return replace(
-        below,
-        name=f"{below.name} + {module.name}",
-        stack=(*below.parts, *module.parts),
-        arrays={**renamed(below.arrays, lower), **renamed(module.arrays, upper)},
-        names={**renamed(below.names, lower), **renamed(module.names, upper)},
-        use=tuple(dict.fromkeys((*below.use, *module.use))),
-        last_only=module.last_only,
-        states=below.states or module.states,
-        returned=module.returned,
-        made=(*below.made, *module.made),
-        sizes={},
-    )
-
-
-def renamed(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """A mapping with its keys renamed."""
-    return {names[name]: value for name, value in mapping.items()}
-
-
-def layer_arrays(module: Module) -> list[dict[str, Array]]:
-    """The arrays of each layer, by the names that they have in a module of one layer."""
-    layers = module.solved_sizes().layers
-    if layers == 1:
-        return [dict(module.arrays)]
-    return [
-        {
-            name.partition("/")[2]: array
-            for name, array in module.arrays.items()
-            if name.startswith(f"{layer}/")
-        }
-        for layer in range(layers)
-    ]

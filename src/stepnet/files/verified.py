@@ -17,7 +17,8 @@ import numpy as np
 from stepnet.errors import LayoutError
 from stepnet.files.account import check_row
 from stepnet.files.formats import kind, read
-from stepnet.files.model import Array, Module, bare, stacked
+from stepnet.files.model import Array, Module, bare
+from stepnet.files.stacks import stacked
 from stepnet.layout.frameworks import NOT_INSTALLED
 from stepnet.layout.verify import (
     NOT_FINITE,

@@ -10,7 +10,8 @@ A matrix fits if it is linear in the one before it, and if all else reads it in 
 memories besides, which are computed step by step inside a block.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from stepnet.net.ir import Net, Node, Recur
 from stepnet.net.types import CONST, ROWS, STEPS
@@ -18,7 +19,7 @@ from stepnet.plan.passes.distribute import distribute, linear_values
 from stepnet.plan.passes.together import together
 from stepnet.plan.schedule import is_nested
 
-SIZES = (1, 2, 4, 8)
+SIZES = (2, 4, 8)
 """Of how many steps blocks may be."""
 OPERATION, SMALL, BYTE, STREAM = 1.0, 9.0, 2.5, 1.7
 """What an operation on a number of a matrix costs, one on a number of a vector, a byte of a memory that is
@@ -31,31 +32,55 @@ STREAMS = 10
 """How many sums over a matrix and terms of it registers hold: a gradient has twice as many."""
 
 
-def block_sizes(net: Net) -> dict[int, int]:
-    """How many steps blocks have, by the numbers of those recurrences of a net for which blocks pay."""
+@dataclass(frozen=True)
+class BlockChoice:
+    """How many steps of a recurrence are trained at a time. recur: the recurrence whose step is that many.
+    reason: why there are no blocks, where it is one.
+
+    >>> print(BlockChoice(1, Recur(Net((), (), ()), 0, 0), "no memory is a matrix"))
+    1 step: no memory is a matrix
+    """
+
+    size: int
+    recur: Recur
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.size} steps" if self.size > 1 else f"1 step: {self.reason}"
+
+
+def block_choices(net: Net) -> dict[int, BlockChoice]:
+    """How many steps each recurrence of a net is trained in at a time, by their numbers."""
+    recurrences = {number: node.recur for number, node in enumerate(net.nodes) if node.operation == "recur"}
     if is_nested(net):
-        return {}
-    sizes = {
-        number: block_size(node.recur)
-        for number, node in enumerate(net.nodes)
-        if node.operation == "recur" and net.type_of(node.inputs[0]).extent == STEPS
+        return {
+            n: BlockChoice(1, recur, "a sequence has sequences inside") for n, recur in recurrences.items()
+        }
+    return {
+        number: block_choice(recur)
+        if net.type_of(net.nodes[number].inputs[0]).extent == STEPS
+        else BlockChoice(1, recur, "its sequences are not those of the call")
+        for number, recur in recurrences.items()
     }
-    return {number: size for number, size in sizes.items() if size > 1}
 
 
-def block_size(recur: Recur) -> int:
-    """How many steps a block of a recurrence has; 1 where blocks would not pay, or where there are none."""
-    if isinstance(matrices(recur), str):
-        return 1
-    costs = {count: cost(recur, count) for count in SIZES}
-    best = min(SIZES, key=costs.__getitem__)
-    return best if costs[best] < WORTH * costs[1] else 1
-
-
-def in_blocks(recur: Recur, count: int) -> Recur:
-    """The recurrence of blocks of so many steps, for one that `matrices` finds some in."""
+def block_choice(recur: Recur) -> BlockChoice:
+    """How many steps a block of a recurrence has: where blocks pay, the number that costs least."""
     fitting = matrices(recur)
-    assert not isinstance(fitting, str)
+    if isinstance(fitting, str):
+        return BlockChoice(1, recur, fitting)
+    blocks = {count: in_blocks(recur, fitting, count) for count in SIZES}
+    single = cost(recur, fitting, recur.body)
+    parts = {count: cost(recur, fitting, made.body) / count / single for count, made in blocks.items()}
+    best = min(SIZES, key=parts.__getitem__)
+    if parts[best] < WORTH:
+        return BlockChoice(best, blocks[best])
+    reason = f"blocks of {best} would cost {parts[best]:.2f} of single steps, and pay below {WORTH}"
+    return BlockChoice(1, recur, reason)
+
+
+def in_blocks(recur: Recur, fitting: Sequence[int], count: int) -> Recur:
+    """The recurrence of blocks of so many steps. fitting: the memories that `matrices` gives."""
     made = together(recur, count)
     places = [recur.memories.index(memory) for memory in fitting]
     body = distribute(made.body, [made.memories[place] for place in places], made.memories)
@@ -116,11 +141,11 @@ def where(node: Node) -> str:
 # ---- how many ----------------------------------------------------------------------------------------------
 
 
-def cost(recur: Recur, count: int) -> float:
-    """About what a step costs in training, in blocks of so many: operations on one number of a matrix."""
-    fitting = matrices(recur)
-    assert not isinstance(fitting, str)
-    body = in_blocks(recur, count).body if count > 1 else recur.body
+def cost(recur: Recur, fitting: Sequence[int], body: Net) -> float:
+    """About what a step or a block costs in training: operations on one number of a matrix.
+
+    fitting: the memories that `matrices` gives. body: that of the recurrence, or of its blocks.
+    """
     large = min(recur.body.type_of(number).size for number in fitting)
     kept = sum(recur.body.type_of(number).size * recur.body.type_of(number).itemsize for number in fitting)
     total, streams, widest = BYTE * kept, 0, large
@@ -134,4 +159,4 @@ def cost(recur: Recur, count: int) -> float:
             node.kind == "reduce" or (node.operation == "multiply" and number not in summed)
         ):
             streams, widest = streams + 1, max(widest, size)
-    return (total + STREAM * widest * max(0, streams - STREAMS)) / count
+    return total + STREAM * widest * max(0, streams - STREAMS)

@@ -15,6 +15,7 @@ from stepnet.net.encodings import ENCODINGS
 from stepnet.net.ops import OPERATIONS, Operation
 from stepnet.net.precision import Precision
 from stepnet.net.recur import OperandsByKind, Order, ResultsByKind
+from stepnet.net.text import net_lines
 from stepnet.net.types import Literal, Type
 
 Pairs = tuple[tuple[str, Any], ...]
@@ -381,48 +382,3 @@ class Recur:
         number = self.add(builder, operands)
         count = len(builder.nodes[number].types)
         return self.results_by_kind([builder.add("result", number, of=place) for place in range(count)])
-
-
-# ---- text --------------------------------------------------------------------------------------------------
-
-
-def value_names(net: Net) -> list[str]:
-    """The names of nodes in the text: an input has its own name, all others are numbered."""
-    names: list[str] = []
-    for number, node in enumerate(net.nodes):
-        named = node.operation == "input" and node.name and node.name not in names
-        names.append(node.name if named else f"%{number}")
-    return names
-
-
-def net_lines(net: Net, title: str = "net", indent: str = "") -> list[str]:
-    """The lines of a net's text."""
-    names = value_names(net)
-    inputs = [f"{names[number]}: {net.nodes[number].type}" for number in net.inputs]
-    lines = [f"{indent}{title}("]
-    lines += [f"{indent}    {line}," for line in inputs]
-    lines += [f"{indent}):"]
-    for number, node in enumerate(net.nodes):
-        if node.operation != "input":
-            lines += node_lines(node, names, number, indent + "  ")
-    return [*lines, f"{indent}  return {', '.join(names[result] for result in net.results)}"]
-
-
-def node_lines(node: Node, names: list[str], number: int, indent: str) -> list[str]:
-    """The text of a node: a line, followed by its body if it has one."""
-    operands = " ".join(names[operand] for operand in node.inputs)
-    attributes = " ".join(
-        f"{key}={attribute_text(value)}" for key, value in node.pairs if not isinstance(value, Net | Type)
-    )
-    types = ", ".join(map(str, node.types))
-    head = " ".join(
-        part for part in (f"{indent}{names[number]} = {node.operation}", operands, attributes) if part
-    )
-    lines = [f"{head} : {types}"]
-    body = node.attributes.get("body")
-    return lines + (net_lines(body, "body", indent + "  ") if isinstance(body, Net) else [])
-
-
-def attribute_text(value: Any) -> str:
-    """An attribute as text without spaces in tuples."""
-    return str(value).replace(" ", "")

@@ -13,8 +13,9 @@ from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import checked_array
 from stepnet.rnn.control import Controls
-from stepnet.rnn.gradient_explain import GradientExplanation, gradient_explanation, text
+from stepnet.rnn.gradient_explain import GradientExplanation, gradient_explanation
 from stepnet.rnn.gradient_runs import GradientRun
+from stepnet.rnn.gradient_text import text
 from stepnet.rnn.gradients import (
     CallArguments,
     Gradients,

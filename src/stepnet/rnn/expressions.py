@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.net.ir import Net, Node, attribute_text
+from stepnet.net.ir import Net, Node
+from stepnet.net.text import attribute_text
 from stepnet.net.types import Type
 from stepnet.values.dtypes import DTYPES, kind_of_dtype
 

@@ -54,6 +54,7 @@ class GradientRun(Protocol):
 class Halved:
     """Both halves of a gradient, run one after the other. own: how many of the first one's results are the
     net's own. apart: how many of these there are of each step; those that are only saved live equally long.
+    blocks: how many steps each recurrence runs at a time, and why not more, where that was chosen.
     """
 
     first: NetProgram
@@ -61,6 +62,7 @@ class Halved:
     saved: tuple[int, ...]
     own: int
     apart: int
+    blocks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, net: Net, wanted: Sequence[int]) -> "Halved":

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepnet.engines import Call, Order
 from stepnet.grad.alone import Alone, sections_around
-from stepnet.grad.blocks import block_sizes, in_blocks
+from stepnet.grad.blocks import BlockChoice, block_choices
 from stepnet.grad.sections import Section
 from stepnet.net.ir import Net
 from stepnet.net.types import STEPS, Type
@@ -35,16 +35,18 @@ EMPTY = np.zeros(0, np.bool_)
 
 def trained(net: Net, wanted: Sequence[int]) -> GradientRun:
     """The gradient of the inputs at these places: in blocks of steps where these pay, else in halves."""
-    sizes = block_sizes(net)
-    if not sizes:
-        return Halved.of(net, wanted)
+    choices = block_choices(net)
+    texts = tuple(map(str, choices.values()))
+    numbers = [number for number, choice in choices.items() if choice.size > 1]
+    if not numbers:
+        return replace(Halved.of(net, wanted), blocks=texts)
 
     def run_of(each: Section | Alone, places: list[int]) -> SectionRun:
         if isinstance(each, Section):
             return AtOnce.of(each, places)
-        return InBlocks.of(each.section, sizes[each.number], places)
+        return InBlocks.of(each.section, choices[each.number], places)
 
-    return Sectioned.of(net, wanted, sections_around(net, [*sizes]), run_of)
+    return replace(Sectioned.of(net, wanted, sections_around(net, numbers), run_of), blocks=texts)
 
 
 @dataclass(frozen=True)
@@ -128,14 +130,13 @@ class InBlocks:
     wanted: tuple[int, ...]
 
     @classmethod
-    def of(cls, section: Section, size: int, wanted: Sequence[int]) -> "InBlocks":
+    def of(cls, section: Section, choice: BlockChoice, wanted: Sequence[int]) -> "InBlocks":
         """The programs for gradients of what a section reads, at these places."""
         net = section.net
         memories = range(len(section.reads), len(net.inputs))
         every = (*wanted, *(place for place in memories if net.type_of(net.inputs[place]).is_float))
-        recur = next(node.recur for node in net.nodes if node.operation == "recur")
-        blocks = net_together(net, in_blocks(recur, size))
-        return cls(section, size, Halved.of(blocks, every), Halved.of(net, every), every)
+        blocks = net_together(net, choice.recur)
+        return cls(section, choice.size, Halved.of(blocks, every), Halved.of(net, every), every)
 
     @property
     def kept(self) -> int:

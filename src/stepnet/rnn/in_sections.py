@@ -113,7 +113,8 @@ class Sectioned:
     wanted: the places of the inputs that gradients are of. sections: what runs each. first: from which one on
     gradients go through them. crossing: the values that go from one to another and are no inputs.
     checkpoint: how many steps a piece has, of sections that run in pieces. choices: the engine of each
-    recurrence, where one was asked for that has gradients of its own.
+    recurrence, where one was asked for that has gradients of its own. blocks: how many steps each recurrence
+    runs at a time, and why not more, where that was chosen.
     """
 
     net: Net
@@ -123,6 +124,7 @@ class Sectioned:
     crossing: tuple[int, ...]
     checkpoint: Checkpoint = None
     choices: tuple[PairChoice, ...] = ()
+    blocks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, net: Net, wanted: Sequence[int], cut: Iterable[Any], run_of: RunOf) -> "Sectioned":

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepnet.engines import Call, Order
-from stepnet.engines.base import Pair
+from stepnet.engines.native_gradients import Pair
 from stepnet.engines.pairs import PairChoice, pair_choice
 from stepnet.engines.part import Frame
 from stepnet.grad.alone import Alone, alone, sections_around

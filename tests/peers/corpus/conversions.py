@@ -19,10 +19,12 @@ from tolerance import distance
 
 from stepnet.cli.options import choice
 from stepnet.errors import StepnetError
+from stepnet.files.choice import Choice
 from stepnet.files.formats import Format, by_ending, read
-from stepnet.files.interchange import Choice, Written, convert_file, result
+from stepnet.files.interchange import Written, convert_file, result
 from stepnet.files.interchange import converted as as_layout
-from stepnet.files.model import Module, stacked
+from stepnet.files.model import Module
+from stepnet.files.stacks import stacked
 from stepnet.files.verified import again, weights
 from stepnet.layout.registry import record
 from stepnet.layout.report import Report

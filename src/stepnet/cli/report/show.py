@@ -12,8 +12,9 @@ from stepnet.cli.report.ties import Side, Ties
 from stepnet.cli.report.weights import legend, signs, weights_text
 from stepnet.errors import LayoutError, named
 from stepnet.files import account
+from stepnet.files.choice import Choice
 from stepnet.files.formats import read
-from stepnet.files.interchange import Choice, converted
+from stepnet.files.interchange import converted
 from stepnet.files.model import Module
 from stepnet.files.paths import new_file
 from stepnet.layout.convert import Conversion, convert

@@ -9,9 +9,11 @@ import numpy as np
 
 from stepnet.errors import LayoutError, named
 from stepnet.files.account import check_drop
+from stepnet.files.choice import Choice
 from stepnet.files.formats import read
-from stepnet.files.interchange import Choice, compare, converted, result
-from stepnet.files.model import Module, bare, stacked, unwrapped
+from stepnet.files.interchange import compare, converted, result
+from stepnet.files.model import Module, bare, unwrapped
+from stepnet.files.stacks import stacked
 from stepnet.layout.options import option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records

@@ -36,7 +36,7 @@ Arrays = Sequence[Array | None]
 
 @dataclass(frozen=True)
 class OneDnnPairs:
-    """See `engines.base.Pairs`."""
+    """See `engines.native_gradients.Pairs`."""
 
     between: str = "llvm"
 
@@ -55,7 +55,7 @@ class OneDnnPairs:
 
 @dataclass(frozen=True)
 class OneDnnPair:
-    """See `engines.base.Pair`."""
+    """See `engines.native_gradients.Pair`."""
 
     known: Known
     latest: Latest

@@ -11,12 +11,12 @@ Sources: keras/src/models/functional.py, models/sequential.py and saving/saving_
 keras/engine/topology.py of 1.2.2.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from stepnet.errors import FileError
+from stepnet.files.keras.class_names import numbered, snake
 from stepnet.files.store import OBJECT, Store
 
 Config = Mapping[str, Any]
@@ -378,24 +378,3 @@ def positions(calls: Sequence[tuple[Names, ...]]) -> tuple[Names, ...]:
 def union(names: Iterable[Names]) -> Names:
     """All names, each once."""
     return tuple(dict.fromkeys(name for some in names for name in some))
-
-
-def snake(class_name: str) -> str:
-    """The name of a class in snake case, as Keras writes it in files.
-
-    >>> snake("SimpleRNN"), snake("CuDNNLSTM"), snake("Conv1D")
-    ('simple_rnn', 'cu_dnnlstm', 'conv1d')
-    """
-    words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", class_name))
-    return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
-
-
-def numbered(name: str, counts: dict[str, int]) -> str:
-    """A name: unchanged at its first use, with a number appended at later ones.
-
-    >>> counts = {}
-    >>> numbered("lstm", counts), numbered("lstm", counts), numbered("gru", counts)
-    ('lstm', 'lstm_1', 'gru')
-    """
-    counts[name] = counts.get(name, -1) + 1
-    return f"{name}_{counts[name]}" if counts[name] else name

@@ -14,15 +14,15 @@ from stepnet.files.keras import write as writers
 from stepnet.files.keras.config import Use
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
+from stepnet.files.keras.new_layers import MERGES, names_of, new_layers
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
-from stepnet.files.model import Array, Model, Module, among, layer_arrays
+from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.others import Stated
 from stepnet.layout.find import find
 from stepnet.layout.options import option
 from stepnet.layout.registry import record, records
 
-MERGES = {"concat": "concat", "sum": "sum", "ave": "average", "mul": "product"}
 SETTINGS = ("activation", "recurrent_activation")
 ONCE = {"recurrent_activation": "inner_activation"}  # their names in Keras 1
 PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most arrays that they have
@@ -333,14 +333,6 @@ def by_names(file: KerasFile, arrays: Mapping[str, Array]) -> tuple[str, ...]:
 
 # ---- writing -----------------------------------------------------------------------------------------------
 
-CLASSES = {
-    "rnn": "SimpleRNN",
-    "gru": "GRU",
-    "gru_reset_before": "GRU",
-    "lstm": "LSTM",
-    "cudnn_gru": "CuDNNGRU",
-    "cudnn_lstm": "CuDNNLSTM",
-}
 WRITERS = {
     ".keras": "write_model",
     ".weights.h5": "write_weights",
@@ -364,30 +356,6 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
     getattr(writers, WRITERS[ending])(path, layers, force)
 
 
-def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[NewLayer]:
-    """The Keras layers of a module."""
-    framework, _, cell = module.layout.partition(".")
-    if framework not in ("keras", "keras2") or cell not in CLASSES:
-        raise FileError(f"{path}: a Keras file takes the layouts keras.* and keras2.*, not {module.layout}")
-    if not legacy and (framework == "keras2" or cell.startswith("cudnn")):
-        raise FileError(f"{path}: {module.layout} is of Keras 2; write an .h5 file, or convert to keras.*")
-    by_layer = layer_arrays(module)
-    both = module.solved_sizes().directions > 1
-    class_name = "Bidirectional" if both else CLASSES[cell]
-    names = names_of(module, len(by_layer), count)
-    configs = [configuration(module, cell, last) for last in [*[False] * (len(by_layer) - 1), True]]
-    if both:
-        if module.merge is None:
-            raise FileError(
-                f"{path}: nobody says what becomes of the outputs of both directions of {module.name!r}"
-            )
-        mode = {ours: theirs for theirs, ours in MERGES.items()}[module.merge]
-        inner: list[dict[str, Any]] = [{"class_name": CLASSES[cell], "config": config} for config in configs]
-        configs = [{"merge_mode": mode, "layer": layer} for layer in inner]
-    layers = zip(names, by_layer, configs, strict=True)
-    return [NewLayer(name, class_name, arrays, config) for name, arrays, config in layers]
-
-
 def names(modules: Iterable[Module]) -> list[str]:
     """The names of the layers of modules in a written file, in the order of the model, which a file of
     weights does not keep.
@@ -396,26 +364,3 @@ def names(modules: Iterable[Module]) -> list[str]:
     for module in modules:
         known += names_of(module, module.solved_sizes().layers, len(known))
     return known
-
-
-def names_of(module: Module, layers: int, count: int) -> list[str]:
-    """The names of the layers of a module: their own if Keras allows these, else numbered from `count` on."""
-    names = list(module.parts)
-    if len(names) == layers and all(name.replace("_", "").isalnum() for name in names):
-        return names
-    both, cell = module.solved_sizes().directions > 1, module.layout.partition(".")[2]
-    plain = "bidirectional" if both else CLASSES[cell].lower()
-    return [f"{plain}_{place}" if place else plain for place in range(count, count + layers)]
-
-
-def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
-    """The configuration of a layer of a module; last: whether it is the module's last one."""
-    every = not (last and module.last_only)
-    config: dict[str, Any] = {"return_sequences": every, "go_backwards": module.reverse}
-    config["return_state"] = last and module.returned
-    if cell.startswith("gru"):
-        config["reset_after"] = cell == "gru"
-    for field, setting in module.record.settings().items():
-        value = module.semantics.get(field, setting.usual)
-        config[setting.name] = (setting.values or {})[value]
-    return config

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stepnet.errors import FileError
-from stepnet.files.keras.config import DEEPEST, TIMED, Config, class_of, numbered, rows, snake, table
+from stepnet.files.keras.class_names import numbered, snake
+from stepnet.files.keras.config import DEEPEST, TIMED, Config, class_of, rows, table
 from stepnet.files.store import OBJECT, Store
 
 Steps = tuple[str, ...]

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files.model import Array, Model, Module, bare, layer_arrays
+from stepnet.files.model import Array, Model, Module, bare
 from stepnet.files.onnx import file
 from stepnet.files.onnx.node import STATES, OnnxNode
 from stepnet.files.onnx.write import write as write_nodes
+from stepnet.files.stacks import layer_arrays
 from stepnet.layout.options import option
 from stepnet.layout.registry import record
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files.model import Array, Model, Module, bare, layer_arrays
+from stepnet.files.model import Array, Model, Module, bare
+from stepnet.files.stacks import layer_arrays
 from stepnet.files.tflite import file
 from stepnet.files.tflite.kinds import TfliteNode
 from stepnet.files.tflite.write import write as write_nodes

@@ -336,3 +336,9 @@ class InnerLoop:
 
 Phase = list[Loop] | LaneLoop | InnerLoop
 """The work between two barriers: loops over all rows, work lane by lane, or an inner recurrence."""
+
+
+def is_one_loop(phases: list[Phase]) -> bool:
+    """Whether a stage is one loop over units."""
+    loops = phases[0] if len(phases) == 1 else ()
+    return isinstance(loops, list) and len(loops) == 1 and isinstance(loops[0], FiberLoop | UnitLoop)

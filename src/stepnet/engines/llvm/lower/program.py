@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from stepnet.engines.llvm.lower.driven import Program
 from stepnet.engines.llvm.lower.load import load
-from stepnet.engines.llvm.lower.loops import CopyLoop, FiberLoop, Loop, Phase, UnitLoop
+from stepnet.engines.llvm.lower.loops import CopyLoop, Loop, Phase, is_one_loop
 from stepnet.engines.llvm.lower.lowered import Lowered, Result, RowWork
 from stepnet.engines.llvm.lower.lowering import loops, phased
 from stepnet.engines.llvm.lower.memories import MemoryPlaces, place_memories, place_static
@@ -385,12 +385,6 @@ class Lowering:
             outputs.append((self.word("ended"), field_))
         late = loops(self.stage(self.net, self.plan.ended, "sequence", sources, wanted))
         return RowWork(tuple(inputs), late, tuple(outputs))
-
-
-def is_one_loop(phases: list[Phase]) -> bool:
-    """Whether a stage is one loop over units."""
-    loops = phases[0] if len(phases) == 1 else ()
-    return isinstance(loops, list) and len(loops) == 1 and isinstance(loops[0], FiberLoop | UnitLoop)
 
 
 def is_zeros(net: Net, number: int) -> bool:

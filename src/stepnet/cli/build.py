@@ -1,0 +1,77 @@
+"""The command `build`: a library for C of a file."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stepnet.cli.models import library_name
+from stepnet.cli.options import (
+    DropOption,
+    Force,
+    From,
+    Json,
+    Model,
+    Part,
+    SemanticsOptions,
+    SizeOptions,
+    StackOption,
+    choice,
+)
+from stepnet.cli.writing import write_json
+
+
+def build(
+    file: Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder of the library's files.")
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(help="The name that the library's functions begin with; that of FILE by default."),
+    ] = None,
+    target: Annotated[
+        str, typer.Option(help="The processor: native, x86-64-v3, x86-64-v4 or aarch64.")
+    ] = "native",
+    weights: Annotated[
+        str, typer.Option(help="Where the weights are: inside the library, or in a file beside it.")
+    ] = "inside",
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    stack: StackOption = False,
+    drop: DropOption = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Build a library for C of FILE: a header, a static and a shared library, which need no Python.
+
+    Of an .onnx file or a program of Paddle's it is the whole graph, unless layers are chosen with --module;
+    of other files it is the recurrent layers.
+    """
+    from stepnet import build as building
+    from stepnet.files.layers import layers_of
+    from stepnet.model_file import whole_graph
+
+    chosen = choice(layout, module, size, semantics, stack, drop)
+    graph = whole_graph(file) if module is None and not stack else None
+    model, notes = (graph, dict[str, Any]()) if graph is not None else layers_of(file, chosen)
+    made = building.build(
+        model,
+        output,
+        name=library_name(file) if name is None else name,
+        target=target,
+        weights=weights,
+        force=force,
+    )
+    paths = {kind: str(path) for kind, path in asdict(made).items() if path is not None}
+    if as_json:
+        write_json({**paths, "notes": notes})
+    else:
+        for module_name, module_notes in notes.items():
+            for note in module_notes:
+                typer.echo(f"note: {module_name}: {note}" if module_name else f"note: {note}")
+        for kind, path in paths.items():
+            typer.echo(f"{kind + ':':10}{path}")

@@ -1,0 +1,90 @@
+"""The commands that describe: `show` the layers of a file, `explain` their plan, and `layouts`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stepnet.cli.models import parts
+from stepnet.cli.options import (
+    DropOption,
+    DtypeOption,
+    Engine,
+    Force,
+    From,
+    Json,
+    Model,
+    Part,
+    SemanticsOptions,
+    SizeOptions,
+    StackOption,
+    choice,
+)
+from stepnet.cli.writing import write_json
+
+
+def show(
+    file: Model,
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    stack: StackOption = False,
+    target: Annotated[str | None, typer.Option("--to", help="The layout to show its numbers in.")] = None,
+    dtype: DtypeOption = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a web page with the picture to this file.")
+    ] = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Show the recurrent layers of FILE: arrays, gates, equations, and where they go in another layout."""
+    from stepnet.cli.report.show import shown
+
+    chosen = choice(layout, module, size, semantics, stack)
+    done = shown(file, chosen, target, html, force, quiet=as_json, dtype=dtype)
+    if as_json:
+        write_json(done)
+
+
+def layouts(
+    name: Annotated[str | None, typer.Argument(help="A layout; without it, all of them.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the layouts that stepnet knows, or describe one of them."""
+    from rich.console import Console
+
+    from stepnet.cli.report import layouts as report
+    from stepnet.layout.registry import record, records
+
+    if as_json:
+        chosen = [record(name)] if name else list(records().values())
+        write_json([report.as_json(layout) for layout in chosen])
+    elif name:
+        Console().print(report.full_text(record(name)))
+    else:
+        Console(markup=False).print(report.table())
+
+
+def explain(
+    file: Model,
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    stack: StackOption = False,
+    drop: DropOption = None,
+    engine: Engine = "auto",
+    as_json: Json = False,
+) -> None:
+    """Print the plan of the recurrent layers of FILE: what runs when, what it costs, and on which engine."""
+    from stepnet.files.layers import layers_of
+    from stepnet.rnn.explanation import explanation
+
+    layer, _ = layers_of(file, choice(layout, module, size, semantics, stack, drop))
+    if as_json:
+        plans = [{"name": name, **asdict(explanation(rnn.schedule, engine))} for name, rnn in parts(layer)]
+        write_json({"file": str(file), "recurrences": plans})
+    else:
+        typer.echo(layer.explain(engine))

@@ -1,0 +1,130 @@
+"""The command `run`: the recurrent layers of a file, over sequences in Parquet and Arrow files."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from stepnet.cli.models import runnable
+from stepnet.cli.options import (
+    DropOption,
+    Engine,
+    Force,
+    From,
+    Json,
+    Model,
+    Part,
+    SemanticsOptions,
+    SizeOptions,
+    StackOption,
+    choice,
+)
+from stepnet.cli.writing import write_json
+
+
+def run(
+    file: Model,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="OUTPUT", help="A folder for the results; of a single file also a file."
+        ),
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="INPUT...", help="Files, folders or globs of Parquet and Arrow files."),
+    ] = None,
+    also: Annotated[list[str] | None, typer.Option("--input", metavar="INPUT", hidden=True)] = None,
+    column: Annotated[
+        str | None, typer.Option(help="The list column; not needed if it is the only one.")
+    ] = None,
+    result: Annotated[
+        str, typer.Option(help="outputs, those of all steps; or last, the last one of each sequence.")
+    ] = "outputs",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="NAME", help="A column to pass on; without it, all others are."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the results that are in OUTPUT.")
+    ] = False,
+    bad: Annotated[
+        str | None,
+        typer.Option(
+            "--bad", metavar="ROWS.parquet", help="Set rows that cannot be run aside in this file, and go on."
+        ),
+    ] = None,
+    refuse_nan: Annotated[
+        bool, typer.Option("--refuse-nan", help="A row with NaN or infinite numbers cannot be run.")
+    ] = False,
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help="Of the results in a folder: parquet, as without it, or arrow."),
+    ] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="snappy, as without it, none or zstd; of Arrow none or zstd.")
+    ] = None,
+    layout: From = None,
+    module: Part = None,
+    size: SizeOptions = None,
+    semantics: SemanticsOptions = None,
+    stack: StackOption = False,
+    drop: DropOption = None,
+    force: Force = False,
+    engine: Engine = "auto",
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust-library",
+            help="FILE is a library that `stepnet build` made, lib*.so, and may run its machine code.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run the recurrent layers of FILE over sequences in Parquet and Arrow files, which may be of any size.
+
+    A row is a sequence: a list of steps, each a list of numbers (or one number). A result has the same rows
+    in the same order, all other columns, and in place of the sequences a column "outputs": the outputs of the
+    last layer at every step. A null gives a null.
+
+    The results of a folder have its tree. Each appears under its name when it is whole, so what was stopped,
+    by Ctrl-C or otherwise, goes on with --resume.
+    """
+    from stepnet import arrow
+    from stepnet.cli.report.sequences import bar
+
+    chosen = choice(layout, module, size, semantics, stack, drop)
+    model, notes = runnable(file, chosen, trust)
+    paths = [*(inputs or ()), *(also or ())]
+    if not paths:
+        raise typer.BadParameter("there is no INPUT: give files, folders or globs")
+    try:
+        with bar(shown=not as_json) as progress:
+            done = arrow.run(
+                paths,
+                model,
+                output,
+                column=column,
+                result=result,
+                keep=keep,
+                engine=engine,
+                bad=bad,
+                refuse_nan=refuse_nan,
+                resume=resume,
+                force=force,
+                file_format=file_format,
+                compression=compression,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        typer.echo(
+            f"stepnet: stopped; what is in {output} is whole, and --resume goes on from there", err=True
+        )
+        raise typer.Exit(130) from None
+    if as_json:
+        write_json({**asdict(done), "notes": notes})
+        return
+    for name, module_notes in notes.items():
+        for note in module_notes:
+            typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
+    typer.echo(done.text(bad))

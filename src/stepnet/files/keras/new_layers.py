@@ -1,0 +1,67 @@
+"""Modules as layers of a new Keras file: their classes, names, arrays and configurations."""
+
+from pathlib import Path
+from typing import Any
+
+from stepnet.errors import FileError
+from stepnet.files.keras.write import NewLayer
+from stepnet.files.model import Module
+from stepnet.files.stacks import layer_arrays
+
+MERGES = {"concat": "concat", "sum": "sum", "ave": "average", "mul": "product"}
+"""How both directions are merged, by the names in a configuration."""
+CLASSES = {
+    "rnn": "SimpleRNN",
+    "gru": "GRU",
+    "gru_reset_before": "GRU",
+    "lstm": "LSTM",
+    "cudnn_gru": "CuDNNGRU",
+    "cudnn_lstm": "CuDNNLSTM",
+}
+
+
+def new_layers(path: Path, module: Module, legacy: bool, count: int) -> list[NewLayer]:
+    """The Keras layers of a module."""
+    framework, _, cell = module.layout.partition(".")
+    if framework not in ("keras", "keras2") or cell not in CLASSES:
+        raise FileError(f"{path}: a Keras file takes the layouts keras.* and keras2.*, not {module.layout}")
+    if not legacy and (framework == "keras2" or cell.startswith("cudnn")):
+        raise FileError(f"{path}: {module.layout} is of Keras 2; write an .h5 file, or convert to keras.*")
+    by_layer = layer_arrays(module)
+    both = module.solved_sizes().directions > 1
+    class_name = "Bidirectional" if both else CLASSES[cell]
+    names = names_of(module, len(by_layer), count)
+    configs = [configuration(module, cell, last) for last in [*[False] * (len(by_layer) - 1), True]]
+    if both:
+        if module.merge is None:
+            raise FileError(
+                f"{path}: nobody says what becomes of the outputs of both directions of {module.name!r}"
+            )
+        mode = {ours: theirs for theirs, ours in MERGES.items()}[module.merge]
+        inner: list[dict[str, Any]] = [{"class_name": CLASSES[cell], "config": config} for config in configs]
+        configs = [{"merge_mode": mode, "layer": layer} for layer in inner]
+    layers = zip(names, by_layer, configs, strict=True)
+    return [NewLayer(name, class_name, arrays, config) for name, arrays, config in layers]
+
+
+def names_of(module: Module, layers: int, count: int) -> list[str]:
+    """The names of the layers of a module: their own if Keras allows these, else numbered from `count` on."""
+    names = list(module.parts)
+    if len(names) == layers and all(name.replace("_", "").isalnum() for name in names):
+        return names
+    both, cell = module.solved_sizes().directions > 1, module.layout.partition(".")[2]
+    plain = "bidirectional" if both else CLASSES[cell].lower()
+    return [f"{plain}_{place}" if place else plain for place in range(count, count + layers)]
+
+
+def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
+    """The configuration of a layer of a module; last: whether it is the module's last one."""
+    every = not (last and module.last_only)
+    config: dict[str, Any] = {"return_sequences": every, "go_backwards": module.reverse}
+    config["return_state"] = last and module.returned
+    if cell.startswith("gru"):
+        config["reset_after"] = cell == "gru"
+    for field, setting in module.record.settings().items():
+        value = module.semantics.get(field, setting.usual)
+        config[setting.name] = (setting.values or {})[value]
+    return config

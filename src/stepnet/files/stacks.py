@@ -1,0 +1,89 @@
+"""Modules of a file that are layers of one: joined into a module of several layers, and taken apart again.
+
+a GRU of 3 inputs and 4 units, and a GRU of 4 inputs and 4 units above it     <->     a GRU of two layers
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stepnet.files.model import Array, Module
+
+
+def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module, ...]:
+    """Modules, where consecutive ones that a layout can store as layers of one module are joined.
+
+    A GRU that follows a GRU of the same sizes and semantics is its second layer: `0/kernel`, `1/kernel`.
+
+    assumed: If the file does not specify a module's input, it is the module before it.
+    """
+    done: list[Module] = []
+    for module in modules:
+        below = done[-1] if done else None
+        if below is not None and is_next(below, module, assumed):
+            done[-1] = on_top(below, module)
+        else:
+            done.append(module)
+    return tuple(done)
+
+
+def is_next(below: Module, module: Module, assumed: bool) -> bool:
+    """Whether a module can be the next layer of the module below it."""
+    last = below.parts[-1]
+    follows = last if assumed and module.follows is None else module.follows
+    if follows != last or below.layout != module.layout:
+        return False
+    ways = [(side.semantics, side.reverse, side.merge) for side in (below, module)]
+    if ways[0] != ways[1] or module.reverse or module.merge != "concat":
+        return False
+    alone = below.returned or any(side.notes or side.alone for side in (below, module))
+    if alone or not module.record.names_layers:
+        return False
+    lower, upper = below.solved_sizes(), module.solved_sizes()
+    layer = {name for name in below.arrays if below.record.layer_of(name) == lower.layers - 1}
+    if upper.layers > 1 or layer != {
+        module.record.in_layer(name, lower.layers - 1, lower) for name in module.arrays
+    }:
+        return False
+    return upper == replace(lower, inputs=lower.directions * lower.output, layers=1)
+
+
+def on_top(below: Module, module: Module) -> Module:
+    """A module with another one added as its last layer."""
+    own, sizes = below.record, below.solved_sizes()
+    sizes = replace(sizes, layers=sizes.layers + 1)
+    lower = {name: own.in_layer(name, own.layer_of(name), sizes) for name in below.arrays}
+    upper = {name: own.in_layer(name, sizes.layers - 1, sizes) for name in module.arrays}
+    return replace(
+        below,
+        name=f"{below.name} + {module.name}",
+        stack=(*below.parts, *module.parts),
+        arrays={**renamed(below.arrays, lower), **renamed(module.arrays, upper)},
+        names={**renamed(below.names, lower), **renamed(module.names, upper)},
+        use=tuple(dict.fromkeys((*below.use, *module.use))),
+        last_only=module.last_only,
+        states=below.states or module.states,
+        returned=module.returned,
+        made=(*below.made, *module.made),
+        sizes={},
+    )
+
+
+def renamed(mapping: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A mapping with its keys renamed."""
+    return {names[name]: value for name, value in mapping.items()}
+
+
+def layer_arrays(module: Module) -> list[dict[str, Array]]:
+    """The arrays of each layer, by the names that they have in a module of one layer."""
+    layers = module.solved_sizes().layers
+    if layers == 1:
+        return [dict(module.arrays)]
+    return [
+        {
+            name.partition("/")[2]: array
+            for name, array in module.arrays.items()
+            if name.startswith(f"{layer}/")
+        }
+        for layer in range(layers)
+    ]
