@@ -184,8 +184,8 @@ class CellCode:
         return Left(tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows))
 
     def epilogues(self, cells: list[Cell]) -> None:
-        """Writes the epilogue of a tile whose sums are in registers. It is short, so cells are not interleaved.
-        All cells are computed before any is stored, so that shared operands are loaded once.
+        """Writes the epilogue of a tile whose sums are in registers. It is short, so cells are not
+        interleaved. All are computed before any is stored, so that shared operands are loaded once.
         """
         computed = [(cell, self.results([cell])) for cell in cells]
         for cell, results in computed:
