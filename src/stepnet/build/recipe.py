@@ -168,7 +168,7 @@ def check_part(part: Part, what: str) -> None:
         "joined": "several recurrences in one piece are another engine's",
     }
     reason = reasons.get(part.kind)
-    if part.late:
+    if part.is_bound_per_call:
         reason = "its parameters are values over all sequences, and packed anew in each call"
     if part.plan is not None and part.plan.ends.totals:
         reason = reasons["total"]

@@ -84,9 +84,9 @@ class Form:
         self.whole = laid.filled == call.rows if call.last_only else laid.steps == call.total
         if is_appended(call):  # output buffers are allocated during the call
             self.count, self.whole = 0, True
-        self.apart, self.others = kind.outputs, NOTHING
+        self.separate, self.others = kind.outputs, NOTHING
         if call.apart is not None and call.apart < len(kind.outputs):
-            self.apart, others = kind.outputs[: call.apart], kind.outputs[call.apart :]
+            self.separate, others = kind.outputs[: call.apart], kind.outputs[call.apart :]
             self.others = Together([((self.count, *rows.shape), rows.dtype) for rows in others])
         self.filled: dict[int, Array] = {}
         for place, rows in kind.filled.items():
@@ -102,7 +102,7 @@ class Form:
 
     def results(self) -> Results:
         """New arrays for the results; outputs are zeroed if no step writes some of their rows."""
-        outputs = [rows.new(self.count) for rows in self.apart]
+        outputs = [rows.new(self.count) for rows in self.separate]
         if self.others is not NOTHING:
             outputs += self.others.new()
         if not self.whole:

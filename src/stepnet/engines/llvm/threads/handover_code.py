@@ -47,9 +47,8 @@ def entered(module: ir.Module, target: Target, name: str, numbers: int = 0) -> t
 
 def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
     """A compare-and-swap of a word from `old` to `new`: whether it succeeded."""
-    swapped = code.cmpxchg(
-        code.word_pointer(pointer), code.number(old), code.number(new), "acq_rel", "acquire"
-    )
+    word, before, after = code.word_pointer(pointer), code.number(old), code.number(new)
+    swapped = code.cmpxchg(word, before, after, "acq_rel", "acquire")
     return code.extract_value(swapped, 1)
 
 

@@ -153,7 +153,7 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
         # Products are rounded by themselves, which takes the form below to 2.07 ulp: 1 / (1 + 2^n e^-r).
         c = code.splat(x.type, 2.0**-64)
         return code.fdiv(c, code.fadd(code.fused(code.fneg(power), change(code, small, -1), c), power))
-    # Adding the smallest number keeps the square from underflowing, which is slow on some processors.
+    # Adding 2^-100 keeps the square from underflowing, which is slow on some processors.
     square = code.fused(r, r, code.splat(x.type, 2.0**-100))
     part = Fraction(3, 4)
     b = horner(code, square, [part * term for term in (2, *coth_series(precision))])
