@@ -78,9 +78,8 @@ def write_say(module: ir.Module, target: Target) -> ir.Function:
 
 
 def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.Block, most: ir.Value) -> Any:
-    """The phi node of the number of polls, in a loop that polls a word up to `most` times.
-
-    It branches to `seen` once the word `how` THERE holds. A branch to the phi's block begins another round.
+    """The phi node that counts the polls of a word, up to `most`, in a loop that ends at `seen` once the word
+    `how` THERE holds. A branch to the block of the phi node begins another round.
     """
     word, entry = code.word_pointer(place), code.block
     look, again, tired = (code.append_basic_block(name) for name in ("look", "again", "tired"))
