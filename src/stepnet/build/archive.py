@@ -44,10 +44,10 @@ def archive(members: Mapping[str, bytes]) -> bytes:
 
 
 def even(size: int) -> int:
-    """A size with its padding: members begin at even places."""
+    """A size rounded up to an even number: members begin at even offsets."""
     return size + size % 2
 
 
 def padded(data: bytes) -> bytes:
-    """Bytes with their padding."""
+    """Bytes padded to an even size."""
     return data + b"\n" * (len(data) % 2)

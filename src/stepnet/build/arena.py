@@ -1,4 +1,4 @@
-"""The memory of one call, in one piece that the context keeps: what lies where is known as a call begins.
+"""The memory arena of a call: one allocation, kept by the context, with offsets computed when a call begins.
 
 lengths | lanes | zeros | values that parts hand to one another | ...
 """
@@ -34,13 +34,13 @@ class Arena:
 
     @property
     def most(self) -> int:
-        """So many steps, and so many sequences, have sizes that a 64-bit number holds."""
+        """The largest numbers of steps and sequences whose sizes in bytes fit 64 bits."""
         bytes_ = sum(space.per_step + space.per_row for space in self.spaces.values())
         fixed = sum(space.fixed + LINE for space in self.spaces.values())
         return (2**62 - fixed) // max(1, bytes_)
 
     def write(self, code: LibraryCode, context: ir.Value, steps: ir.Value, rows: ir.Value) -> None:
-        """The code that makes the memory, larger than it was if it has to be."""
+        """Writes code that allocates the arena, or enlarges it if it is too small."""
         places, total = dict[object, ir.Value](), code.number(0)
         for key, space in self.spaces.items():
             size = code.add(code.mul(steps, code.number(space.per_step)), code.number(space.fixed))

@@ -1,4 +1,4 @@
-"""Libraries for C, with all their files."""
+"""Building a library for C, with all its files."""
 
 import re
 from collections.abc import Mapping
@@ -108,7 +108,7 @@ def build(
 
 
 def written(folder: Path, contents: Mapping[str, bytes], force: bool) -> list[Path]:
-    """The paths of new files in a folder, which is made if need be."""
+    """The paths of new files in a folder, which is created if it is missing."""
     if folder.is_file():
         raise FileError(f"{folder}: this is a file, and a library has several: name a folder for them")
     try:

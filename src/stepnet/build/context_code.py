@@ -1,9 +1,9 @@
-"""The code of a library's other functions: contexts are made and freed, weights are read, errors have a text.
+"""The code of a library's functions other than `run`: creating and freeing contexts, loading weights, errors.
 
     inside   name_new(&context)
     beside   name_new(weights, bytes, &context)     name_open(path, &context)
 
-A file of weights has a head that says which library it is for, and a checksum that finds damage. It is data.
+A weights file has a header that identifies its library, and a checksum that detects damage. It has no code.
 """
 
 import struct
@@ -64,7 +64,7 @@ class ContextCode:
     description: str
 
     def write(self) -> None:
-        """All functions."""
+        """Writes all functions."""
         base = self.target.base
         self.write_error()
         self.write_free()
@@ -84,7 +84,7 @@ class ContextCode:
         self.write_open(make, check)
 
     def write_error(self) -> None:
-        """The text of an error code."""
+        """Writes the function that returns the text of an error code."""
         _, code = function(self.module, self.target.base, f"{self.name}_error", POINTER, [I32], public=True)
         asked = code.function.args[0]
         for number, text in enumerate(ERRORS):
@@ -92,7 +92,7 @@ class ContextCode:
         code.ret(code.text("this is no code of an error"))
 
     def write_free(self) -> None:
-        """A context freed; NULL is none."""
+        """Writes the function that frees a context; NULL is allowed."""
         _, code = function(
             self.module, self.target.base, f"{self.name}_free", ir.VoidType(), [POINTER], public=True
         )
@@ -189,7 +189,7 @@ class ContextCode:
         self.finish(code, own, make, check, out)
 
     def memory(self, code: LibraryCode) -> ir.Value:
-        """New memory for a file of weights, and a byte more."""
+        """A new buffer for a weights file, with one more byte."""
         size = HEAD.size + len(self.recipe.weights) + LINE
         own = code.system("aligned_alloc", POINTER, code.number(LINE), code.number(size))
         code.fail_when(code.is_null(own), "MEMORY")
@@ -217,12 +217,12 @@ class ContextCode:
 
 
 def signed(number: int) -> int:
-    """A number of 64 bits as one with a sign."""
+    """An unsigned 64-bit integer reinterpreted as signed."""
     return number - 2**64 if number >= 2**63 else number
 
 
 def public_names(name: str, beside: bool) -> Sequence[str]:
-    """The functions that users of a library call."""
+    """The names of the public functions of a library."""
     return [
         f"{name}_{each}"
         for each in ("new", *(["open"] if beside else []), "run", "free", "error", "describe")

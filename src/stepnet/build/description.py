@@ -1,6 +1,6 @@
-"""What a library says of itself: its functions' name, its processor, and the arrays of a call, in order.
+"""The description of a library: the prefix of its functions, its processor, and the arrays of a call.
 
-The library holds it as a text, and a manifest beside it repeats it for people and other tools.
+The library contains it as text; the manifest, a JSON file, repeats it for people and other tools.
 """
 
 import json
@@ -29,7 +29,7 @@ class ArrayText:
 
     @classmethod
     def of(cls, argument: Argument) -> "ArrayText":
-        """That of an argument."""
+        """The description of an argument."""
         type_ = argument.type
         return cls(argument.name, argument.kind, type_.dtype, type_.shape, argument.by_row, argument.optional)
 
@@ -54,18 +54,18 @@ class Description:
     def of(
         cls, model: BuiltModel, target: BuildTarget, name: str, beside: bool, digest: str
     ) -> "Description":
-        """That of a library as it is built."""
+        """The description of a library that is being built."""
         arrays = tuple(map(ArrayText.of, model.arguments))
         weights = f"{name}.weights" if beside else None
         return cls(__version__, name, target.name, target.machine, target.needs, weights, digest, arrays)
 
     @classmethod
     def read(cls, text: bytes) -> "Description":
-        """That of a library's own text."""
+        """The description read from the text in a library."""
         made: dict[str, Any] = json.loads(text)
         made["arrays"] = tuple(ArrayText(**each) for each in made["arrays"])
         return cls(**made)
 
     def text(self, indent: int | None = None) -> str:
-        """It as JSON."""
+        """The description as JSON."""
         return json.dumps(asdict(self), indent=indent)

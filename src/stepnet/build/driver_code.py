@@ -1,9 +1,9 @@
-"""The code of a library's `run`: it checks the call, lays its sequences in lanes, and runs part after part.
+"""The code of a library's `run`: it checks arguments, distributes sequences over lanes, and runs all parts.
 
     offsets 0 3 5, arrays  ->  checks  ->  memory  ->  lanes  ->  part 0, part 1, ...  ->  0, or an error
 
-It stands for what Python does around the machine code at a call; see `engines/llvm/running`. It runs in one
-thread, and works in the memory of a context.
+It replaces the Python code that surrounds the machine code in a call; see `engines/llvm/running`. It runs in
+one thread, in the memory of a context.
 """
 
 from collections.abc import Iterable
@@ -51,7 +51,7 @@ class RunCode:
         ]
 
     def write(self) -> None:
-        """All of it."""
+        """Writes the whole function."""
         code, zero = self.code, self.code.number(0)
         arena = Arena(self.spaces())
         self.check(arena.most)
@@ -79,7 +79,7 @@ class RunCode:
     # ---- checks
 
     def check(self, most: int) -> None:
-        """Returns an error for a call that is not as the header says."""
+        """Writes checks that return an error for arguments that violate the header."""
         code, zero, rows = self.code, self.code.number(0), self.rows
         code.fail_when(code.is_null(self.context), "NULL")
         code.fail_when(code.less(rows, zero), "NEGATIVE")
@@ -151,7 +151,7 @@ class RunCode:
         return first
 
     def made(self) -> Iterable[int]:
-        """The values that steps make."""
+        """The values that steps compute."""
         for step in self.recipe.steps:
             if isinstance(step, Kernel):
                 yield from (number for number in (*step.outputs, *step.rows) if number >= 0)
@@ -159,12 +159,12 @@ class RunCode:
                 yield step.result
 
     def between(self) -> list[int]:
-        """The values that steps make for other steps alone."""
+        """The values that steps compute only for other steps."""
         results = self.results()
         return [number for number in dict.fromkeys(self.made()) if number not in results]
 
     def fill(self) -> None:
-        """Writes what all steps read: lengths, zeros, and the numbers of steps."""
+        """Writes code that fills the arrays that all steps read: lengths, zeros, and step indices."""
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
         with code.loop(zero, self.rows) as row:
             begin = code.read_number(self.offsets, row)
@@ -240,5 +240,5 @@ class RunCode:
                 code.move(self.arena["result", argument.place], self.values[number], size)
 
     def count_of(self, extent: tuple[str, ...]) -> ir.Value:
-        """How many values there are at an extent."""
+        """The number of values at an extent."""
         return self.rows if extent == ROWS else self.steps

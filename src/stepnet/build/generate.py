@@ -1,4 +1,4 @@
-"""The objects of a library: what runs its plans, its own functions, and its weights."""
+"""The object files of a library: the machine code of its plans, its public functions, and its weights."""
 
 from dataclasses import dataclass
 from hashlib import sha256

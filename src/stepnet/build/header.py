@@ -29,7 +29,7 @@ WIDTH = 100
 
 
 def declaration(argument: Argument) -> str:
-    """An argument as it is declared."""
+    """The C declaration of an argument."""
     const = "" if argument.is_result else "const "
     return f"{const}{C_TYPES[argument.type.dtype]} *{argument.name}"
 
@@ -41,7 +41,7 @@ def shape_text(argument: Argument) -> str:
 
 
 def meaning(argument: Argument) -> str:
-    """What an argument is, for a comment."""
+    """The meaning of an argument, for a comment."""
     kind = KINDS[argument.kind]
     if argument.by_row and argument.kind == "output":
         kind = "of each sequence"
@@ -138,14 +138,14 @@ def wrapped(text: str) -> list[str]:
 
 
 def comment_text(text: str) -> str:
-    """A text that ends no comment, on one line."""
+    """A text on one line, escaped so that it cannot end a comment."""
     plain = " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
     shown = plain.encode("ascii", "backslashreplace").decode().replace("\\", "/")
     return shown if len(shown) <= 200 else f"{shown[:197]}..."
 
 
 def opening(name: str, beside: bool) -> list[str]:
-    """The functions that make a context."""
+    """The declarations of the functions that create a context."""
     if not beside:
         return [
             "/* Makes a context, at *context; returns a code. */",

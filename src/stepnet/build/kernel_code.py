@@ -1,4 +1,4 @@
-"""The code that runs a plan in a call of a library: its words, values of each sequence, steps and sums."""
+"""The code that runs a plan in a call of a library: argument words, work per sequence, steps and sums."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +45,7 @@ class KernelCode:
     # ---- memory
 
     def spaces(self) -> dict[object, Space]:
-        """The memory of a call that is for this part alone."""
+        """The memory of a call that only this part uses."""
         spaces = dict[object, Space]()
         if self.record:
             more = SLACK + (PIECES if self.step.plain else 0)
@@ -138,7 +138,7 @@ class KernelCode:
         return made
 
     def by_sequence(self, function: str) -> None:
-        """Computes values once per sequence, where the part has such."""
+        """Writes the computation of values once per sequence, if the part has any."""
         name = self.step.functions.get(function)
         if name is not None:
             self.set("first", 0)
@@ -146,7 +146,7 @@ class KernelCode:
             self.code.function_call(name, ir.VoidType(), [self.words])
 
     def keep_idle(self) -> None:
-        """Copies the initial memories of empty sequences to their last ones."""
+        """Writes copies of the initial memories of empty sequences to their final memories."""
         code = self.code
         pairs = [(begin, word) for begin, word, _ in self.layout.memories if word >= 0]
         if not pairs:
@@ -167,7 +167,7 @@ class KernelCode:
                         code.clear(target, begin.bytes)
 
     def steps(self) -> None:
-        """Runs the steps of all lanes."""
+        """Writes the call that runs the steps of all lanes."""
         code, laid = self.code, self.laid
         with code.when(code.less(code.number(0), self.lanes)):
             block = code.sdiv(code.number(self.workspace.rows), self.lanes)
@@ -188,7 +188,7 @@ class KernelCode:
             code.function_call(self.step.functions["run"], I64, [self.words])
 
     def reduce(self) -> None:
-        """One value of each sequence, of those of its steps."""
+        """Writes a reduction over the steps of each sequence."""
         net, run = self.plan.net, self.run
         numbers = dict(
             zip([net.inputs[place] for place in self.plan.ends.sequences], self.step.inputs, strict=True)

@@ -2,8 +2,8 @@
 
     lay(lengths, count, memory, laid)
 
-Longest first, each sequence goes to the lane with the fewest steps so far. Which lane a sequence is in
-changes none of its numbers.
+In the order of their lengths, longest first, each sequence goes to the lane with the fewest steps so far. The
+results of a sequence do not depend on its lane.
 """
 
 from llvmlite import ir
@@ -33,7 +33,7 @@ def write_lay(module: ir.Module, target: Target, name: str) -> ir.Function:
 
 
 def write_compare(module: ir.Module, target: Target, name: str) -> ir.Function:
-    """The function by which the system sorts pairs: the longest sequence first, then by number."""
+    """Writes the comparison for sorting pairs: by decreasing length, then by number."""
     made, code = function(module, target, name, I32, [POINTER, POINTER], public=False)
     (a, b), (i, j) = ([code.word(side, place) for side in made.args] for place in (0, 8))
     by_length = code.sub(code.zext(code.less(a, b), I32), code.zext(code.less(b, a), I32))
@@ -64,7 +64,7 @@ class Lay:
         self.filled_cell, self.sorted_cell, self.best_cell = (code.alloca(I64) for _ in range(3))
 
     def write(self) -> None:
-        """All of it."""
+        """Writes the whole function."""
         code, zero = self.code, self.code.number(0)
         self.pair()
         filled = code.load(self.filled_cell)
@@ -91,7 +91,7 @@ class Lay:
         code.ret_void()
 
     def of_pair(self, place: ir.Value, behind: int) -> ir.Value:
-        """A number of a pair: its length, or its sequence."""
+        """A number of a pair: the length, or the sequence."""
         code = self.code
         return code.word(code.at(self.pairs, code.mul(place, code.number(16))), behind)
 

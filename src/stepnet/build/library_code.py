@@ -1,4 +1,4 @@
-"""What a library's own functions are made of: calls of the system's library, checks, error codes."""
+"""A builder for the functions of a library: calls of the C library, checks, and error codes."""
 
 from collections.abc import Sequence
 
@@ -48,7 +48,7 @@ class LibraryCode(Code):
         return self.function_call(name, result, arguments)
 
     def fail_when(self, condition: ir.Value, name: str) -> None:
-        """The function returns an error here if the condition holds."""
+        """Writes a return of an error if the condition holds."""
         self.return_when(condition, ir.Constant(I32, CODE[name]))
 
     def is_null(self, pointer: ir.Value) -> ir.Value:
@@ -60,28 +60,28 @@ class LibraryCode(Code):
         return self.icmp_signed("<", a, b)
 
     def word(self, pointer: ir.Value, place: int = 0) -> ir.Value:
-        """The 64-bit number so many bytes behind a pointer."""
+        """The 64-bit integer at a byte offset from a pointer."""
         return self.read(I64, self.at(pointer, place), 8)
 
     def set_word(self, pointer: ir.Value, place: int, value: "ir.Value | int") -> None:
-        """Sets it; a pointer is written as its address."""
+        """Stores a 64-bit integer, or the address of a pointer, at a byte offset from a pointer."""
         number = self.number(value) if isinstance(value, int) else value
         self.write(
             self.ptrtoint(number, I64) if number.type == POINTER else number, self.at(pointer, place), 8
         )
 
     def pointer_at(self, pointer: ir.Value, place: int = 0) -> ir.Value:
-        """The pointer that lies so many bytes behind a pointer."""
+        """The pointer stored at a byte offset from a pointer."""
         return self.read(POINTER, self.at(pointer, place), 8)
 
     def move(self, target: ir.Value, source: ir.Value, count: "ir.Value | int") -> None:
-        """Bytes copied to another place."""
+        """Copies bytes; the ranges must not overlap."""
         number = self.number(count) if isinstance(count, int) else count
         false = ir.Constant(ir.IntType(1), 0)
         self.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), [target, source, number, false])
 
     def clear(self, target: ir.Value, count: "ir.Value | int") -> None:
-        """Bytes set to zero."""
+        """Sets bytes to zero."""
         number = self.number(count) if isinstance(count, int) else count
         zero, false = ir.Constant(ir.IntType(8), 0), ir.Constant(ir.IntType(1), 0)
         self.function_call("llvm.memset.p0.i64", ir.VoidType(), [target, zero, number, false])
@@ -95,7 +95,7 @@ class LibraryCode(Code):
         return self.and_(self.add(size, self.number(unit - 1)), self.number(-unit))
 
     def text(self, value: str) -> ir.Value:
-        """The pointer to a text, ended by a zero."""
+        """The pointer to a zero-terminated text."""
         data = bytearray(value.encode() + b"\0")
         constant = ir.Constant(ir.ArrayType(ir.IntType(8), len(data)), data)
         name = self.module.get_unique_name("text")

@@ -1,8 +1,8 @@
-"""A library that was built, called from Python by ctypes: to check it against the model that it was built of.
+"""Calls of a built library from Python by ctypes, to compare it with the model that it was built from.
 
-A shared library is machine code. Who loads one runs it, with all that the process may do. So nothing is
-loaded unless the caller says that the library is trusted, and no other file leads to one: a manifest is data,
-and what is called, and how, the library says itself.
+Loading a shared library executes its code with all rights of the process. So nothing is loaded unless the
+caller states that the library is trusted, and no other file refers to one: a manifest is only data. The names
+and arguments of the functions are read from the library itself.
 """
 
 import ctypes

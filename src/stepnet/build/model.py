@@ -1,4 +1,4 @@
-"""What a library computes: the net of a model, with its arrays by the names that C has for them."""
+"""The model that a library computes: its net, and the names of its arrays in C."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Object files written by hand: of machine code and data that LLVM is not needed for."""
+"""ELF object files written without LLVM, from given machine code and data."""
 
 from collections.abc import Mapping
 

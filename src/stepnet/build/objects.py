@@ -1,4 +1,6 @@
-"""LLVM text to position-independent object code for a processor, which need not be the one at hand."""
+"""Compilation of LLVM text to position-independent object code, also for other processors
+(cross-compiling).
+"""
 
 from functools import cache
 

@@ -1,6 +1,6 @@
-"""The code that asks an x86-64 processor, and its system, for the instructions that a library was built for.
+"""The code that checks whether an x86-64 processor and its system have the instructions that a library uses.
 
-A processor without them would end the process at the first such instruction.
+On a processor without them, the first such instruction would end the process.
 """
 
 from llvmlite import ir

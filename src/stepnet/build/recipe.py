@@ -1,11 +1,11 @@
-"""What runs in a call of a library, part by part, as values: decided here, written as code in `driver_code`.
+"""The sequence of operations in a call of a library, as values. `driver_code` writes them as code.
 
     schedule ->   part 0  kernel   values 0 1   -> 5      machine code of a plan, and its constants
                   part 1  spread   value 3      -> 8      a value of each sequence repeated at its steps
                   part 2  kernel   values 5 8   -> 9
 
-All that Python does around the machine code at a call has to be code here. So what NumPy computes between
-parts is refused, but for copies and sums.
+A library has no Python or NumPy. So models that compute anything but copies and sums between their parts are
+refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Reduction:
-    """One value of each sequence, of those of its steps."""
+    """A reduction over the steps of each sequence."""
 
     source: int
     result: int
@@ -168,7 +168,7 @@ def check_part(part: Part, what: str) -> None:
         "joined": "several recurrences in one piece are another engine's",
     }
     reason = reasons.get(part.kind)
-    if part.late:
+    if part.is_bound_per_call:
         reason = "its parameters are values over all sequences, and packed anew in each call"
     if part.plan is not None and part.plan.ends.totals:
         reason = reasons["total"]
@@ -197,7 +197,7 @@ def code_of(
 
 
 def check_sum(how: str, dtype: str, what: str) -> None:
-    """Raises `RefusedError` for sums that are no code."""
+    """Raises `RefusedError` for reductions that have no code."""
     if dtype not in SUMMED or (how == "mean" and not dtype.startswith("float")):
         raise refused(what, f"NumPy computes the {how} over steps of {dtype}")
 

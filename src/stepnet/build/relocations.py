@@ -1,7 +1,7 @@
-"""How an address is put into instructions and data, for each kind of relocation that LLVM writes in our code.
+"""The relocations that LLVM emits for stepnet's code: how each kind encodes an address.
 
-The numbers and formulas are those of the processors' ELF supplements ("System V ABI, AMD64", "ELF for the Arm
-64-bit Architecture"). S: the address of the symbol, with the addend; P: that of the place.
+Numbers and formulas are those of the processors' ELF supplements ("System V ABI, AMD64", "ELF for the Arm
+64-bit Architecture"). S: the address of the symbol plus the addend. P: the address of the relocated field.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ class Kind:
 
 
 def fits(value: int, bits: int) -> int:
-    """A distance as that many bits; raises `NetError` where it is longer."""
+    """A distance as a field of this many bits; raises `NetError` if it does not fit."""
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise NetError(f"a library's code and data are {value} bytes apart, more than {bits} bits hold")
     return value & ((1 << bits) - 1)

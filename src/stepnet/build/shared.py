@@ -1,11 +1,11 @@
-"""Objects linked into a shared library for Linux, so that no linker need be installed.
+"""A linker that makes a shared library for Linux from object files, so that none need be installed.
 
     segment 1   head, tables of symbols and relocations, constants, weights     to read
     segment 2   machine code, and a stub for each function of the C library     to read and run
     segment 3   their addresses, and the table for the loader                   to read and write
 
-The loader fills in the addresses of the C library's functions, and nothing else: code and constants lie apart
-from one another as they do here, wherever they are loaded.
+The loader fills in only the addresses of the C library's functions: code refers to constants by relative
+addresses, which do not depend on where the library is loaded.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -200,7 +200,7 @@ class Shared:
         return piece.place + begin + symbol.place
 
     def target(self, number: int, relocation: Relocation, call: bool) -> int:
-        """The address that a relocation puts in."""
+        """The address that a relocation refers to."""
         symbol = relocation.symbol
         if symbol.is_defined:
             return self.address(number, symbol) + relocation.more
@@ -227,7 +227,7 @@ class Shared:
     # ---- the file
 
     def file(self, segments: Sequence[Sequence[Piece]], size: int) -> bytes:
-        """The bytes of the file: head, segments, and the table of sections that linkers read."""
+        """The bytes of the file: header, segments, and the section table that linkers read."""
         data = bytearray(size)
         pieces = [piece for own in segments for piece in own]
         for piece in pieces:

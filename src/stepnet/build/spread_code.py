@@ -1,4 +1,4 @@
-"""The code of what runs between the machine code of plans: values repeated, and values of sequences."""
+"""The code of the operations between plans: broadcasts to a deeper extent, and reductions over sequences."""
 
 from collections.abc import Mapping
 from typing import Any

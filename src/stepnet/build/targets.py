@@ -30,7 +30,7 @@ class BuildTarget:
 
     @property
     def triple(self) -> str:
-        """LLVM's name of the family and the system."""
+        """LLVM's target triple."""
         return f"{'x86_64' if self.machine == 'x86-64' else 'aarch64'}-unknown-linux-gnu"
 
     @property

@@ -1,8 +1,8 @@
-"""Where the memory that a plan's machine code works in lies within a context; see `running.workspace`.
+"""The layout of plans' workspaces in the memory of a context; see `running.workspace`.
 
     context   arena, its size, weights, own weights | part 0: words, now, next, ... | part 1: ...
 
-It depends on no call: as many lanes as a call may have, and the blocks of steps that fit the cache.
+It does not depend on a call: it has the largest number of lanes, and blocks of steps that fit the cache.
 """
 
 from dataclasses import dataclass

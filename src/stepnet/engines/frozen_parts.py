@@ -146,7 +146,7 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | 
     """A function that runs one part on such values; None where it cannot be frozen."""
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
         return frozen_end(part, frame)
-    if part.kind not in FROZEN or part.late or part.extent not in (ROWS, STEPS):
+    if part.kind not in FROZEN or part.is_bound_per_call or part.extent not in (ROWS, STEPS):
         return None
     frozen = bound.frozen(call_of(part, values, frame))
     if frozen is None:

@@ -118,7 +118,9 @@ class PartsKernel:
         """The kernel with parameters given by their numbers in the schedule's net."""
         constants = self.constant_values(parameters)
         pairs = zip(self.schedule.parts, self.kernels, strict=True)
-        bound = (None if part.late else bound_part(part, kernel, constants) for part, kernel in pairs)
+        bound = (
+            None if part.is_bound_per_call else bound_part(part, kernel, constants) for part, kernel in pairs
+        )
         return BoundParts(self, constants, tuple(bound))
 
 
@@ -240,7 +242,7 @@ class BoundParts:
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
         def fits(place: int) -> bool:
-            engines = parts[place].kind in ("recurrence", "plain") and not parts[place].late
+            engines = parts[place].kind in ("recurrence", "plain") and not parts[place].is_bound_per_call
             return engines and chained([self.bound[place]], ((0,),), ()) is not None
 
         def run(places: tuple[int, ...]) -> Run:
@@ -259,10 +261,14 @@ class BoundParts:
     def part_results(self, place: int, values: Values, frame: Frame) -> Values:
         """The results of the part at a position."""
         part = self.schedule.parts[place]
-        runs: Any = bound_part(part, self.kernel.kernels[place], values) if part.late else self.bound[place]
+        runs: Any = (
+            bound_part(part, self.kernel.kernels[place], values)
+            if part.is_bound_per_call
+            else self.bound[place]
+        )
         results = KINDS[part.kind](
             self.net, part, self.kernel.means.total if part.kind == "total" else runs, values, frame
         )
-        if part.late and runs is not None:
+        if part.is_bound_per_call and runs is not None:
             runs.release()
         return results

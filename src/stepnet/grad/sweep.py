@@ -15,7 +15,7 @@ from stepnet.grad.forward import Forward
 from stepnet.grad.stretches import added
 from stepnet.grad.value import Value
 from stepnet.net.ir import Builder, Net, Node
-from stepnet.net.types import CONST, ROWS, is_beside
+from stepnet.net.types import CONST, ROWS, is_static_extent
 
 
 @dataclass
@@ -111,6 +111,6 @@ def fitted(value: Value, shape: tuple[int, ...]) -> Value:
 
 def handed_out(total: Total) -> Total:
     """A sum whose operands a body can return as outputs; values of static sequences are reduced first."""
-    if is_beside(total.operands[0].type.extent):
+    if is_static_extent(total.operands[0].type.extent):
         return Total("sum", (total.terms.reduced(ROWS),))
     return total

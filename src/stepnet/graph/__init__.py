@@ -1,1 +1,1 @@
-"""Whole models: recurrences and what lies between them, as one net."""
+"""Whole models as one net: recurrences, and the operations between them."""

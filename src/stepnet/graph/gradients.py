@@ -1,4 +1,6 @@
-"""A model as what gradients are of: its parameters, inputs and statics."""
+"""Gradients of a model: the arguments, parameters, inputs and statics, with respect to which they
+are taken.
+"""
 
 from typing import cast
 

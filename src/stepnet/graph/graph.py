@@ -24,7 +24,7 @@ from stepnet.values.structure import named_leaves, skeleton, transform
 
 
 class Graph:
-    """A model: recurrences and what lies between them, as one net: `outputs = graph(sequences)`.
+    """A model as one net: recurrences, and the operations between them. `outputs = graph(sequences)`.
 
     Args:
         model: model(x, params) -> outputs: a function of whole sequences. It calls recurrences, `Stack`s and
@@ -121,7 +121,7 @@ class Graph:
         return self.model(sequences, self.params, **({} if statics is None else {"statics": statics}))
 
     def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
-        """The parts in the order they run, what each of them does and costs, and the engine, as text.
+        """A text with the parts in the order they run: what each does and costs, and its engine.
 
         In front are the recurrences that an engine may take in one piece, if there are any: both directions
         of a layer, and layers. Engines that run some in one piece say which, and why not the others.
@@ -144,7 +144,7 @@ class Graph:
         )
 
     def _engine(self, asked: Asked) -> Asked:
-        """The engines for those that were asked for."""
+        """The engines that the argument `engine` stands for."""
         return asked
 
     def draw(self, path: str | Path | None = None, engine: Asked = "auto", *, force: bool = False) -> str:

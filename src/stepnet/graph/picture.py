@@ -1,8 +1,8 @@
-"""What a drawing of a graph shows: a box for each part that runs, and the values between them.
+"""The contents of a drawing of a graph: a box for each part that runs, and the values between them.
 
     x i64[]  -->  [GRU, 16 units; gather; llvm]  -->  f32[16]  -->  [mean over steps; numpy]  -->  mood
 
-A part is one pass over all steps, so all that is in a box runs together.
+A part is one pass over all steps, so all operations of a box run in that pass.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ class Arrow:
 
     @property
     def text(self) -> str:
-        """What is written at it: f32[16]."""
+        """The label of the value: f32[16]."""
         return f"{self.name} {self.type.element}".strip()
 
 
@@ -49,7 +49,7 @@ class Box:
 
     @property
     def is_input(self) -> bool:
-        """Whether it is an input of the graph."""
+        """Whether the box is an input of the graph."""
         return not self.engine
 
 
@@ -208,7 +208,7 @@ def operations(nodes: Iterable[Node]) -> Iterator[str]:
 
 
 def wrapped(names: Iterable[str], width: int = 30) -> tuple[str, ...]:
-    """Operations and how often, in short lines."""
+    """The names of operations with their counts, in short lines."""
     lines = list[str]()
     for name, count in Counter(names).items():
         text = f"{count} {name}" if count > 1 else name

@@ -1,4 +1,4 @@
-"""The programs of a model: one for each kind of inputs, and what runs calls of them."""
+"""The programs of a model: one for each combination of input types, and how calls of them run."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ class GraphProgram(Program):
 
     @computed_once
     def schedule(self) -> Schedule:
-        """What runs, part by part, where no engine is asked for."""
+        """The parts in the order they run, if no engine is requested."""
         return self.schedule_for("auto")
 
     def placed_for(self, order: tuple[str, ...]) -> Schedule:
@@ -129,7 +129,7 @@ class GraphPrograms:
         return reading.run(checked_engine(engine), self.frozen, key)[0]
 
     def with_params(self, params: Any) -> "GraphPrograms":
-        """The same with other parameters: plans and machine code stay."""
+        """A copy with other parameters, which shares plans and machine code."""
         return self.changed(
             params,
             self.precisions,

@@ -1,4 +1,4 @@
-"""A model in fewer bits: for each recurrence the fewest that samples allow, and a report of it.
+"""Quantization of a model: for each recurrence the fewest bits that samples allow, and a report.
 
     samples --> trials --> errors of the outputs --> a dtype for each recurrence
 

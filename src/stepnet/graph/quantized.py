@@ -1,4 +1,4 @@
-"""A model in fewer bits, as a value: `QuantizedGraph`."""
+"""A quantized model as a value: `QuantizedGraph`."""
 
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ class QuantizedGraph(Graph):
     It is a `Graph` in all else. `engine="auto"` stands for the engines that it was quantized for.
 
     Attributes:
-        engines: The names of these.
+        engines: The names of the engines that it was quantized for.
         report: What was chosen and why, and the errors on the samples; print(graph.report).
     """
 
@@ -33,7 +33,7 @@ class QuantizedGraph(Graph):
         report: Quantization,
         engines: tuple[str, ...],
     ) -> "QuantizedGraph":
-        """A graph with these precisions for its recurrences, in order."""
+        """A copy of a graph with these precisions for its recurrences, in order."""
         made = object.__new__(cls)
         made.__dict__.update(vars(graph))
         made._programs = graph._programs.in_precisions(precisions)
@@ -53,7 +53,7 @@ class QuantizedGraph(Graph):
         raise refuse("a quantized graph is no part of a model: put the graph there, and quantize the whole")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As that of a `Graph`."""
+        """The arguments it was made from, as for a `Graph`."""
         made = partial(Graph, inputs=self.inputs, statics=self.statics)
         return remade, (made, self.model, self.params, self._programs.precisions, self.report, self.engines)
 

@@ -1,4 +1,4 @@
-"""What `quantize` reports: the dtype of each recurrence, and the errors of the outputs."""
+"""The report of `quantize`: the dtype of each recurrence, and the errors of the outputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A picture of a graph as SVG, alone or in a page of HTML. Neither loads or runs anything."""
+"""A picture of a graph as SVG, by itself or in an HTML page. Neither loads other files nor has scripts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ PAGE = """<!doctype html>
 
 @dataclass(frozen=True)
 class Spot:
-    """Where a box is, and how large."""
+    """The position and size of a box."""
 
     x: float
     y: float

@@ -1,4 +1,4 @@
-"""From a model, written as ordinary Python over whole sequences, to a net.
+"""Tracing of a model, written as ordinary Python functions of whole sequences, to a net.
 
     def model(words, params):                          words: rows/steps i64
         x = params["table"][words]               -->   %1 = gather table words         rows/steps f32[8]
@@ -6,9 +6,9 @@
         return sn.reduce(h, "mean") @ params["W"]      %3 = reduce %2 how=mean         rows f32[16]
                                                        %4 = matmul %3 W                rows f32[2]
 
-A sequence is in a model what an inner sequence is in a step, so all that a step does with those a model does.
-Arrays that the model captures, as the parameters of its recurrences, become parameters of the net: a net with
-other values of them has the same machine code.
+Sequences of a model correspond to inner sequences of a step, so a model supports the operations that a step
+has on these. Arrays that the model captures, such as the parameters of its recurrences, become parameters of
+the net: with other values the net has the same machine code.
 """
 
 import inspect

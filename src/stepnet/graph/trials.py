@@ -1,4 +1,4 @@
-"""Samples run through a model with its recurrences in several precisions: what each does to the outputs.
+"""Trials of precisions: the errors of a model's outputs for samples, with its recurrences in fewer bits.
 
 samples --> x of each recurrence --> scales --> errors of the outputs
 """
@@ -82,12 +82,12 @@ class Trials:
 
     @property
     def count(self) -> int:
-        """How many recurrences there are."""
+        """The number of recurrences."""
         return len(flat_recurrences(self.program.net))
 
     @property
     def steps(self) -> int:
-        """How many steps the samples have."""
+        """The number of steps of the samples."""
         return sum(int(reading.call.lengths.sum()) for reading in self.readings)
 
     def options(self, dtypes: Sequence[str]) -> dict[int, list[Precision]]:

@@ -11,7 +11,7 @@ recurrence begins with it, and a static otherwise. A call may leave an initial m
 from dataclasses import dataclass
 
 from stepnet.net.ir import Net
-from stepnet.net.types import CONST, ROWS, is_beside
+from stepnet.net.types import CONST, ROWS, is_static_extent
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class Ends:
         for place, number in enumerate(net.inputs):
             extent = net.type_of(number).extent
             kinds = {CONST: "parameters", ROWS: "memories" if number in begins else "statics"}
-            inputs["statics" if is_beside(extent) else kinds.get(extent, "sequences")].append(place)
+            inputs["statics" if is_static_extent(extent) else kinds.get(extent, "sequences")].append(place)
         results: dict[str, list[int]] = {"steps": [], "rows": [], "totals": []}
         for place, number in enumerate(net.results):
             extent = net.type_of(number).extent
             kinds = {CONST: "totals", ROWS: "rows"}
-            results["rows" if is_beside(extent) else kinds.get(extent, "steps")].append(place)
+            results["rows" if is_static_extent(extent) else kinds.get(extent, "steps")].append(place)
         return cls(**{name: tuple(places) for name, places in (inputs | results).items()})

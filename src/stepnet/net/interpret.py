@@ -18,7 +18,7 @@ from stepnet.net.encodings import rounded
 from stepnet.net.ir import Builder, Net, Node
 from stepnet.net.meanings import REDUCTIONS, vectors
 from stepnet.net.type_rules import recur_extent
-from stepnet.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_beside
+from stepnet.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_static_extent
 from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
@@ -47,7 +47,7 @@ class Segments:
 
     def into(self, extent: Extent) -> Array:
         """The offsets of the innermost axis of an extent."""
-        return self.beside[extent[-1]] if is_beside(extent) else self.offsets[len(extent) - 2]
+        return self.beside[extent[-1]] if is_static_extent(extent) else self.offsets[len(extent) - 2]
 
 
 def interpret(
@@ -201,7 +201,7 @@ def by_steps(
     for step in range(int(lengths.max(initial=0))):
         alive = np.flatnonzero(lengths > step)
         at = starts[alive] + (lengths[alive] - 1 - step if recur.reverse else step)
-        places, inside = within_steps(at, () if is_beside(deep) else segments.offsets[len(deep) - 1 :])
+        places, inside = within_steps(at, () if is_static_extent(deep) else segments.offsets[len(deep) - 1 :])
         pairs = zip(by_kind.sequences, types.sequences, strict=True)
         inner = [sequence[places[len(type_.extent) - 1]] for sequence, type_ in pairs]
         memories, _ = of_rows(state, types.memories, segments, alive)
@@ -231,7 +231,7 @@ def of_rows(
 
 def places_of(type_: Type, segments: Segments, rows: Array) -> Array:
     """The indices of the values of some rows: one per row, or all those of the row's static sequence."""
-    if not is_beside(type_.extent):
+    if not is_static_extent(type_.extent):
         return rows
     level = segments.beside[type_.extent[-1]]
     return positions_of(level[rows], np.diff(level)[rows])

@@ -11,7 +11,7 @@ import numpy as np
 from stepnet.errors import NetError
 from stepnet.net.meanings import REDUCTIONS
 from stepnet.net.recur import Order
-from stepnet.net.types import CONST, ROWS, Extent, Type, extent_of, is_beside, joint_extent
+from stepnet.net.types import CONST, ROWS, Extent, Type, extent_of, is_static_extent, joint_extent
 from stepnet.values.dtypes import COMPUTED, DTYPES
 
 Array = np.ndarray
@@ -243,7 +243,7 @@ def recur_types(operands: Sequence[Type], attributes: Attributes) -> tuple[Type,
         if memory.element != after.element:
             raise NetError(f"a memory enters the body as {memory.element} and leaves as {after.element}")
     for output in outputs:
-        if is_beside(output.extent):
+        if is_static_extent(output.extent):
             raise NetError(f"an output is {output}, a sequence per row: reduce it to one value per row")
     for what, types in (("an output", outputs), ("a memory", following)):
         for type_ in types:

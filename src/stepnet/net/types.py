@@ -127,10 +127,10 @@ def extent_of(depth: int) -> Extent:
     return AXES[:depth]
 
 
-def is_beside(extent: Extent) -> bool:
+def is_static_extent(extent: Extent) -> bool:
     """Whether an extent is that of a static sequence.
 
-    >>> is_beside(("rows", "keys")), is_beside(STEPS)
+    >>> is_static_extent(("rows", "keys")), is_static_extent(STEPS)
     (True, False)
     """
     return bool(extent) and extent[-1] not in AXES

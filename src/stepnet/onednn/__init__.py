@@ -1,8 +1,8 @@
-"""oneDNN: its recurrences as functions on ragged sequences, with weights in Paddle's layout or any other.
+"""Recurrences of oneDNN as functions on ragged sequences, with weights in Paddle's or any other layout.
 
-`fusion_gru`, `multi_gru` and `fusion_lstm` are the operators of those names. `layer` makes one recurrence of
-weights in any layout, and `augru` one with attention. They need the library: pip install stepnet[onednn], or
-STEPNET_ONEDNN. `counters` says what was made, what was found, and which engine ran.
+`fusion_gru`, `multi_gru` and `fusion_lstm` have the arguments of Paddle's operators of these names. `layer`
+makes a layer from weights in any layout, and `augru` a GRU with attention. They need oneDNN: pip install
+stepnet[onednn], or set STEPNET_ONEDNN to the path of the library. `counters` returns cache statistics.
 """
 
 from stepnet.engines.calibration import Calibration

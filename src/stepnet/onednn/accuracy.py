@@ -1,4 +1,4 @@
-"""How far a recurrence in few bits is from the same in float32."""
+"""The error of a recurrence in low precision, relative to the same recurrence in float32."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ class Accuracy:
 
     Attributes:
         dtype: The dtype that was compared.
-        steps: How many steps there were.
+        steps: The number of steps of the samples.
         largest: The largest absolute difference.
         rms: The root of the mean square of the differences.
         scale: The root of the mean square of the outputs in float32.
-        step: The distance of neighbouring numbers in the dtype, near 1.
+        step: The distance of neighbouring numbers of the dtype, near 1.
 
     >>> print(Accuracy("int8", 40, 0.02, 0.003, 0.4, 1 / 127))
     int8 beside float32, 40 steps: at most 0.02 away (2.5 steps of the dtype), rms 0.003 of 0.4
@@ -38,7 +38,7 @@ class Accuracy:
 
 
 def compared(dtype: str, step: float, pairs: list[tuple[Array, Array]]) -> Accuracy:
-    """The accuracy of outputs, each beside those of float32."""
+    """The accuracy of outputs. pairs: the outputs in the dtype, and those in float32."""
     lows = np.concatenate([np.zeros(0), *(np.asarray(low, np.float64).ravel() for low, _ in pairs)])
     whole = np.concatenate([np.zeros(0), *(np.asarray(right, np.float64).ravel() for _, right in pairs)])
     away = lows - whole

@@ -1,4 +1,4 @@
-"""The checked arguments of a call of a layer, in the order in which the primitive takes the steps."""
+"""The checked arguments of a layer's call, with steps in the order in which the primitive reads them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +15,13 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a layer is called with.
+    """The checked arguments of a call.
 
-    sequences: as they were given. initial: the memories before the first step; None for zeros. attention: one
-    number per step, [total, 1], in the order of the sequences. order: where each sequence has to be turned
-    round for a primitive that runs from the first step alone, the place of each step; else None.
+    sequences: the sequences, in the caller's order of steps.
+    initial: the initial memories; None for zeros.
+    attention: one number per step, [total, 1], in the caller's order; None for layers without attention.
+    order: the permutation of steps that reverses each sequence, for a reverse run of a primitive that only
+        runs forward; else None. It is its own inverse.
     """
 
     sequences: Sequences
@@ -28,7 +30,9 @@ class Arguments:
     order: Array | None = None
 
     def turned(self, values: Array) -> Array:
-        """Values of each step in the primitive's order; or, given in this, in the caller's."""
+        """Values of each step, converted between the caller's order and the primitive's, in either
+        direction.
+        """
         return values if self.order is None else values[self.order]
 
     @property
@@ -42,12 +46,12 @@ class Arguments:
         return None if self.attention is None else self.turned(self.attention)
 
     def like(self, values: Array) -> Any:
-        """Values of each step as a primitive gives them, in the form of the sequences."""
+        """Values of each step in the primitive's order, as a value of the form of the sequences."""
         return self.sequences.like(self.turned(values))
 
 
 def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) -> tuple[Array | None, ...]:
-    """The memories before the first step, checked. states: the sizes of h, and of c where there is one."""
+    """The initial memories, checked. states: the sizes of h, and of c if there is one."""
     if len(states) == 1 and c0 is not None:
         raise InputError("c0 is the memory c of an LSTM, and this recurrence has none")
     named = zip(("h0", "c0"), (h0, c0), states, strict=False)
@@ -57,7 +61,7 @@ def initial_of(sequences: Sequences, states: tuple[int, ...], h0: Any, c0: Any) 
 def attention_of(given: Any, sequences: Sequences) -> Array:
     """The attention [total, 1]: of a Ragged or an array with one number for each step of the sequences.
 
-    Raises `InputError` for what does not lie as the sequences do.
+    Raises `InputError` unless it has the form and the lengths of the sequences.
     """
     x = sequences.given
     if isinstance(given, Ragged) and isinstance(x, Ragged):
@@ -77,7 +81,7 @@ def attention_of(given: Any, sequences: Sequences) -> Array:
 
 
 def turned_places(offsets: Array) -> Array:
-    """For each step the place of the one as far from the other end of its sequence.
+    """The permutation that reverses the steps of each sequence.
 
     >>> turned_places(np.array([0, 3, 3, 5]))
     array([2, 1, 0, 4, 3])

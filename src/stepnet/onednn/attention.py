@@ -8,7 +8,7 @@ from stepnet.errors import InputError, RefusedError
 from stepnet.onednn.layer import Layer, layer
 
 ATTENDED = {"gru": "augru", "lbr_gru": "lbr_augru"}
-"""The cells of oneDNN with attention, by the same ones without."""
+"""For each GRU of oneDNN, the same cell with attention."""
 
 
 def augru(
@@ -21,8 +21,8 @@ def augru(
 ) -> Layer:
     """A GRU with attention (AUGRU) of the weights of a GRU in any layout, on oneDNN.
 
-    A call takes one number a per step, `layer(x, h0, attention=a)`. It makes less of the gate u that keeps
-    the memory:
+    A call takes one number a per step, `layer(x, h0, attention=a)`. It scales down the update gate u, which
+    keeps the memory:
 
         h' = (1 - a) u h + (1 - (1 - a) u) n
 

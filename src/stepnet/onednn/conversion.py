@@ -1,4 +1,4 @@
-"""Weights in any layout as those of a recurrence of oneDNN's, and their gradients back in that layout."""
+"""Conversion of weights in any layout to oneDNN's layout, and of their gradients back."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,16 +22,21 @@ TARGETS = (
     ("lstm", "", "onednn.lstm_peephole", "lstm"),
     ("lstm", "", "onednn.lstm_projection", "lstm"),
 )
-"""Per cell, and reset of a GRU, the layouts that oneDNN's recurrences take, and their cells, the plainest
-first.
+"""Rows of cell, reset of a GRU, layout of a recurrence of oneDNN, and its cell; the simplest layout first.
 
-An LSTM is converted to the first that it fits; if it fits none, the reason is the plainest one's.
+An LSTM is converted to the first layout that it fits. If it fits none, the reported reason is that of the
+simplest layout.
 """
 
 
 @dataclass(frozen=True)
 class Source:
-    """The weights that a layer was made of: arrays in a layout, and what that leaves open."""
+    """The weights that a layer was made of.
+
+    arrays: the arrays by name.
+    layout: the name of their layout.
+    semantics: values for what the layout leaves open, by field of `Semantics`.
+    """
 
     arrays: Mapping[str, Array]
     layout: str
@@ -40,7 +45,11 @@ class Source:
     def gradients(
         self, recurrence: Recurrence, layout: str, gradients: Mapping[str, Array]
     ) -> dict[str, Array]:
-        """Gradients in oneDNN's own layout as those of the arrays. recurrence: what these were made into."""
+        """The gradients of the arrays, from those of oneDNN's weights.
+
+        recurrence: the recurrence that the arrays were converted to.
+        layout, gradients: oneDNN's layout, and the gradients in it.
+        """
         semantics: dict[str, Any] = {"target": dict(self.semantics)}
         if recurrence.cell == "rnn":
             semantics["candidate_activation"] = recurrence.activation
@@ -49,7 +58,7 @@ class Source:
 
 
 def converted(source: Source) -> tuple[tuple[Recurrence, Weights, str] | None, str | None]:
-    """The recurrence and its weights in oneDNN's own layout; None, and the reason, where there is none."""
+    """The recurrence, its weights and their layout; or None, and the reason why oneDNN has no such cell."""
     record = registry.record(source.layout)
     meaning, reason = record.settled(source.semantics), None
     for cell, reset, target, kind in TARGETS:

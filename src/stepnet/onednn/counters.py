@@ -1,4 +1,4 @@
-"""What the operators and layers on oneDNN have done so far."""
+"""Statistics of the caches of operators and layers on oneDNN."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -15,11 +15,12 @@ CACHES: dict[str, Any] = {"primitives": RUNS, "weights": PACKED, "paddings": PAD
 
 
 def counters() -> Mapping[str, Counts]:
-    """What each cache has done, by name.
+    """The counts of each cache, by name.
 
-    primitives: by recurrence, steps, rows, threads, and thread of Python. weights: in the formats of
-    primitives, without lengths. paddings: the places of sequences. layers: those that the operators made of
-    their arguments.
+    primitives: one per recurrence, number of steps, rows and threads, and Python thread.
+    weights: reordered for the formats of primitives; they do not depend on lengths.
+    paddings: tables of the positions of steps.
+    layers: made by the operators from their arguments.
 
     >>> list(counters())
     ['primitives', 'weights', 'paddings', 'layers']
@@ -28,6 +29,6 @@ def counters() -> Mapping[str, Counts]:
 
 
 def clear() -> None:
-    """Removes what is kept, and sets all counts to 0. Layers that a caller holds stay as they are."""
+    """Clears all caches, and sets their counts to 0. Existing layers remain valid."""
     for cache in (*CACHES.values(), WIDENED):
         cache.clear()

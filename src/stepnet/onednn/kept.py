@@ -1,8 +1,8 @@
-"""The layers that the operators made of their arguments: found again by the numbers of the weights.
+"""A cache of the layers that operators make of their arguments, by the contents of the weights.
 
-An operator is a function: it is given the weights with every call, and a caller may have changed them in
-place. So the weights are compared with the copies that a layer was made of, bit by bit. That takes
-less time than reordering them, and a small part of a call's.
+An operator is a function: every call has the weights as arguments, and a caller may have changed them in
+place. So weights are compared, bit by bit, with copies of those that a layer was made of. That is faster than
+reordering them, and takes a small part of the time of a call.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -16,7 +16,7 @@ from stepnet.engines.onednn.latest import same_bits
 
 Array = np.ndarray
 SETS = 4
-"""For how many sets of numbers there are layers at a time, of the same shapes and settings."""
+"""The largest number of cached layers with the same shapes and settings but different weights."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,17 @@ class Kept:
     layer: Any
 
     def holds(self, arrays: tuple[Array, ...]) -> bool:
-        """Whether these arrays, of the same shapes and dtypes, have the same bits."""
+        """Whether these arrays, which have the same shapes and dtypes, are bitwise equal to the copies."""
         return all(map(same_bits, self.arrays, arrays))
 
     @property
     def bytes(self) -> int:
-        """The memory of the copies, and of as much in the layer."""
+        """The estimated memory: the copies, and as much again for the layer."""
         return 2 * sum(array.nbytes for array in self.arrays)
 
 
 def kept(settings: Hashable, given: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]) -> Any:
-    """The layer of these settings and arrays; made of copies where there is none yet."""
+    """The cached layer for these settings and arrays; a missing one is made from copies of the arrays."""
     names, arrays = tuple(given), tuple(given.values())
     kinds = ((name, array.shape, array.dtype.char, array.dtype.isnative) for name, array in given.items())
     key = (settings, *kinds)

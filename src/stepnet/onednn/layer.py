@@ -1,4 +1,4 @@
-"""One recurrence with its weights, on oneDNN; on the engine llvm where oneDNN has no such activations."""
+"""A recurrent layer on oneDNN, or on the engine llvm if oneDNN lacks its cell or activations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,14 +40,14 @@ class Layer:
     """A recurrence on oneDNN: `outputs, final = layer(sequences)`. `stepnet.onednn.layer` makes one.
 
     Attributes:
-        source: The weights as they were given.
-        library: oneDNN.
-        inputs: The features of a step.
+        source: The weights in the caller's layout.
+        library: The library of oneDNN.
+        inputs: The number of features of a step.
         states: The sizes of the memories, h or h and c.
-        recurrence: What runs on oneDNN; None where llvm runs.
-        weights: Its numbers.
-        layout: oneDNN's own layout of them.
-        reason: Why llvm runs; None where oneDNN does.
+        recurrence: The recurrence of oneDNN; None if the layer runs on llvm.
+        weights: The weights of the recurrence.
+        layout: oneDNN's layout of the weights.
+        reason: The reason why the layer runs on llvm; None if it runs on oneDNN.
         dtype: The dtype of the results.
     """
 
@@ -176,13 +176,13 @@ class Layer:
         return Arguments(sequences, initial, attention_of(attention, sequences), order)
 
     def result(self, values: Array) -> Array:
-        """Results in their dtype."""
+        """An array in the dtype of the results."""
         return values.astype(self.dtype, copy=False)
 
     def on_llvm(
         self, sequences: Sequences, initial: Sequence[Array | None], reverse: bool, cell: str
     ) -> tuple[Any, Any]:
-        """The same on the engine llvm."""
+        """The outputs and final memories, computed by the engine llvm."""
         is_lstm = len(self.states) > 1
         if is_lstm and cell == "all":
             raise RefusedError(f"c of each step is given by oneDNN alone, and llvm runs this: {self.reason}")
@@ -254,14 +254,14 @@ class Layer:
         return replace(self, recurrence=wanted, weights=Weights(weights.arrays))
 
     def on_onednn(self, dtype: str) -> tuple[Recurrence, Weights]:
-        """What runs on oneDNN; raises `RefusedError` where llvm runs."""
+        """The recurrence and weights on oneDNN; raises `RefusedError` if the layer runs on llvm."""
         choice(dtype, DTYPE, DTYPES)
         if self.recurrence is None or self.weights is None:
             raise RefusedError(f"onednn: there is no {dtype} of what llvm runs: {self.reason}")
         return self.recurrence, self.weights
 
     def accuracy(self, samples: Sequence[Any], reverse: bool = False) -> Accuracy:
-        """How far the outputs for samples are from those of float32. See `Accuracy`."""
+        """The differences of the outputs for samples from those in float32. See `Accuracy`."""
         recurrence, _ = self.on_onednn("float32")
         whole = self.in_dtype("float32")
         listed(samples, self.inputs)
@@ -288,7 +288,7 @@ def eps(dtype: str) -> Any:
 
 
 def directed(recurrence: Recurrence, reverse: bool) -> Recurrence:
-    """The same in a direction; for a primitive of one direction, `Arguments` turns the sequences round."""
+    """The recurrence in a direction. For a cell with one direction, `Arguments` reverses the sequences."""
     return (
         replace(recurrence, direction="right2left")
         if reverse and not recurrence.row.one_direction

@@ -1,12 +1,12 @@
-"""The operators fusion_gru, multi_gru and fusion_lstm, with the arguments and weights that Paddle has.
+"""The operators fusion_gru, multi_gru and fusion_lstm, with the arguments and weights of Paddle's operators.
 
     weight_x   [inputs, 3 hidden]   the gates u|r|c, the update gate first; of an LSTM 4, c|i|f|o
     weight_h   [hidden, 3 hidden]   of a GRU the memory of [hidden, 2 hidden], u|r, with [hidden, hidden], c,
                                     behind it; of an LSTM [hidden, 4 hidden], c|i|f|o
     bias       [1, 3 hidden]        of an LSTM [1, 4 hidden]; with peepholes [1, 7 hidden], i|f|o behind
 
-origin_mode: whether the update gate keeps the memory, h' = u h + (1 - u) c, as oneDNN has it. By default it
-writes, h' = (1 - u) h + u c: then the weights of the gate change their sign, as 1 - s(a) = s(-a).
+origin_mode: whether u = 1 keeps the memory, h' = u h + (1 - u) c, as in oneDNN. By default u = 1 overwrites
+it, h' = (1 - u) h + u c. Then the weights of the gate change their sign, because 1 - s(a) = s(-a).
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,9 +68,10 @@ def gru_layer(
     calibration: Calibration | None = None,
     library: str | None = None,
 ) -> Layer:
-    """The recurrence of `fusion_gru`, with copies of its weights, to be called again and again.
+    """A layer that computes `fusion_gru` with copies of the weights.
 
-    The arguments are those of `fusion_gru`. It is for weights that do not change: a call compares nothing.
+    The arguments are those of `fusion_gru`. Use it for weights that do not change: its calls do not compare
+    weights.
 
     Raises:
         InputError, LibraryError, RefusedError: As `fusion_gru`.
@@ -81,7 +82,7 @@ def gru_layer(
 
 
 def gru_semantics(origin_mode: Any, candidate: Any, gates: Any) -> dict[str, Any]:
-    """What a GRU's arguments say of its function."""
+    """The semantics of a GRU, from the arguments of its operator."""
     return {
         "update": "keep" if flag(origin_mode, "origin_mode") else "write",
         "candidate_activation": activation(candidate, "activation"),
@@ -90,7 +91,7 @@ def gru_semantics(origin_mode: Any, candidate: Any, gates: Any) -> dict[str, Any
 
 
 class Options(TypedDict):
-    """What the arguments of all operators say of the library; see `layer`."""
+    """The options of all operators that are passed on to `layer`."""
 
     dtype: str | None
     calibration: Calibration | None
@@ -98,7 +99,7 @@ class Options(TypedDict):
 
 
 def options_of(dtype: Any, calibration: Any, library: Any) -> Options:
-    """What these arguments say of the library; raises `InputError` for values of other kinds."""
+    """The options for `layer`, checked; raises `InputError` for wrong values."""
     if dtype is not None:
         choice(dtype, DTYPE, DTYPES)
     check_calibration(calibration)
@@ -133,7 +134,7 @@ def new_layer(
 
 
 def kept_layer(kind: str, arrays: dict[str, Array], semantics: Mapping[str, Any], options: Options) -> Layer:
-    """The layer of these arguments: the one that was made of the same numbers before, or a new one."""
+    """The cached layer for these arguments; a new one if there is none with equal weights."""
     settings = (kind, *semantics.items(), *options.values())
     return kept(settings, arrays, lambda own: new_layer(kind, own, semantics, options))
 
@@ -211,7 +212,7 @@ def lstm_layer(
     calibration: Calibration | None = None,
     library: str | None = None,
 ) -> Layer:
-    """The recurrence of `fusion_lstm`, with copies of its weights, to be called again and again.
+    """A layer that computes `fusion_lstm` with copies of the weights.
 
     The arguments are those of `fusion_lstm`.
 
@@ -224,7 +225,7 @@ def lstm_layer(
 
 
 def lstm_semantics(gates: Any, output: Any, candidate: Any) -> dict[str, Any]:
-    """What an LSTM's arguments say of its function."""
+    """The semantics of an LSTM, from the arguments of its operator."""
     return {
         "gate_activation": activation(gates, "gate_activation"),
         "output_activation": activation(output, "cell_activation"),
@@ -371,7 +372,7 @@ def each_of(values: Any, name: str) -> Sequence[Any]:
 
 
 def joined(outputs: Sequence[Any]) -> Any:
-    """The features of several values of one form side by side."""
+    """Values of the same form, concatenated along their features."""
     first = outputs[0]
     if isinstance(first, np.ndarray):
         return np.concatenate(outputs, axis=-1)

@@ -1,4 +1,4 @@
-"""The function of a run that gives its gradients."""
+"""The pullback of a run: the function from cotangents of its results to gradients of its arguments."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +19,13 @@ FINAL = "the gradient of the final memories is a dict of 'h', 'c' or both"
 
 @dataclass(frozen=True, eq=False)
 class Pullback:
-    """The gradients of a run: `pullback(d_outputs, d_final)`, as often as they are wanted.
+    """The gradients of a run: `pullback(d_outputs, d_final)`. It may be called repeatedly.
 
-    source, layout: the weights as they were given, and the layout in which oneDNN has them. states: the sizes
-    of the memories.
+    source: the weights in the layout of the caller.
+    layout: oneDNN's layout of the weights.
+    states: the sizes of the memories.
+    arguments: the arguments of the run.
+    tape: the results of the forward pass that the backward pass reads.
     """
 
     source: Source

@@ -1,4 +1,4 @@
-"""Sequences in the form in which they are given, end to end, and results in the same form."""
+"""Sequences of a call as one contiguous array, and conversion of results to the form of the argument."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,12 @@ FLOATS = tuple(map(np.dtype, ("float32", "bfloat16", "float16")))
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences end to end: their offsets, their values [total, features], and what they were given as."""
+    """Sequences laid end to end.
+
+    given: the argument, a `Ragged` or an array [batch, time, features].
+    offsets: where each sequence begins, and where the last one ends.
+    values: the steps of all sequences, [total, features].
+    """
 
     given: "Ragged | Array"
     offsets: Array
@@ -53,26 +58,26 @@ class Sequences:
 
     @property
     def rows(self) -> int:
-        """How many sequences there are."""
+        """The number of sequences."""
         return len(self.offsets) - 1
 
     @property
     def call(self) -> Call:
-        """The call of an engine over them, without arrays."""
+        """An engine's call over these sequences, without arrays."""
         return Call((), self.offsets[:-1], np.diff(self.offsets), len(self.values), ())
 
     def padding(self, reverse: bool) -> Padding:
-        """Where the steps lie in a padded array."""
+        """The positions of the steps in a padded array."""
         return padding_of(self.offsets, reverse)
 
     def like(self, values: Array) -> Any:
-        """Values of each step, [total, features], in the form in which the sequences were given."""
+        """Values of each step, [total, features], in the form of the argument."""
         if isinstance(self.given, Ragged):
             return self.given.with_values(values)
         return values.reshape(*self.given.shape[:2], values.shape[-1])
 
     def gradient(self, given: Any, size: int) -> Array | None:
-        """The gradient of outputs of a size, given in the form of the outputs, as float32; None for zeros.
+        """The cotangent of the outputs as float32 [total, size], from their form; None for zeros.
 
         Raises `InputError` for another form or shape.
         """
@@ -95,7 +100,7 @@ class Sequences:
 
 
 def listed(samples: Any, features: int) -> list[Sequences]:
-    """Samples as sequences; raises `InputError` for what is no list of them, and where none has a step."""
+    """Samples as sequences; raises `InputError` for anything but a list of them, and if none has a step."""
     if not isinstance(samples, list | tuple):
         raise InputError(
             f"samples is a list of Raggeds or arrays [batch, time, features], not {shown(samples)}"
@@ -118,7 +123,7 @@ def check_float(array: Array, what: str) -> None:
 
 
 def state(given: Any, shape: tuple[int, int], name: str) -> Array | None:
-    """A memory to begin with as float32; None for zeros."""
+    """An initial memory, or a cotangent of a final memory, as float32; None for zeros."""
     if given is None:
         return None
     array = array_of(given, name)

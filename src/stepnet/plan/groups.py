@@ -39,8 +39,8 @@ class Groups:
         return cls(once, repeated(net), summed(net, joined), zeros(net, flat), ends, totals)
 
     @property
-    def apart(self) -> set[int]:
-        """The nodes of which there are no parts."""
+    def without_part(self) -> set[int]:
+        """The nodes that have no part of their own: other parts compute them, or they are constant."""
         members = {number for numbers in self.totals.values() for number in numbers}
         members |= {number for pairs in self.ends.values() for number in pairs.values()}
         return self.once | self.through | self.sums | self.zeros | members

@@ -50,8 +50,8 @@ def joined_part(layers: Layers, parts: Mapping[int, Part], net: Net) -> Part:
     """The part that joins these layers of a net. parts: for each recurrence, the part that it is without
     joining.
     """
-    apart = tuple(tuple(parts[number] for number in members(layer)) for layer in layers)
-    listed = [part for layer in apart for part in layer]
+    separate = tuple(tuple(parts[number] for number in members(layer)) for layer in layers)
+    listed = [part for layer in separate for part in layer]
     top, first = layers[-1], listed[0]
     memories = [number for part in listed for number in first_memories(part)]
     inside = with_results(net, *(number for layer in layers for number in members(layer)))
@@ -66,7 +66,7 @@ def joined_part(layers: Layers, parts: Mapping[int, Part], net: Net) -> Part:
         memories=len(memories),
         parameters=tuple(number for part in listed for number in part.parameters),
         last_only=listed[-1].last_only,
-        members=apart,
+        members=separate,
         merge=top.merge if isinstance(top, Pair) else "",
         inside=frozenset([*inside, *(layer.output for layer in layers if isinstance(layer, Pair))]),
     )

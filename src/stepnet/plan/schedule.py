@@ -57,7 +57,8 @@ class Part:
     node: the recurrence, if the part has one.
     inner: for a loop, the schedule of one step.
     last_only: whether the outputs of a recurrence are those of the last step only.
-    late: whether some parameters are totals that other parts compute, so that it is bound in each call.
+    is_bound_per_call: whether some parameters are totals that other parts compute, so that it is bound in
+        each call.
 
     members: for a joined part, the parts of its recurrences, layer by layer, the forward direction first.
     merge: how a joined part merges both directions, "concat" or "sum"; "" if there is one direction.
@@ -75,7 +76,7 @@ class Part:
     node: Node | None = None
     inner: "Schedule | None" = None
     last_only: bool = False
-    late: bool = False
+    is_bound_per_call: bool = False
     members: "tuple[tuple[Part, ...], ...]" = ()
     merge: str = ""
     inside: frozenset[int] = frozenset()
@@ -169,10 +170,11 @@ def parts_of(net: Net, joined: tuple[Part, ...] = ()) -> tuple[Part, ...]:
     """The parts of a net, in the order they run. joined: the joined parts among them."""
     inside = frozenset(number for part in joined for number in part.inside)
     groups = Groups.of(net, inside)
-    levels, apart = waves(net, groups, [part.inside for part in joined]), groups.apart | inside
+    levels = waves(net, groups, [part.inside for part in joined])
+    without_part = groups.without_part | inside
     together: dict[tuple[int, int, Extent], list[int]] = {}
     for number, node in enumerate(net.nodes):
-        if node.operation in ("input", "index", "result") or number in apart:
+        if node.operation in ("input", "index", "result") or number in without_part:
             continue
         joins = is_plain(node) and not is_constant(node)
         alone = 0 if joins else number + 1
@@ -182,7 +184,9 @@ def parts_of(net: Net, joined: tuple[Part, ...] = ()) -> tuple[Part, ...]:
     parts = {key: part_of(net, numbers, groups, plans) for key, numbers in together.items()}
     parts |= {(levels[min(part.inside)], min(part.inside) + 1, CONST): part for part in joined}
     ordered = [parts[key] for key in sorted(parts)]
-    return tuple(replace(part, late=bool(late_reads(net, part) - groups.once)) for part in ordered)
+    return tuple(
+        replace(part, is_bound_per_call=bool(late_reads(net, part) - groups.once)) for part in ordered
+    )
 
 
 def late_reads(net: Net, part: Part) -> set[int]:

@@ -53,7 +53,12 @@ def follows(part: Part, ahead: Part) -> bool:
     """
     if part.plan is None or ahead.plan is None or part.extent != STEPS or ahead.extent != STEPS:
         return False
-    if {part.kind, ahead.kind} != {"recurrence"} or ahead.last_only or part.late or ahead.late:
+    if (
+        {part.kind, ahead.kind} != {"recurrence"}
+        or ahead.last_only
+        or part.is_bound_per_call
+        or ahead.is_bound_per_call
+    ):
         return False
     last = len(part.reads) - part.memories - part.statics
     others = {*part.reads[last:], *part.parameters} - {-1}

@@ -16,7 +16,7 @@ from stepnet.engines import Call, Order
 from stepnet.grad.gradient import vjp
 from stepnet.grad.halves import halves
 from stepnet.net.ir import Net
-from stepnet.net.types import ROWS, is_beside
+from stepnet.net.types import ROWS, is_static_extent
 from stepnet.rnn.nets import Arrays, run_net
 from stepnet.rnn.program import NetProgram
 
@@ -76,7 +76,7 @@ class Halved:
             saved.append(results.index(number))
         forward = replace(parts.forward, results=tuple(results))
         extents = [net.type_of(number).extent for number in net.results]
-        apart = sum(len(extent) > len(ROWS) and not is_beside(extent) for extent in extents)
+        apart = sum(len(extent) > len(ROWS) and not is_static_extent(extent) for extent in extents)
         return cls(NetProgram(forward), NetProgram(parts.backward), tuple(saved), own, apart)
 
     def forward(self, arrays: Arrays, call: Call, engine: Order) -> list[Array]:

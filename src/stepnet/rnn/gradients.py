@@ -18,7 +18,7 @@ from stepnet.errors import InputError
 from stepnet.net.ends import Ends
 from stepnet.net.interpret import within_steps
 from stepnet.net.ir import Net
-from stepnet.net.types import is_beside
+from stepnet.net.types import is_static_extent
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.batch import Batch
@@ -179,7 +179,7 @@ class CallArguments:
     def answered(self, place: int, array: Array) -> Any:
         """The gradient of an input in the form of the caller's argument."""
         extent = self.net.type_of(self.net.inputs[place]).extent
-        if is_beside(extent):
+        if is_static_extent(extent):
             return Ragged(array, (self.call.beside[extent[-1]],))
         levels = max(0, len(extent) - 1)
         if self.cut is not None and levels:

@@ -21,7 +21,7 @@ import numpy as np
 from stepnet.engines import Call
 from stepnet.net.interpret import within_steps
 from stepnet.net.ir import Net
-from stepnet.net.types import CONST, ROWS, STEPS, Type, is_beside
+from stepnet.net.types import CONST, ROWS, STEPS, Type, is_static_extent
 from stepnet.ragged.offsets import offsets_of, positions_of
 from stepnet.values.arguments import is_one_of, whole
 
@@ -69,7 +69,7 @@ class Piece:
         """Where the values of a type lie in the arrays of the whole call."""
         if type_.extent == CONST:
             return ...
-        if is_beside(type_.extent):
+        if is_static_extent(type_.extent):
             return self.beside[type_.extent[-1]]
         return self.rows if type_.extent == ROWS else self.places[len(type_.extent) - 2]
 
@@ -155,7 +155,7 @@ def together(places: Array) -> Places:
 
 def zeros(type_: Type, call: Call) -> Array:
     """Zeros of a type, for all that there is of it in a call."""
-    beside = call.beside[type_.extent[-1]] if is_beside(type_.extent) else None
+    beside = call.beside[type_.extent[-1]] if is_static_extent(type_.extent) else None
     if beside is not None:
         count = (int(beside[-1]),)
     elif type_.extent in (CONST, ROWS, STEPS):

@@ -14,7 +14,7 @@ from stepnet.engines.packed import Form, Packed
 from stepnet.errors import InputError
 from stepnet.net.interpret import Segments, by_steps, interpret
 from stepnet.net.ir import Net
-from stepnet.net.types import ROWS, Type, is_beside
+from stepnet.net.types import ROWS, Type, is_static_extent
 from stepnet.plan.passes import narrowed_step
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
@@ -172,7 +172,7 @@ def step_scopes(
 
 def is_static_sequence(leaf: Any) -> bool:
     """Whether a value is a static that is a sequence: the same whole sequence at each step."""
-    if not isinstance(leaf, Traced) or not is_beside(leaf.type.extent):
+    if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"
 
@@ -244,7 +244,7 @@ class Record:
 
 def inner_offsets(segments: Segments, type_: Type) -> tuple[Array, ...]:
     """The offsets of the inner sequences of a step."""
-    if is_beside(type_.extent):
+    if is_static_extent(type_.extent):
         return (segments.beside[type_.extent[-1]],)
     return segments.offsets[: len(type_.extent) - 1]
 

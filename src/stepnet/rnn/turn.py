@@ -12,7 +12,7 @@ import numpy as np
 
 from stepnet.engines import Call
 from stepnet.net.ir import Net
-from stepnet.net.types import CONST, ROWS, Type, is_beside
+from stepnet.net.types import CONST, ROWS, Type, is_static_extent
 from stepnet.rnn.pieces import Piece, zeros
 
 Array = np.ndarray
@@ -91,4 +91,4 @@ class Turn:
 
 def is_added(type_: Type) -> bool:
     """Whether several pieces contribute to one gradient."""
-    return type_.extent in (CONST, ROWS) or is_beside(type_.extent)
+    return type_.extent in (CONST, ROWS) or is_static_extent(type_.extent)

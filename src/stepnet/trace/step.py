@@ -15,7 +15,7 @@ import numpy as np
 from stepnet.errors import InputError, StepError
 from stepnet.net.ir import Builder, Net, Recur, without_unused
 from stepnet.net.precision import Precision
-from stepnet.net.types import AXES, CONST, ROWS, Extent, Type, extent_of, is_beside
+from stepnet.net.types import AXES, CONST, ROWS, Extent, Type, extent_of, is_static_extent
 from stepnet.trace.indexing import indexed
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.trace.numpy_functions import FUNCTIONS
@@ -282,7 +282,7 @@ def row_value(builder: Builder, leaf: Any, what: str) -> int:
         leaf = Traced(builder, builder.constant(array))
     if leaf.builder is not builder:
         raise refuse(f"{what} belongs to another step")
-    if is_beside(leaf.type.extent):
+    if is_static_extent(leaf.type.extent):
         raise refuse(f"{what} is a sequence per row: reduce it to one value per row")
     return builder.add("expand", leaf.number, extent=ROWS) if leaf.is_constant else leaf.number
 

@@ -36,8 +36,10 @@ class LlvmEngine:
         return next((reason for plan in schedule.plans if (reason := self.refuse_plan(plan))), None)
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """The first operation without machine code. What is compiled already is not looked through: that
-        needs all that generates code.
+        """The first operation of a plan without machine code, as a reason; None if there is none.
+
+        A plan with compiled code in the cache or on disk is not checked: that would import the modules that
+        generate code.
         """
         if KEPT.get(self.key(plan), lambda: stored_plan(self.key(plan))) is not None:
             return None
@@ -45,8 +47,8 @@ class LlvmEngine:
         return reason
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Every part as machine code; those with nothing in between run in one go. All plans that are new
-        are compiled side by side.
+        """The kernel of a schedule. New plans are compiled in parallel; consecutive parts run as
+        one chain.
         """
         plans = {self.key(plan): plan for plan in schedule.plans}
         missing = {key: plan for key, plan in plans.items() if key not in KEPT.entries}
@@ -55,7 +57,7 @@ class LlvmEngine:
         return in_parts(schedule, Means(self.compile_plan, self.total, chained=chained))
 
     def cell(self, plan: Plan) -> Cell | str:
-        """What it has for a recurrence in fewer bits."""
+        """The cell for the recurrence of a plan with a precision, or the reason why there is none."""
         return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "LlvmKernel":
@@ -72,7 +74,7 @@ class LlvmEngine:
         return made
 
     def partition(self, plan: Plan, size: Size) -> Partition:
-        """How a call of a plan is shared between threads."""
+        """How the threads divide a call of a plan."""
         machine = machine_for((self.target or host_target()).vector_bytes)
         return partition(self.load(plan), size, threads(), machine)
 
@@ -82,12 +84,12 @@ class LlvmEngine:
         return at_once(list(map(self.load, plans)), [size] * len(plans), threads(), machine)
 
     def wavefront(self, plans: Sequence[Plan], size: Size) -> Wavefront:
-        """How calls of plans run, each of which reads the outputs of the one before."""
+        """How calls of plans run if each reads the outputs of the one before."""
         machine = machine_for((self.target or host_target()).vector_bytes)
         return wavefront(list(map(self.load, plans)), size, threads(), machine)
 
     def key(self, plan: Plan) -> str:
-        """What stands for a plan and the target among all that is compiled."""
+        """The cache key of a plan for this target."""
         return digest(self.target or host_target(), plan.key)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
@@ -100,14 +102,14 @@ KEPT = Kept(MOST_BYTES)
 
 @dataclass(frozen=True)
 class LlvmKernel:
-    """A plan and its machine code."""
+    """The compiled code of a plan, to be bound to parameters."""
 
     plan: Plan
     compiled: Compiled
     target: Target
 
     def bind(self, parameters: Sequence[Array]) -> Runner:
-        """What runs a call with these parameters, which are packed now."""
+        """A runner of calls with these parameters, which are packed here."""
         values = constant_values(self.plan, parameters)
         constants = self.compiled.constants.filled(values, self.target)
         finish = Finish.of(self.plan, self.compiled.needs, values, self.target)

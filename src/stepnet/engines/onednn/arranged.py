@@ -1,9 +1,10 @@
-"""The arrays of a recognised cell in oneDNN's own arrangement.
+"""The arrays of a recognised cell in oneDNN's layout (ldigo).
 
     W [x, (r|z|n) h]   ->   weights_layer [1, 1, x, (z, r, n), h]     the update gate first
     b + d              ->   bias [1, 1, (z, r, n), h]
 
-Where z writes the memory, its weights change their sign: 1 - s(a) = s(-a), and oneDNN's keeps it.
+In oneDNN, z = 1 keeps the memory. In cells where z = 1 overwrites it, the weights of z change their sign,
+because 1 - s(a) = s(-a).
 """
 
 from collections.abc import Mapping
@@ -18,14 +19,14 @@ from stepnet.layout.semantics import GATES, Semantics
 Array = np.ndarray
 
 SHARED = {"mgu": {"z": "f", "r": "f"}}
-"""Gates that are one and the same in a cell: the minimal gated unit is a GRU whose gates are equal."""
+"""For each cell, oneDNN's gates that share one gate of the cell: a minimal gated unit is a GRU with z = r."""
 
 NONE = {"clip": 0.0, "cell_clip": 0.0, "projection_clip": 0.0}
-"""What oneDNN's cells do not have."""
+"""Features that oneDNN's cells lack, with the values that turn them off."""
 
 
 def refusal(semantics: Semantics) -> str | None:
-    """Why oneDNN has no such cell; None where it has."""
+    """The reason why oneDNN has no cell with these semantics; None if it has one."""
     cell = semantics.cell
     if any(getattr(semantics, name) != none for name, none in NONE.items()):
         return "oneDNN's cells do not clip"
@@ -42,7 +43,9 @@ def refusal(semantics: Semantics) -> str | None:
 def recurrence_of(
     semantics: Semantics, inputs: int, hidden: int, names: tuple[str, ...], projected: int, reverse: bool
 ) -> Recurrence:
-    """oneDNN's recurrence for a cell. names: of its arrays. projected: the size of h after a projection."""
+    """oneDNN's recurrence for a cell. names: the names of its arrays. projected: the size of h after a
+    projection.
+    """
     gated = {"before": "gru", "after": "lbr_gru"}[semantics.reset]
     cell = gated if semantics.cell in ("gru", "mgu") else semantics.cell
     return Recurrence(
@@ -58,7 +61,7 @@ def recurrence_of(
 
 @dataclass(frozen=True)
 class Term:
-    """A gate of an array of the cell, in a gate of one of oneDNN's: name[..., gate, :] times sign."""
+    """A term of a gate in an array of oneDNN: the cell's array name[..., gate, :], times sign."""
 
     name: str
     gate: int
@@ -66,13 +69,13 @@ class Term:
 
 
 Rows = tuple[tuple[Term, ...], ...]
-"""For each gate of an array of oneDNN's the terms that it is the sum of."""
+"""For each gate of an array of oneDNN, its terms: the gate is their sum."""
 WHOLE = {"weights_peephole": "p", "weights_projection": "P"}
-"""Arrays that oneDNN has as the cell does."""
+"""Arrays that have the same layout in oneDNN and in the cell."""
 
 
 def rows_of(recurrence: Recurrence, semantics: Semantics) -> dict[str, Rows]:
-    """What the weights and the bias of oneDNN's are made of, gate by gate."""
+    """The terms of oneDNN's weights and bias, gate by gate."""
     shared, ours = SHARED.get(semantics.cell, {}), GATES[semantics.cell]
     order = [ours.index(shared.get(gate, gate)) for gate in recurrence.row.gates]
     signs = [1.0] * len(order)
@@ -84,16 +87,16 @@ def rows_of(recurrence: Recurrence, semantics: Semantics) -> dict[str, Rows]:
         return tuple(tuple(Term(name, *pair) for name in names) for pair in pairs)
 
     bias = rows("b", "d")
-    if recurrence.row.biases > len(pairs):  # the candidate's bias inside of the reset is apart
+    if recurrence.row.biases > len(pairs):  # the candidate's bias inside the reset is a further gate
         bias = (*bias[:-1], rows("b")[-1], rows("d")[-1])
     return {"weights_layer": rows("W"), "weights_iter": rows("R"), "bias": bias}
 
 
 def arranged(recurrence: Recurrence, semantics: Semantics, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """The arrays W, R, b, d, p and P of a cell, as far as it has them, by oneDNN's names."""
+    """oneDNN's arrays by name, made of those of a cell: W, R, b, d, p and P, as far as it has them."""
     gates = len(GATES[semantics.cell])
     by_gate = {
-        name: gates_apart(array, gates) for name, array in arrays.items() if name not in WHOLE.values()
+        name: split_gates(array, gates) for name, array in arrays.items() if name not in WHOLE.values()
     }
     made = {slot: arrays[name][None, None] for slot, name in WHOLE.items() if name in arrays}
     for slot, rows in rows_of(recurrence, semantics).items():
@@ -113,18 +116,21 @@ def arrays_gradient(
     shapes: Mapping[str, tuple[int, ...]],
     gradients: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """The gradients of a cell's arrays, of these shapes, for those of oneDNN's: `arranged`, transposed."""
+    """The gradients of a cell's arrays from those of oneDNN's arrays: the transpose of `arranged`.
+
+    shapes: the shapes of the cell's arrays.
+    """
     gates = len(GATES[semantics.cell])
     made = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     for slot, rows in rows_of(recurrence, semantics).items():
         for place, terms in enumerate(rows):
             for term in terms:
                 if term.name in made:
-                    total = gates_apart(made[term.name], gates)
+                    total = split_gates(made[term.name], gates)
                     total[..., term.gate, :] += term.sign * gradients[slot][0, 0, ..., place, :]
     return made | {name: gradients[slot][0, 0] for slot, name in WHOLE.items() if name in shapes}
 
 
-def gates_apart(array: Array, gates: int) -> Array:
+def split_gates(array: Array, gates: int) -> Array:
     """[..., gates * hidden] as [..., gates, hidden]."""
     return array.reshape(*array.shape[:-1], gates, array.shape[-1] // gates)

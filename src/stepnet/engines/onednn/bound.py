@@ -1,4 +1,4 @@
-"""A recurrence of a plan with its parameters, on oneDNN."""
+"""A recurrence of a plan, bound to its parameters, on oneDNN."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class OneDnnKernel:
-    """A recurrence of oneDNN's without its parameters."""
+    """The kernel of a recurrence on oneDNN, to be bound to parameters."""
 
     known: Known
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
-        """What runs a call with these parameters, which are arranged now."""
+        """The bound recurrence. The parameters are copied into oneDNN's layout here."""
         return BoundRecurrence(self.known, library(), *self.weights(parameters))
 
     def weights(self, parameters: Sequence[Array]) -> tuple[Recurrence, Weights]:
-        """The weights that these parameters make, and the recurrence with the scales of these in int8."""
+        """The recurrence, in int8 with the scales of its weights, and the weights."""
         known = self.known
         weights = Weights.of(known.recurrence, known.arrays(parameters))
         return known.recurrence.scaled(weights.arrays, library().largest_weight), weights
 
 
 class BoundRecurrence:
-    """A recurrence with its weights."""
+    """A recurrence bound to its weights."""
 
     ends_early = False
 
@@ -50,7 +50,7 @@ class BoundRecurrence:
     def results(
         self, places: Padding, call: Call, sequences: Sequence[Array], initial: Sequence[Array | None]
     ) -> Results:
-        """The results for arrays that lie as those of a call."""
+        """The results for arrays with the layout of a call. places: the positions of its padded steps."""
         known = self.known
         x = features(known, sequences, call.total)
         made = ran(
@@ -71,23 +71,25 @@ class BoundRecurrence:
         return Results(outputs, own([rows[kind] for kind in known.final]))
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Takes other parameters."""
+        """Replaces the parameters; always possible."""
         self.recurrence, self.weights = OneDnnKernel(self.known).weights(parameters)
         return True
 
     def release(self) -> None:
-        """Nothing: primitives and weights are kept for others, and bounded."""
+        """Does nothing: primitives and weights are in shared, bounded caches."""
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """What runs this call whenever it is called."""
+        """A function that runs this call on the current contents of its arrays."""
         return called_again(self, call, results)
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """What runs single steps of some rows of this call: each is a call of its own."""
+        """Runs single steps of a subset of this call's rows, each as a separate call."""
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """What runs calls like this one: where its steps lie is known."""
+        """A function that runs further calls with the same layout; None for calls of the last
+        outputs only.
+        """
         places = padding(call, self.known.cell.recur.reverse)
         if call.last_only:
             return None
@@ -101,18 +103,18 @@ class BoundRecurrence:
 
 
 def features(known: Known, sequences: Sequence[Array], total: int) -> Array:
-    """What a recurrence reads at each step, [total, inputs], of the sequences of a call."""
+    """The inputs of a recurrence at each step, [total, inputs]: the features of its sequences joined."""
     flat = [laid_flat(sequences[place], total) for place in known.reads]
     return flat[0] if len(flat) == 1 else np.concatenate([np.zeros((total, 0), np.float32), *flat], -1)
 
 
 def laid_flat(sequence: Array, total: int) -> Array:
-    """A sequence as [total, size]; a frozen call has one as the caller's array."""
+    """A sequence as [total, size]. In frozen calls it may have the shape of the caller's array."""
     return sequence.reshape(total, sequence.size // total if total else prod(sequence.shape[1:]))
 
 
 def own(arrays: Sequence[Array | None]) -> list[Array]:
-    """The arrays, each with memory of its own: one that is there twice is copied."""
+    """The arrays in distinct buffers: an array that occurs twice is copied."""
     seen: set[int] = set()
     made: list[Array] = []
     for array in arrays:

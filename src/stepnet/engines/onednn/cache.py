@@ -1,13 +1,13 @@
-"""What calls keep for the next ones, by everything that it depends on.
+"""Caches of objects that calls reuse, and the keys of each:
 
-    runs        library, recurrence (cell, sizes, dtype, direction, training, scales), steps, rows, threads,
-                and the thread of Python: a run has memory of its own
-    weights     library, recurrence, and the serial number of the weights, which is new for new numbers: what
-                was reordered for them, once per format that primitives want
-    paddings    lengths, places in the caller's arrays, direction
+    runs        primitives with their buffers, by library, recurrence (cell, sizes, dtype, direction,
+                training, scales), steps, rows, number of threads, and Python thread (buffers are not shared)
+    weights     reordered weights, one entry per format, by library, recurrence, and serial number of the
+                weights (new weights have a new number)
+    paddings    tables of positions, by lengths, positions in the caller's arrays, and direction
 
-All are bounded by count and by bytes; what was used longest ago goes first. The update gate's sense
-(`origin_mode`) is in the weights: their signs differ.
+All are least-recently-used caches, bounded by count and by bytes. The sense of the update gate
+(`origin_mode`) is not part of a key: it is in the signs of the weights.
 """
 
 from collections.abc import Callable, Hashable
@@ -22,13 +22,13 @@ MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Counts:
-    """What a cache has done, and what it holds.
+    """The statistics of a cache.
 
     Attributes:
-        hits: How often an entry was there.
+        hits: How often an entry was found.
         misses: How often it had to be made.
-        evictions: How many were removed for others.
-        entries: How many there are.
+        evictions: How many entries were removed to make room.
+        entries: How many entries there are.
         bytes: The memory of their arrays.
     """
 
@@ -40,9 +40,12 @@ class Counts:
 
 
 class Cache(Generic[Value]):
-    """Values by key, bounded, for any threads.
+    """A thread-safe least-recently-used cache, bounded by count and bytes.
 
-    size: the bytes of a value. A lock is safe here: oneDNN is not used in forked processes.
+    most, most_bytes: the bounds.
+    size: a function that returns the bytes of a value.
+
+    A lock is safe here, because oneDNN is not used in forked processes.
 
     >>> cache = Cache(2, 100, len)
     >>> [cache.get(word, word.upper) for word in ("a", "b", "a", "c", "b")]
@@ -63,7 +66,7 @@ class Cache(Generic[Value]):
             self.bytes = self.hits = self.misses = self.evictions = 0
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of a key, which is made where there is none."""
+        """The value of a key; a missing one is made and added."""
         value = self.find(key, whole)
         if value is None:
             value = make()
@@ -71,7 +74,10 @@ class Cache(Generic[Value]):
         return value
 
     def find(self, key: Hashable, pick: Callable[[Value], Part | None]) -> Part | None:
-        """What `pick` takes of the value of a key: None, a miss, where there is none, or nothing fits."""
+        """What `pick` returns for the value of a key; None if the key is missing.
+
+        None counts as a miss.
+        """
         with self.lock:
             entry = self.values.pop(key, None)
             if entry is not None:
@@ -84,12 +90,12 @@ class Cache(Generic[Value]):
             return None
 
     def held(self, key: Hashable) -> Value | None:
-        """The value of a key, which does not count as its use."""
+        """The value of a key, or None. It counts neither as a use nor as a hit."""
         entry = self.values.get(key)
         return None if entry is None else entry[0]
 
     def put(self, key: Hashable, value: Value) -> None:
-        """Sets the value of a key, and removes the oldest ones beyond the bounds."""
+        """Sets the value of a key, and evicts the least recently used ones beyond the bounds."""
         size = self.size(value)
         with self.lock:
             if key in self.values:

@@ -1,4 +1,4 @@
-"""The recurrences that oneDNN has, one row each: gates, biases, memories, and what they are good for."""
+"""The recurrences of oneDNN in a table: gates, biases, memory arguments, dtypes, and limitations."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,15 @@ GIVEN: Slots = ("dst_layer", "dst_iter")
 class Cell:
     """A kind of recurrence.
 
-    function: its name in oneDNN's functions. number: that of the kind, `dnnl_alg_kind_t`. gates: their order
-    in the weights, as stepnet's letters. biases: how many there are, per unit. slots: the memories in the
-    order of oneDNN's functions. reset: of a GRU, before or after the recurrent product. lowest: the dtypes
-    beside float32, for inference. one_direction: whether it runs from left to right alone. wrong_gradient:
-    whether its backward primitive is not the derivative of its forward primitive.
+    function: its name in the names of oneDNN's functions.
+    number: its `dnnl_alg_kind_t`.
+    gates: stepnet's letters of the gates, in the order of the weights.
+    biases: the number of biases per unit.
+    slots: the names of the memory arguments, in the order of oneDNN's functions.
+    lowest: the dtypes for inference other than float32.
+    reset: for a GRU, whether it resets "before" or "after" the recurrent product.
+    one_direction: whether it runs only from left to right.
+    wrong_gradient: whether its backward primitive is not the derivative of its forward primitive.
     """
 
     function: str
@@ -32,12 +36,12 @@ class Cell:
 
     @property
     def has_cell(self) -> bool:
-        """Whether there is a memory c beside h."""
+        """Whether it has a memory c in addition to h."""
         return "src_iter_c" in self.slots
 
     @property
     def has_attention(self) -> bool:
-        """Whether each step has a number that weighs the update gate."""
+        """Whether each step has an attention score, which scales the update gate."""
         return "attention" in self.slots
 
     @property
@@ -66,9 +70,9 @@ CELLS = {
     "lstm": Cell("lstm", 0x2FFF, "ifgo", 4, LSTM_SLOTS, (*HALVES, "int8")),
     "gru": Cell("gru", 0x3FFF, "zrn", 3, PLAIN, (*HALVES, "int8"), "before"),
     "lbr_gru": Cell("lbr_gru", 0x4FFF, "zrn", 4, PLAIN, HALVES, "after"),
-    # Their backward primitives take the update gate as it is without attention.
+    # Their backward primitives use the update gate without attention.
     "augru": Cell("augru", 0x5FFF, "zrn", 3, ATTENDED, HALVES, "before", True, True),
     "lbr_augru": Cell("lbr_augru", 0x6FFF, "zrn", 4, ATTENDED, HALVES, "after", True, True),
 }
 TRAINED = ("float32", "bfloat16")
-"""The dtypes in which there are gradients."""
+"""The dtypes in which oneDNN has gradients."""

@@ -1,7 +1,7 @@
-"""The engine: recurrences that compute a cell of oneDNN's by its primitives, and what lies between by llvm.
+"""The engine onednn: known cells run on oneDNN's primitives, everything between them on the engine llvm.
 
-It is not in "auto": stepnet's own machine code needs no padding. It is for a comparison on the same net, and
-for machines that oneDNN knows best.
+The order "auto" does not include it: stepnet's own machine code needs no padding. It is for comparisons on
+the same net, and for processors on which oneDNN is faster.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,13 +27,15 @@ LLVM, JOINS = LlvmEngine(), OneDnnJoins()
 
 @dataclass(frozen=True)
 class OneDnnEngine:
-    """The engine on the library of STEPNET_ONEDNN, or on the one that is installed."""
+    """The engine on the library that STEPNET_ONEDNN names, or on the installed one."""
 
     name: str = "onednn"
     joins: Joins = JOINS
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """Why a recurrence does not run on oneDNN, or a part between them on llvm; None if all of it runs."""
+        """The reason why a recurrence does not run on oneDNN, or another part on llvm; None if all
+        parts run.
+        """
         if reason := missing():
             return reason
         known = 0
@@ -50,33 +52,33 @@ class OneDnnEngine:
         return None if known else "there is no recurrence that oneDNN has"
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """Why a part does not run on oneDNN itself; None for a recurrence that does."""
+        """The reason why a plan does not run on oneDNN itself; None for a recurrence that does."""
         made = self.cell(plan)
         return made if isinstance(made, str) else None
 
     def cell(self, plan: Plan) -> Cell | str:
-        """What oneDNN has for a recurrence; a reason where it has nothing."""
+        """oneDNN's cell for the recurrence of a plan, or the reason why there is none."""
         if reason := missing():
             return reason
         made = known_plan(plan)
         return made if isinstance(made, str) else Cell(made.reads, str(made.recurrence))
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """Every part on oneDNN or llvm, to be run one after the other."""
+        """The kernel of a schedule: its parts run one after the other, on oneDNN or llvm."""
         return in_parts(schedule, Means(self.compile_plan, self.total, self.joins.compile))
 
     def compile_plan(self, plan: Plan) -> Kernel:
-        """One plan: a recurrence on oneDNN, anything else on llvm."""
+        """The kernel of a plan: on oneDNN if it has the recurrence, else on llvm."""
         known = known_plan(plan)
         return LLVM.compile_plan(plan) if isinstance(known, str) else OneDnnKernel(known)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
-        """A value over all rows, as llvm computes it."""
+        """A total, as the engine llvm computes it."""
         return LLVM.total(node, operands)
 
 
 def missing() -> str | None:
-    """Why there is no library; None where there is one."""
+    """The reason why oneDNN is not available; None if it is."""
     try:
         library()
     except LibraryError as error:
@@ -85,7 +87,7 @@ def missing() -> str | None:
 
 
 def parts_of(schedule: Schedule) -> Iterator[Part]:
-    """All parts, those inside loops included."""
+    """All parts of a schedule, including those inside loops."""
     for part in schedule.parts:
         yield part
         if part.inner is not None:

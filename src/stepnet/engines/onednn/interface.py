@@ -38,7 +38,7 @@ DIRECTIONS = {"left2right": 1, "right2left": 2, "concat": 3, "sum": 4}
 ACTIVATIONS = {"relu": 0x20, "tanh": 0x21, "sigmoid": 0x29}
 INFERENCE, TRAINING, BACKWARD = 96, 64, 128
 
-# What a recurrence reads and gives, by the number of the argument; a gradient has the number plus DIFF.
+# The numbers of the arguments of primitives; that of a gradient is larger by DIFF.
 ARGUMENTS = {
     "src_layer": 1,
     "src_iter": 2,
@@ -92,12 +92,12 @@ OUT = POINTER(c_void_p)
 
 
 def descriptors(count: int) -> tuple[type[c_void_p], ...]:
-    """So many memory descriptors, one argument each."""
+    """The argument types of `count` memory descriptors."""
     return (OBJECT,) * count
 
 
 def recurrence(count: int) -> dict[str, tuple[object, ...]]:
-    """The arguments of the two functions that describe a recurrence with so many memories."""
+    """The argument types of the two functions that describe a recurrence with `count` memories."""
     begin = (OUT, OBJECT, c_int, c_int)  # ..., engine, kind of propagation, direction
     return {
         "forward": (*begin, *descriptors(count), c_uint, OBJECT),
@@ -106,7 +106,7 @@ def recurrence(count: int) -> dict[str, tuple[object, ...]]:
 
 
 def vanilla(count: int) -> dict[str, tuple[object, ...]]:
-    """The same with an activation before the direction, and its two numbers behind the flags."""
+    """`recurrence` with an activation before the direction, and its two parameters after the flags."""
     begin = (OUT, OBJECT, c_int, c_int, c_int)
     return {
         "forward": (*begin, *descriptors(count), c_uint, c_float, c_float, OBJECT),
@@ -122,7 +122,7 @@ KINDS = {
     "augru": recurrence(8),
     "lbr_augru": recurrence(8),
 }
-"""The kinds of recurrences by the names in their functions, and the arguments of these."""
+"""The argument types of the functions of each kind of recurrence."""
 
 # Each function with the types of its arguments. All return a status, unless RETURNS says otherwise.
 FUNCTIONS: dict[str, tuple[object, ...]] = {

@@ -1,16 +1,19 @@
-"""Layers, and both directions of a layer, by one primitive of oneDNN.
+"""Layers, and both directions of a layer, run by one primitive of oneDNN.
 
     member [layer][direction]   W [1, 1, x, gates, h]   ->   weights_layer [layers, directions, x, gates, h]
     y = concatenate f b                                 ->   direction "concat"
     b runs over the output of a                         ->   2 layers
 
-A primitive has one padded array for all of its layers and directions. Padding behind the steps changes no
-step of a forward recurrence, and all steps of a reverse one. So both directions are one primitive where all
-sequences are equally long. Else the members run one after the other, each with padding on its own side.
+A primitive has one padded array for all of its layers and directions. Padding at the end of sequences does
+not affect a forward recurrence, but it affects a reverse one. So both directions run as one primitive only if
+all sequences have the same length. Else the members run one after the other, each with padding on the side
+that it needs.
 
-Layers of one direction are one primitive for any lengths, unless memories are read that oneDNN gives at its
-own last step alone: those of inner layers, and c. oneDNN runs a few steps of one layer, then of the next: so
-the weights of all layers pass through the cache again and again, and with one row there is little else to do.
+Layers of one direction run as one primitive for any lengths, unless final memories are read that oneDNN
+returns only at the last step of a primitive: those of inner layers, and c.
+
+oneDNN alternates between layers every few steps. So the weights of all layers are read from memory again and
+again if they exceed the cache, which with a single row dominates the time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,20 +38,20 @@ from stepnet.values.once import computed_once
 Array = np.ndarray
 
 LARGE = MEGABYTE
-"""Of so many bytes of weights, layers with one row are faster one by one: an LSTM of 192 by 30%."""
+"""From this many bytes of weights on, layers with one row are faster one by one: an LSTM of 192 by 30%."""
 
 
 @dataclass(frozen=True)
 class OneDnnJoins:
-    """How oneDNN runs several recurrences in one piece."""
+    """The joined parts that oneDNN runs as one primitive; see `engines.base.Joins`."""
 
     def refuse(self, part: Part) -> str | None:
-        """Why the members of a joined part do not run by one primitive; None if they do."""
+        """The reason why the members of a joined part do not run as one primitive; None if they do."""
         made = known_joined(part)
         return made if isinstance(made, str) else None
 
     def compile(self, part: Part) -> "JoinedKernel":
-        """The members as one recurrence of oneDNN's."""
+        """The kernel of a joined part that is not refused."""
         made = known_joined(part)
         assert not isinstance(made, str)
         return JoinedKernel(made)
@@ -56,10 +59,12 @@ class OneDnnJoins:
 
 @dataclass(frozen=True)
 class KnownJoined:
-    """Members that are one recurrence of oneDNN's.
+    """Members that run as one recurrence of oneDNN.
 
-    members: layer by layer, the forward direction first. merge: as that of the part. memories, parameters:
-    how many of these each member has, in order.
+    members: for each layer, its directions, forward first.
+    recurrence: oneDNN's recurrence of all members.
+    merge: how the directions are merged, as in the part.
+    memories, parameters: the numbers of memories and parameters of each member, in order.
     """
 
     members: tuple[tuple[Known, ...], ...]
@@ -80,29 +85,29 @@ class KnownJoined:
 
     @computed_once
     def reads_inside(self) -> bool:
-        """Whether last memories are read that oneDNN gives at its own last step alone."""
+        """Whether final memories are read that oneDNN returns only at the last step of a primitive."""
         *inner, top = self.in_order
         return any(member.final for member in inner) or "c" in top.final
 
     @computed_once
     def layers_are_large(self) -> bool:
-        """Whether there are layers with weights that a cache does not hold together."""
+        """Whether there are several layers, whose weights together exceed the cache."""
         whole = self.recurrence
         numbers = sum(prod(whole.shape(name, 0, 0)) for name in whole.weights)
         return whole.layers > 1 and 4 * numbers >= LARGE
 
     def runs_in_one(self, places: Padding) -> bool:
-        """Whether a call with sequences at these places is one run of the primitive."""
+        """Whether a call with this padding is a single run of the primitive."""
         if not places.steps or (places.rows == 1 and self.layers_are_large):
             return False
         return places.even or (self.recurrence.directions == 1 and not self.reads_inside)
 
 
 def known_joined(part: Part) -> KnownJoined | str:
-    """What oneDNN runs of a joined part in one piece, or the reason why it does not."""
+    """A joined part as one recurrence of oneDNN, or the reason why it cannot run as one."""
     layers: list[tuple[Known, ...]] = []
-    for apart in part.members:
-        made = [known_plan(member.plan) for member in apart if member.plan is not None]
+    for directions in part.members:
+        made = [known_plan(member.plan) for member in directions if member.plan is not None]
         if reason := next((known for known in made if isinstance(known, str)), None):
             return reason
         layers.append(tuple(known for known in made if isinstance(known, Known)))
@@ -122,7 +127,7 @@ def known_joined(part: Part) -> KnownJoined | str:
 
 
 def differences(members: Sequence[Known], first: Sequence[Known], merge: str) -> Iterator[str]:
-    """Why members are not one recurrence of oneDNN's. first: those of the first layer."""
+    """The reasons why members are not one recurrence of oneDNN. first: the members of the first layer."""
     kinds = [replace(m.recurrence, inputs=0, direction="", calibration=None) for m in members]
     dtypes = sorted({kind.dtype for kind in kinds})
     if len(dtypes) > 1:
@@ -143,12 +148,12 @@ def differences(members: Sequence[Known], first: Sequence[Known], merge: str) ->
 
 @dataclass(frozen=True)
 class JoinedKernel:
-    """Joined recurrences without their parameters."""
+    """The kernel of joined recurrences, to be bound to parameters."""
 
     known: KnownJoined
 
     def bind(self, parameters: Sequence[Array]) -> Bound:
-        """What runs a call with these parameters, which are arranged now."""
+        """The bound recurrences. The parameters are copied into oneDNN's layout here."""
         return BoundJoined(self.known, self.weights(parameters))
 
     def weights(self, parameters: Sequence[Array]) -> Weights:
@@ -166,9 +171,9 @@ class JoinedKernel:
 
 
 class BoundJoined:
-    """Joined recurrences with their weights.
+    """Joined recurrences bound to their weights.
 
-    members: the same one by one, for calls that are not one run of the primitive.
+    members: the recurrences one by one, for calls that are not a single run of the primitive.
     """
 
     ends_early = False
@@ -178,7 +183,7 @@ class BoundJoined:
         self.take(weights)
 
     def take(self, weights: Weights) -> None:
-        """Takes these weights."""
+        """Replaces the weights."""
         self.weights = weights
         self.members = [
             [
@@ -193,13 +198,13 @@ class BoundJoined:
         return self.results(self.places(call), call, call.sequences, call.initial)
 
     def places(self, call: Call) -> Padding:
-        """Where the steps of a call lie in the primitive's arrays."""
+        """The padding of a call: the positions of its steps in the primitive's arrays."""
         return padding(call, self.known.recurrence.direction == "right2left")
 
     def results(
         self, places: Padding, call: Call, sequences: Sequence[Array], initial: Sequence[Array | None]
     ) -> Results:
-        """The results for arrays that lie as those of a call."""
+        """The results for arrays with the layout of a call. places: the positions of its padded steps."""
         begin, states = 0, list[Sequence[Array | None]]()
         for count in self.known.memories:
             states.append(initial[begin : begin + count])
@@ -214,7 +219,7 @@ class BoundJoined:
         sequences: Sequence[Array],
         states: Sequence[Sequence[Array | None]],
     ) -> Results:
-        """The results by one run of the primitive."""
+        """The results of a single run of the primitive."""
         known, recurrence = self.known, self.known.recurrence
         x = features(known.first, sequences, call.total)
         members = known.in_order
@@ -243,7 +248,7 @@ class BoundJoined:
         sequences: Sequence[Array],
         states: Sequence[Sequence[Array | None]],
     ) -> Results:
-        """The results member by member."""
+        """The results, computed member by member."""
         whole, remaining, final = replace(call, last_only=False), iter(states), list[Array]()
         x, outputs = sequences, list[Array]()
         for layer in self.members:
@@ -258,23 +263,23 @@ class BoundJoined:
         return Results([*x], final)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Takes other parameters."""
+        """Replaces the parameters; always possible."""
         self.take(JoinedKernel(self.known).weights(parameters))
         return True
 
     def release(self) -> None:
-        """Nothing: primitives and weights are kept for others, and bounded."""
+        """Does nothing: primitives and weights are in shared, bounded caches."""
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """What runs this call whenever it is called."""
+        """A function that runs this call on the current contents of its arrays."""
         return called_again(self, call, results)
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """What runs single steps of some rows of this call: each is a call of its own."""
+        """Runs single steps of a subset of this call's rows, each as a separate call."""
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """What runs calls like this one: where its steps lie is known."""
+        """A function that runs further calls with the same layout."""
         places = self.places(call)
 
         def run(
@@ -290,4 +295,4 @@ MERGES: dict[str, Callable[[list[Array]], Array]] = {
     "concat": lambda outputs: np.concatenate(outputs, -1),
     "sum": lambda outputs: outputs[0] + outputs[1],
 }
-"""What a layer does with the outputs of its directions."""
+"""How a layer merges the outputs of its directions."""

@@ -1,4 +1,4 @@
-"""What oneDNN runs of a plan: its recurrence, and where the arrays of a call go; or why nothing."""
+"""The recurrence of oneDNN that computes a plan, and the mapping of a call's arrays to its arguments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,15 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Known:
-    """A plan whose recurrence oneDNN has.
+    """A plan whose recurrence oneDNN can run.
 
-    reads: the sequences that x is made of, by their places in a call. memories: h, and c, by their places
-    among the initial memories. parameters: the constants of the net that the body reads, by number. outputs,
-    final: for each result of the net of that kind, "h" or "c".
+    net: the net of the plan.
+    cell: the recognised cell.
+    recurrence: oneDNN's recurrence.
+    reads: the positions, in a call, of the sequences that are joined to x.
+    memories: the positions of h, and of c, among the initial memories.
+    parameters: the constants of the net that the body reads, by number.
+    outputs, final: for each result per step, and each final memory, "h" or "c".
     """
 
     net: Net
@@ -37,7 +41,7 @@ class Known:
     final: tuple[str, ...]
 
     def arrays(self, parameters: Sequence[Array]) -> dict[str, Array]:
-        """The weights that these parameters of the plan make, as oneDNN names and arranges them."""
+        """oneDNN's weights by name, in its layout, computed from the parameters of the plan."""
         cell, net = self.cell, self.net
         inputs = [number for number in net.inputs if net.type_of(number).extent == CONST]
         values = evaluated(
@@ -45,14 +49,14 @@ class Known:
         )
         made = interpret(cell.weights, [values[number] for number in self.parameters], Segments(1))
         arrays = dict(zip(cell.names, made, strict=True))
-        if cell.projected is not None:  # each feature of x is what one unit of one gate is given
+        if cell.projected is not None:  # each feature of x is the input of one unit of one gate
             arrays["W"] = np.zeros((cell.inputs, len(cell.projected)), np.float32)
             arrays["W"][list(cell.projected), np.arange(len(cell.projected))] = 1
         return arranged(self.recurrence, cell.semantics, arrays)
 
 
 def known_plan(plan: Plan) -> Known | str:
-    """What oneDNN runs of a plan, or the reason why it does not."""
+    """A plan as a recurrence of oneDNN, or the reason why oneDNN cannot run it."""
     net, ends = plan.traced, plan.ends
     numbers = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     if len(numbers) != 1:

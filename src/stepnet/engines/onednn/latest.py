@@ -1,6 +1,6 @@
-"""The weights that the last call made of its parameters, for the next call with the same numbers.
+"""A cache of one entry: the weights of the last call, for a next call with equal parameters.
 
-A forward pass and its backward pass are given the same parameters, one after the other.
+A forward pass and its backward pass have the same parameters, and usually follow each other.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,17 @@ SMALL = 16 * 1024
 
 @dataclass
 class Latest:
-    """The parameters, copied, and what was made of them; nothing before the first call."""
+    """The weights of the last call.
+
+    kernel: makes weights of parameters.
+    entry: copies of the parameters, and the recurrence and weights made of them; None before the first call.
+    """
 
     kernel: OneDnnKernel
     entry: tuple[tuple[Array, ...], tuple[Recurrence, Weights]] | None = field(default=None)
 
     def weights(self, parameters: Sequence[Array]) -> tuple[Recurrence, Weights]:
-        """The weights that these parameters make."""
+        """The recurrence and the weights for these parameters."""
         entry = self.entry  # read once: another thread may set it
         if entry is not None and all(map(same_bits, entry[0], parameters)):
             return entry[1]
@@ -36,7 +40,7 @@ class Latest:
 
 def same_bits(first: Array, second: Array) -> bool:
     """Whether two arrays of one shape and dtype are equal bit by bit; NaN is equal to itself."""
-    if first.nbytes < SMALL:  # where copies take less time than a function of NumPy's does to begin
+    if first.nbytes < SMALL:  # two copies take less time than the overhead of a NumPy function
         return first.tobytes() == second.tobytes()
     word = np.dtype(f"u{first.dtype.itemsize}")
     return bool((first.view(word) == second.view(word)).all())

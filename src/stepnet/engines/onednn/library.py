@@ -1,7 +1,6 @@
-"""The library itself: where it is, whether it is one that stepnet can use, and its functions.
+"""The shared library of oneDNN: its path, the checks of whether stepnet can use it, and its functions.
 
-A library that is missing, or of another kind, is a reason in words: the engine refuses with it, and
-everything else of stepnet works.
+If the library is missing or unsuitable, the engine refuses with the reason; the rest of stepnet works.
 """
 
 import ctypes
@@ -47,14 +46,19 @@ MISSING = (
 
 
 FORKED: list[bool] = []
-"""Not empty in a process that was forked from one that had loaded a library: its threads are not in it."""
+"""Not empty in a process forked after a library was loaded: the library's threads do not survive a fork."""
 
 
 @dataclass(frozen=True, eq=False)
 class Library:
     """A loaded library, its version, and its engine for the processor.
 
-    version: as in (3, 2, 0). isa: the bits of the instruction sets that it uses.
+    path: the path of the file.
+    functions: the loaded functions.
+    version: such as (3, 2, 0).
+    runtime: the name of its threading runtime.
+    isa: the bits of the instruction sets that it uses.
+    engine: the handle of its engine for the processor.
     """
 
     path: str
@@ -68,16 +72,17 @@ class Library:
         return f"oneDNN {'.'.join(map(str, self.version))} ({self.runtime}; {self.path})"
 
     def call(self, name: str, *arguments: Any, asked: str = "") -> None:
-        """Calls a function; raises `RefusedError` where it has no implementation, else `LibraryError`.
+        """Calls a function. If it fails, raises `RefusedError` for a missing implementation, else
+        `LibraryError`.
 
-        asked: what was asked for, for the message.
+        asked: a description of the request, for the message.
         """
         status = getattr(self.functions, name)(*arguments)
         if status:
             raise failure(self, name, status, asked)
 
     def lacks(self, dtype: str) -> str | None:
-        """The reason why recurrences with numbers of this dtype do not run here; None if they do."""
+        """The reason why recurrences in this dtype do not run on this processor; None if they do."""
         bit = {"bfloat16": ISA_BF16, "float16": ISA_F16}.get(dtype, 0)
         if bit and not self.isa & bit:
             return f"this processor has no instructions for {dtype} that oneDNN could use"
@@ -85,11 +90,11 @@ class Library:
 
     @property
     def largest_weight(self) -> int:
-        """The largest int8 weight that cannot overflow: a half where the processor adds pairs in 16 bits."""
+        """The largest int8 weight without overflow: half as large if the processor adds pairs in 16 bits."""
         return 127 if self.isa & ISA_VNNI else 63
 
     def check_process(self) -> None:
-        """Raises `LibraryError` in a forked process: the threads that the library waits for are not there."""
+        """Raises `LibraryError` in a forked process, in which the threads of the library do not exist."""
         if FORKED:
             raise LibraryError(
                 "oneDNN was loaded before this process was forked, and its threads are not in it; start the "
@@ -97,7 +102,7 @@ class Library:
             )
 
     def limit_threads(self, count: int) -> None:
-        """Sets how many threads the library uses for what this thread of Python calls (OpenMP's alone)."""
+        """Sets the number of threads for calls from this Python thread; only with OpenMP."""
         if hasattr(self.functions, "omp_set_num_threads"):
             self.functions.omp_set_num_threads(c_int(count))
 
@@ -114,7 +119,7 @@ def library(path: str | None = None) -> Library:
     """The library at a path; by default the one that STEPNET_ONEDNN names, or else the installed one.
 
     Raises:
-        LibraryError: Where there is none, or none that can be used, with the reason.
+        LibraryError: If there is no usable library, with the reason.
     """
     if path is None or path == "":
         return loaded(os.environ.get(VARIABLE) or "")
@@ -123,7 +128,7 @@ def library(path: str | None = None) -> Library:
 
 @cache
 def loaded(path: str) -> Library:
-    """The library of a path, loaded once; "" for the installed one."""
+    """The library at a path, loaded once; "" for the installed one."""
     for candidate in (path,) if path else candidates():
         return opened(candidate)
     raise LibraryError(MISSING)
@@ -187,7 +192,7 @@ def opened(path: str) -> Library:
 
 
 def check_descriptors(made: Library) -> None:
-    """Raises `LibraryError` unless the library reads descriptors of memories as they are written here."""
+    """Raises `LibraryError` unless the library reads memory descriptors the way this module writes them."""
     sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1}
     for dtype, size in sizes.items():
         for tag, dims in (("abc", (2, 3, 5)), ("abcd", (1, 2, 3, 5)), ("abcde", (1, 2, 3, 5, 7))):

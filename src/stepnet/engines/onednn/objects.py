@@ -1,4 +1,4 @@
-"""oneDNN's objects, each owned by one Python object and freed with it."""
+"""Python objects that own oneDNN's objects and free them."""
 
 import ctypes
 import weakref
@@ -36,7 +36,9 @@ ALIGNMENT = 64
 
 
 class Owned:
-    """An object of oneDNN's. `handle` is its address; it is destroyed when this object is collected."""
+    """An owned object of oneDNN. It is destroyed when this object is garbage-collected. handle: its
+    handle.
+    """
 
     def __init__(self, library: Library, kind: str, handle: c_void_p) -> None:
         self.library = library
@@ -53,7 +55,7 @@ class Owned:
 
 
 def described(library: Library, dims: Sequence[int], dtype: str, tag: str = "") -> Owned:
-    """The description of a memory; C-contiguous where no format is named."""
+    """A memory descriptor; C-contiguous by default. tag: a key of `TAGS`."""
     tag = tag or "abcde"[: len(dims)]
     return Owned.made(
         library,
@@ -68,7 +70,7 @@ def described(library: Library, dims: Sequence[int], dtype: str, tag: str = "") 
 
 
 def attributes(library: Library, calibration: Calibration | None, own_scratchpad: bool) -> Owned:
-    """Attributes of a primitive: how its numbers are quantized, and whether the caller has its scratchpad."""
+    """The attributes of a primitive: its quantization, and whether the caller allocates its scratchpad."""
     made = Owned.made(library, "primitive_attr", "dnnl_primitive_attr_create")
     if own_scratchpad:
         library.call("dnnl_primitive_attr_set_scratchpad_mode", made.handle, USER_SCRATCHPAD)
@@ -83,7 +85,7 @@ def attributes(library: Library, calibration: Calibration | None, own_scratchpad
 
 
 class Described(Owned):
-    """The description of a primitive: what oneDNN chose for it."""
+    """A primitive descriptor, which knows the implementation and the formats that oneDNN chose."""
 
     @property
     def implementation(self) -> str:
@@ -95,7 +97,7 @@ class Described(Owned):
         return (text.value or b"").decode()
 
     def kinds(self) -> tuple[int, int, int]:
-        """The numbers of the propagation, the cell and the direction, as the library understood them."""
+        """The propagation kind, the cell kind and the direction, as queried from the library."""
         numbers: list[int] = []
         for query in (QUERY_PROPAGATION, QUERY_CELL, QUERY_DIRECTION):
             number = c_int()
@@ -104,10 +106,10 @@ class Described(Owned):
         return numbers[0], numbers[1], numbers[2]
 
     def wanted(self, name: str) -> int:
-        """The address of the description of an argument that the primitive wants; it belongs to the
-        primitive.
+        """The handle of the memory descriptor that the primitive expects for an argument. The primitive
+        descriptor owns it.
 
-        name: one of ARGUMENTS, behind "diff_" for a gradient.
+        name: a key of ARGUMENTS, with the prefix "diff_" for its gradient.
         """
         query = self.library.functions.dnnl_primitive_desc_query_md
         special = {"workspace": QUERY_WORKSPACE, "scratchpad": QUERY_SCRATCHPAD}.get(name)
@@ -116,7 +118,7 @@ class Described(Owned):
         return query(self.handle, QUERY_ARGUMENT, number_of(name))
 
     def size(self, name: str) -> int:
-        """How many bytes an argument takes; 0 for one that there is not."""
+        """The bytes of an argument; 0 if the primitive does not have it."""
         wanted = self.wanted(name)
         return self.library.functions.dnnl_memory_desc_get_size(wanted) if wanted else 0
 
@@ -127,20 +129,20 @@ def number_of(name: str) -> int:
 
 
 def aligned(size: int) -> Array:
-    """So many bytes, zeros, from a multiple of 64 on."""
+    """An array of `size` zero bytes, aligned to 64 bytes."""
     whole = np.zeros(size + ALIGNMENT, np.uint8)
     first = -whole.ctypes.data % ALIGNMENT
     return whole[first : first + size]
 
 
 class Memory(Owned):
-    """A memory: a description, and an array that holds its numbers, which lives as long."""
+    """A oneDNN memory over the buffer of an array, which it keeps alive."""
 
     array: Array
 
     @classmethod
     def over(cls, library: Library, description: "Owned | int", array: Array) -> "Memory":
-        """The memory of a description whose numbers lie in an array."""
+        """A memory with this descriptor, over the buffer of an array."""
         handle = description.handle if isinstance(description, Owned) else c_void_p(description)
         pointer = c_void_p(array.ctypes.data)
         made = cls.made(library, "memory", "dnnl_memory_create", handle, library.engine, pointer)
@@ -148,17 +150,14 @@ class Memory(Owned):
         return made
 
     def lend(self, array: Array) -> None:
-        """Lets its numbers lie in a caller's array, which is not kept alive, until it has its own again."""
+        """Sets the buffer to that of a caller's array, which is not kept alive."""
         # `array.ctypes.data` is the same, and takes three times as long.
         address = array.__array_interface__["data"][0]
         self.library.call("dnnl_memory_set_data_handle", self.handle, address)
 
 
 class Primitive:
-    """Code that was compiled for one description, and the memories that it is run on.
-
-    It runs in one thread at a time, because its memories are its own.
-    """
+    """A compiled primitive with the memories of its arguments. Only one thread at a time may run it."""
 
     def __init__(self, description: Described) -> None:
         library = description.library
@@ -182,7 +181,7 @@ class Primitive:
             self.arguments[self.places[number]].memory = memory.handle
 
     def run(self) -> None:
-        """Runs it, and returns when it is done."""
+        """Executes the primitive, and waits until it is done."""
         call = self.library.call
         handle = self.stream.handle
         call("dnnl_primitive_execute", self.primitive.handle, handle, len(self.arguments), self.arguments)
@@ -190,7 +189,7 @@ class Primitive:
 
 
 def reordered(library: Library, source: Array, target: Owned, attribute: Owned | None) -> Memory:
-    """A copy of an array in the format of a description, and quantized where the attributes say so."""
+    """A copy of an array in the format of a memory descriptor, quantized according to the attributes."""
     plain = described(library, source.shape, source.dtype.name)
     wanted = Described.made(
         library,

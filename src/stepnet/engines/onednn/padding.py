@@ -1,8 +1,8 @@
-"""Where steps lie in an array [steps, rows] with padding, on the side that the direction needs.
+"""Padding: the positions of steps in an array [steps, rows]. It is on the side that the direction reads last.
 
-left2right    a a a    right2left    a a a       the direction meets the steps first and padding behind
-              b b .                  . b b       them, so that padding changes no step's result
-              c . .                  . . c
+left2right    a a a    right2left    a a a       the primitive reads the steps of a sequence first and its
+              b b .                  . b b       padding afterwards, so padding does not affect outputs
+              c . .                  . . c       (drawn as [rows, steps])
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,16 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Padding:
-    """The places of one call.
+    """The padded layout of a call.
 
-    steps, rows: the sizes of the padded array. target: the row of the flat padded array [steps * rows] of
-    each step, sequence after sequence. source: the same in the caller's array; None where they lie in order.
-    whole: whether the caller's array is the padded one. last: the row of the flat array with the step that
-    each sequence ends with; for an empty one any row. empty: the empty sequences; None where there are none.
-    ends: the different lengths above 0, shortest first.
+    steps, rows: the sizes of the padded array.
+    target: for each step, sequence by sequence, its row in the flat padded array [steps * rows].
+    source: for each step, its row in the caller's array; None if the steps are in order and without gaps.
+    whole: whether the caller's array already has the padded layout.
+    last: for each sequence, the row of its last computed step in the flat array; arbitrary if it is empty.
+    empty: a mask of the empty sequences; None if there are none.
+    lengths: the lengths of the sequences.
+    ends: the distinct lengths above 0, in increasing order.
     """
 
     steps: int
@@ -48,43 +51,43 @@ class Padding:
         return sum(array.nbytes for array in (self.target, self.last, self.lengths))
 
     def picked(self, values: Array) -> Array:
-        """The steps of all sequences, one after the other, of values as the caller has them."""
+        """The steps of all sequences, contiguous and in order, from an array in the caller's layout."""
         return values if self.source is None else values[self.source]
 
     def padded(self, values: Array) -> Array:
         """The caller's values [total, ...] as [steps, rows, ...], with zeros as padding."""
-        made = np.zeros((self.steps * self.rows, *values.shape[1:]), values.dtype)
-        made[self.target] = self.picked(values)
-        return made.reshape(self.steps, self.rows, *values.shape[1:])
+        padded = np.zeros((self.steps * self.rows, *values.shape[1:]), values.dtype)
+        padded[self.target] = self.picked(values)
+        return padded.reshape(self.steps, self.rows, *values.shape[1:])
 
     def placed(self, flat: Array, total: int) -> Array:
-        """The values of [steps * rows, ...] where the caller's steps lie, as float32; zeros in gaps."""
+        """Values [steps * rows, ...] in the caller's layout, as float32, with zeros in gaps."""
         steps = flat.take(self.target, axis=0).astype(np.float32, copy=False)
         if self.source is None:
             return steps
-        made = np.zeros((total, *flat.shape[1:]), np.float32)
-        made[self.source] = steps
-        return made
+        placed = np.zeros((total, *flat.shape[1:]), np.float32)
+        placed[self.source] = steps
+        return placed
 
 
 def padding(call: Call, reverse: bool) -> Padding:
-    """The places of a call's sequences, made once for those that lie in the same way."""
+    """The padding of a call, cached for calls with the same layout."""
     steps = None if call.steps is None else call.steps.tobytes()
     key = (call.starts.tobytes(), call.lengths.tobytes(), steps, call.total, reverse)
-    return PADDINGS.get(key, lambda: made(call, reverse))
+    return PADDINGS.get(key, lambda: padding_for(call, reverse))
 
 
 def padding_of(offsets: Array, reverse: bool) -> Padding:
-    """The places of sequences that lie end to end."""
+    """The padding of sequences that lie end to end, cached."""
 
     def packed() -> Padding:
-        return made(Call((), offsets[:-1], np.diff(offsets), int(offsets[-1]), ()), reverse)
+        return padding_for(Call((), offsets[:-1], np.diff(offsets), int(offsets[-1]), ()), reverse)
 
     return PADDINGS.get((offsets.tobytes(), reverse), packed)
 
 
-def made(call: Call, reverse: bool) -> Padding:
-    """The places of a call's sequences."""
+def padding_for(call: Call, reverse: bool) -> Padding:
+    """A new padding of a call."""
     lengths = call.lengths
     steps, rows = int(lengths.max(initial=0)), len(lengths)
     first = steps - lengths if reverse else np.zeros_like(lengths)
@@ -110,4 +113,4 @@ def made(call: Call, reverse: bool) -> Padding:
     )
 
 
-PADDINGS: Cache[Padding] = Cache(256, 16 * MEGABYTE, lambda made: made.bytes)
+PADDINGS: Cache[Padding] = Cache(256, 16 * MEGABYTE, lambda padding: padding.bytes)

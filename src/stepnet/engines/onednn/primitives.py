@@ -1,7 +1,7 @@
-"""The primitive of a recurrence for so many steps and rows: its description, its memories, a run.
+"""The primitive of a recurrence for a number of steps and rows: its descriptor, its memories, and running it.
 
-With weights in the format `any` oneDNN chooses the format for these very lengths: `packed` reorders weights,
-and what was reordered for one primitive is used for another only where both want the same.
+Weights are declared with the format `any`, so oneDNN chooses a format for each number of steps and rows.
+`Packed` has weights reordered into these formats; it serves all primitives that expect the same formats.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,9 +42,9 @@ EXTRA = ("workspace", "scratchpad")
 def description(
     library: Library, recurrence: Recurrence, steps: int, rows: int, forward: Described | None = None
 ) -> Described:
-    """The description of the primitive, or, with that of the forward pass, of its gradient.
+    """The primitive descriptor of a recurrence; given that of the forward pass, the one of its gradient.
 
-    Raises `RefusedError` for what the library does not have.
+    Raises `RefusedError` if the library does not support it.
     """
     reason = recurrence.refuse(library)
     if reason is not None:
@@ -83,7 +83,7 @@ def description(
 def wanted_by(
     library: Library, recurrence: Recurrence, slot: str, way: str, steps: int, rows: int
 ) -> Owned | None:
-    """The description of a memory to ask for; None for one that there is not."""
+    """The memory descriptor to request for an argument; None if the recurrence does not have it."""
     if slot in OPTIONAL and slot not in recurrence.slots:
         return None
     dtype = "float32" if way else recurrence.dtype_of(slot)
@@ -93,10 +93,9 @@ def wanted_by(
 
 
 class Run:
-    """A primitive and the arrays that it reads and writes, for one thread.
+    """A primitive and the buffers of its arguments, for one thread.
 
-    arrays: those of all arguments but weights, by name. A caller fills what is read, or lets an argument lie
-    in an array of its own.
+    A caller fills the buffers that are read, or replaces them for a run by its own arrays (`run_on`).
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class Run:
         self.primitive.set({number_of(name): memory for name, memory in self.memories.items()})
 
     def add(self, name: str, forward: "Run | None") -> None:
-        """Makes the memory of an argument; that of the forward pass is shared with it."""
+        """Allocates the memory of an argument. forward: the run to share that memory with, if any."""
         if forward is not None:
             self.memories[name] = forward.memories[name]
             return
@@ -148,17 +147,17 @@ class Run:
         return self.views[name]
 
     def flat(self, name: str) -> Array:
-        """The same as [steps * rows, ...], for an argument that has steps."""
+        """The numbers of an argument with steps, as [steps * rows, ...]."""
         view = self.view(name)
         return view.reshape(-1, view.shape[-1])
 
     def bind(self, weights: "Packed", serial: int) -> None:
-        """Takes weights that lie in the formats that it wants."""
+        """Sets the weights, which have the formats that the primitive expects."""
         self.primitive.set({number_of(name): memory for name, memory in weights.memories.items()})
         self.serial = serial
 
     def states(self, name: str) -> Array:
-        """The memories of an argument, one behind the other: of each direction of each layer, [rows, ...]."""
+        """The memories of an argument, [layers * directions, rows, ...]."""
         view = self.view(name)
         return view.reshape(-1, *view.shape[2:])
 
@@ -172,16 +171,16 @@ class Run:
         (self.zeros.add if is_zeros else self.zeros.discard)(slot)
 
     def run(self) -> None:
-        """Runs it on the present contents of its memories."""
+        """Runs the primitive on its own buffers."""
         self.run_on({})
 
     def run_on(self, arrays: Mapping[str, Array]) -> None:
-        """Runs it once with these arguments in the caller's arrays, which are C-contiguous."""
+        """Runs the primitive once with the caller's arrays, C-contiguous, as buffers of these arguments."""
         for name in self.lent:
             if name not in arrays:
                 self.memories[name].lend(self.memories[name].array)
-        # What is lent is not taken back behind the run: that would take as long as lending it. The next run
-        # lends other arrays, and nothing else reads them.
+        # The buffers are not restored after the run: that would take as long as setting them. The next run
+        # sets other ones, and nothing else reads them.
         self.lent = tuple(arrays)
         for name, array in arrays.items():
             self.memories[name].lend(array)
@@ -189,7 +188,7 @@ class Run:
 
 
 class Packed:
-    """Weights in the formats that a primitive wants."""
+    """Weights in the formats that a primitive expects."""
 
     def __init__(self, run: Run, arrays: Mapping[str, Array]) -> None:
         library, recurrence = run.library, run.recurrence
@@ -206,11 +205,11 @@ class Packed:
             self.memories[name] = reordered(library, array, own, attribute if is_weight else None)
 
     def fits(self, run: Run) -> bool:
-        """Whether a primitive wants the same formats."""
+        """Whether a primitive expects the same formats."""
         equal = run.library.functions.dnnl_memory_desc_equal
         return all(equal(own.handle, run.described.wanted(name)) for name, own in self.formats.items())
 
     @property
     def bytes(self) -> int:
-        """How much memory the weights take."""
+        """The bytes of the weights."""
         return sum(memory.array.size for memory in self.memories.values())

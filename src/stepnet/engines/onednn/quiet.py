@@ -1,4 +1,4 @@
-"""Padding that leaves a memory as it is: one more feature, which is 1 on padding and opens or shuts gates.
+"""Padding that does not change memories: one more input feature, 1 on padding, that opens or closes gates.
 
     x          x  0          W          W
     x     ->   x  0          .    ->    i: -big  f: +big      on padding  c' = 1 c + 0 g = c
@@ -32,7 +32,7 @@ def is_needed(recurrence: Recurrence) -> bool:
 
 
 def quiet(recurrence: Recurrence, weights: Weights) -> tuple[Recurrence, Weights]:
-    """The recurrence and its weights with the feature, the last one."""
+    """The recurrence and its weights with the additional feature, which is the last input."""
     signs = SIGNS[recurrence.cell]
 
     def widened() -> Weights:

@@ -1,4 +1,4 @@
-"""A recurrence for oneDNN without the lengths of any call, and what its memories are with them."""
+"""The description of a recurrence for oneDNN, and the shapes and dtypes of its memory arguments."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -62,7 +62,7 @@ class Recurrence:
 
     @property
     def row(self) -> Cell:
-        """The cell's row."""
+        """The row of the cell in the table."""
         return CELLS[self.cell]
 
     @property
@@ -82,12 +82,12 @@ class Recurrence:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The memories that there are, in the order of oneDNN's functions."""
+        """The names of the memory arguments, in the order of oneDNN's functions."""
         return tuple(s for s in self.row.slots if s not in OPTIONAL or getattr(self, OPTIONAL[s]))
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """The memories that are parameters."""
+        """The names of the memory arguments that are parameters."""
         return tuple(slot for slot in self.slots if slot.startswith("weights") or slot == "bias")
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:

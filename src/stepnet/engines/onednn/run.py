@@ -1,4 +1,4 @@
-"""A recurrence over sequences: padding in and out, states, and a primitive in between."""
+"""Running a recurrence over sequences on a primitive: padding, initial and final memories, unpadding."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +19,17 @@ Array = np.ndarray
 
 RUNS: Cache[Run] = Cache(128, 512 * MEGABYTE, lambda run: run.bytes)
 LIMITS = local()
-"""How many threads each library was told to use, for this thread of Python."""
+"""The number of threads that was set for each library, for this Python thread."""
 
 
 @dataclass(frozen=True)
 class Ran:
     """The results of a recurrence.
 
-    outputs: of each step, where the caller's steps lie, [total, output]. h: [rows, output], of each sequence
-    at its own end. c: [rows, hidden], if it was asked for. cells: c of each step, if that was asked for.
+    outputs: the output of each step in the caller's layout, [total, output].
+    h: the final memory h of each sequence, [rows, output].
+    c: the final memory c of each sequence, [rows, hidden], if requested.
+    cells: c after each step in the caller's layout, [total, hidden], if requested.
     """
 
     outputs: Array
@@ -38,8 +40,11 @@ class Ran:
 
 @dataclass(frozen=True)
 class Start:
-    """The memories before the first step, by the names of the primitive's arguments: for each an array for
-    every direction of every layer, layer by layer, or None for zeros.
+    """The initial memories of a run.
+
+    recurrence: the recurrence.
+    states: by name of the primitive's argument, an array for each direction of each layer, layer by layer;
+        None for zeros.
     """
 
     recurrence: Recurrence
@@ -47,20 +52,20 @@ class Start:
 
     @classmethod
     def of(cls, recurrence: Recurrence, *initial: Sequence[Array | None]) -> "Start":
-        """Those of h, and of c where there is one, of each direction of each layer; what is not given is
-        zeros.
+        """The initial memories from h, and from c if there is one, of each direction of each layer. Missing
+        ones are zeros.
         """
         slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
         filled = [(*each, None, None) for each in initial]
         return cls(recurrence, {slot: tuple(each[n] for each in filled) for n, slot in enumerate(slots)})
 
     def fill(self, run: Run) -> None:
-        """Writes them where a primitive reads them."""
+        """Writes the memories to the buffers of a primitive."""
         for slot, states in self.states.items():
             run.begin(slot, states)
 
     def array(self, slot: str, rows: int, place: int = -1) -> Array:
-        """One of them as a new array; place: of which layer and direction, by default the last."""
+        """One memory as a new array. place: its layer and direction as one index, by default the last."""
         state = self.states[slot][place]
         return (
             np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
@@ -70,9 +75,9 @@ class Start:
 
 
 def limit_threads(library: Library, count: int) -> None:
-    """Lets the library use so many threads for this thread of Python, at most one on each processor.
+    """Sets the number of threads of the library for this Python thread, at most one per processor.
 
-    OpenMP starts as many as it is told, and ends the process where it cannot.
+    OpenMP starts any requested number of threads, and ends the process if it cannot.
     """
     count = min(count, processors())
     told: dict[str, int] = getattr(LIMITS, "told", {})
@@ -84,7 +89,7 @@ def limit_threads(library: Library, count: int) -> None:
 def run_of(
     library: Library, recurrence: Recurrence, steps: int, rows: int, weights: Weights | None = None
 ) -> Run:
-    """The primitive for so many steps and rows, for this thread, with its weights."""
+    """The cached primitive for a number of steps and rows, for this Python thread, with its weights set."""
     library.check_process()
     count = threads()
     limit_threads(library, count)
@@ -109,11 +114,13 @@ def ran(
 ) -> Ran:
     """The results of a recurrence of one layer and direction over sequences, float32.
 
-    x: [total, inputs], where `padding` says. initial: h and c, [rows, ...] each; None for zeros. attention:
-    [total, 1], of a cell that has it. last_c, all_c: whether c is wanted, of the last step or of each.
+    x: the inputs in the layout that `padding` describes, [total, inputs].
+    initial: h and c, [rows, ...] each; None for zeros.
+    attention: [total, 1], for a cell with attention.
+    last_c, all_c: whether to return c after the last step of each sequence, and after each step.
 
-    The time of a call is that of the primitive, and of copies into and out of its padded arrays; there are
-    none where the caller's steps lie [steps, rows] without gaps.
+    A call takes the time of the primitive, and of copies into and out of its padded arrays. There are no
+    copies if the caller's array is [steps, rows] without gaps.
     """
     start = Start.of(recurrence, initial)
     read = {"src_layer": x} if attention is None else {"src_layer": x, "attention": attention}
@@ -130,9 +137,9 @@ def ran(
 
 
 def executed(run: Run, padding: Padding, read: Mapping[str, Array], start: Start) -> tuple[Array, Array]:
-    """The outputs of a primitive where the caller's steps lie, and padded, [steps * rows, width].
+    """The outputs of a primitive, in the caller's layout and padded [steps * rows, width].
 
-    read: the arguments that have steps, where the caller's steps lie.
+    read: the arguments that have steps, in the caller's layout.
     """
     recurrence = run.recurrence
     start.fill(run)
@@ -149,19 +156,19 @@ def executed(run: Run, padding: Padding, read: Mapping[str, Array], start: Start
 
 
 def is_readable(values: Array) -> bool:
-    """Whether a primitive in float32 reads an array where it lies."""
+    """Whether a primitive in float32 can read an array in place."""
     return values.dtype == np.float32 and values.flags.c_contiguous
 
 
 def stored(recurrence: Recurrence, slot: str, values: Array) -> Array:
-    """The numbers of an argument in the dtype in which the primitive reads them."""
+    """The values of an argument, quantized if the primitive reads int8."""
     if recurrence.calibration is not None and slot == "src_layer":
         return recurrence.calibration.quantized(values)
     return values
 
 
 def ends(padded: Array, padding: Padding, start: Start) -> Array:
-    """The memory h of each sequence at its own end: its last output, or what it began with."""
+    """The final memory h of each sequence: its last output; for an empty one its initial memory."""
     h = padded.take(padding.last, axis=0).astype(np.float32, copy=False)
     if padding.empty is not None:
         h[padding.empty] = start.array("src_iter", padding.rows)[padding.empty]
@@ -177,10 +184,10 @@ def in_pieces(
     start: Start,
     all_c: bool,
 ) -> Ran:
-    """The same with c, which a primitive gives at its own last step alone.
+    """The results with c, which a primitive returns only at its last step.
 
-    It is run piece by piece, and ends where a sequence ends: so c is there at each end. For c of each step,
-    each step is a piece.
+    The steps are divided into pieces, each run by one primitive, which end where a sequence ends. For c of
+    each step, each step is a piece.
     """
     steps, rows = padding.steps, padding.rows
     padded = {slot: padding.padded(stored(recurrence, slot, values)) for slot, values in read.items()}
@@ -214,6 +221,6 @@ def in_pieces(
 
 
 def carry(before: Run, run: Run) -> None:
-    """Lets a primitive begin with the memories that another one, or itself, ended with."""
+    """Copies the final memories of one run to the initial memories of the next, which may be the same."""
     for slot in ("iter", "iter_c"):
         run.begin(f"src_{slot}", (before.view(f"dst_{slot}")[0, 0],))

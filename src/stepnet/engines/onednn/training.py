@@ -2,9 +2,8 @@
 
     forward    x, h0, c0  ->  outputs, h, c, kept        backward    doutputs, dh, dc, kept  ->  dx, dh0, dW
 
-What is kept are bytes: the arguments of the primitive and oneDNN's workspace, one behind the other. They
-belong to whoever asked for them. So gradients can be made as often as they are wanted, by any thread, and
-nothing is held when they are dropped.
+`kept` is one array of bytes with the residuals: arguments of the primitive and oneDNN's workspace. The caller
+owns it. So gradients can be computed repeatedly and by any thread, and the memory is freed with the array.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ Arguments = dict[str, Array]
 """Arrays by the names of a primitive's arguments."""
 
 READ_BACK = ("src_layer", "src_iter", "src_iter_c", "dst_layer", "dst_iter", "dst_iter_c", "workspace")
-"""What a backward pass reads of the forward pass, besides the weights."""
+"""The residuals: the arguments of the forward pass that the backward pass reads, apart from the weights."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +61,19 @@ class Training:
 
     @computed_once
     def padding(self) -> Padding:
-        """Where the steps lie in the primitive's arrays."""
+        """The positions of the steps in the primitive's arrays."""
         return padding(self.call, self.recurrence.direction == "right2left")
 
     @computed_once
     def primitive(self) -> "Primitives":
-        """What runs. It has one feature more where padding would not leave memories as they are."""
+        """The primitives. They have one more input feature if padding would otherwise change memories."""
         wanted, weights = replace(self.recurrence, training=True), self.weights
         if not self.padding.even and is_needed(wanted):
             wanted, weights = quiet(wanted, weights)
         return Primitives(self.library, wanted, weights, self.padding.steps, self.padding.rows)
 
     def forward(self) -> "Tape":
-        """The results, and what the gradients need."""
+        """The results, and the residuals for gradients."""
         places, total = self.padding, self.call.total
         start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
         if not places.steps:
@@ -91,7 +90,9 @@ class Training:
         return Tape(self, Ran(places.placed(padded, total), ends(padded, places, start), c), kept)
 
     def fill(self, arguments: Arguments, start: Start) -> None:
-        """Writes what the forward primitive reads, into zeros."""
+        """Writes the inputs and initial memories to the arguments of the forward primitive, which
+        are zeros.
+        """
         x, inputs = flat(arguments["src_layer"]), self.recurrence.inputs
         x[:, inputs:] = 1
         x[self.padding.target, inputs:] = 0
@@ -102,9 +103,10 @@ class Training:
     def backward(
         self, kept: Array, outputs: Array | None, h: Array | None, c: Array | None = None
     ) -> Gradients:
-        """The gradients, for those of the outputs [total, output] and of the last h and c; None for zeros.
+        """The gradients for cotangents of the outputs [total, output], and of the final h and c.
 
-        kept: what `forward` kept, for the same arguments.
+        outputs, h, c: the cotangents; None for zeros.
+        kept: the residuals of `forward` with the same arguments.
         """
         recurrence, places = self.recurrence, self.padding
         if not places.steps:
@@ -127,7 +129,7 @@ class Training:
         )
 
     def seed(self, run: Run, outputs: Array | None, h: Array | None, c: Array | None) -> None:
-        """Writes the gradients of the results where a backward primitive reads them."""
+        """Writes the cotangents of the results to the arguments of the backward primitive."""
         padded, places = run.flat("diff_dst_layer"), self.padding
         padded[...] = 0
         if outputs is not None:
@@ -140,7 +142,7 @@ class Training:
             run.view("diff_dst_iter_c")[0, 0] = 0 if c is None else c
 
     def handed_on(self, h: Array | None, c: Array | None) -> Gradients:
-        """The gradients where no sequence has a step."""
+        """The gradients if all sequences are empty: the cotangents of final memories pass through."""
         recurrence, call = self.recurrence, self.call
 
         def state(slot: str, last: Array | None) -> Array:
@@ -157,7 +159,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Primitives:
-    """The primitives of both passes for so many steps and rows, for this thread, with their weights."""
+    """The primitives of both passes for a number of steps and rows, for this Python thread."""
 
     library: Library
     recurrence: Recurrence
@@ -167,12 +169,12 @@ class Primitives:
 
     @computed_once
     def forward(self) -> Run:
-        """That of the forward pass."""
+        """The primitive of the forward pass."""
         return run_of(self.library, self.recurrence, self.steps, self.rows, self.weights)
 
     @property
     def backward(self) -> Run:
-        """That of the backward pass."""
+        """The primitive of the backward pass."""
         key = (self.library.path, self.recurrence, self.steps, self.rows, threads(), get_ident(), "backward")
         run = RUNS.get(key, lambda: Run(*self.sizes, run_of(*self.sizes)))
         self.weights.bind(run)
@@ -180,12 +182,12 @@ class Primitives:
 
     @property
     def sizes(self) -> tuple[Library, Recurrence, int, int]:
-        """What a primitive is made for."""
+        """The arguments that determine a primitive."""
         return self.library, self.recurrence, self.steps, self.rows
 
     @computed_once
     def layout(self) -> tuple[tuple[str, int, int], ...]:
-        """Where what is kept begins and ends among the bytes, each from a multiple of 64 on."""
+        """The residuals' names, and where each begins and ends in `kept`, aligned to 64 bytes."""
         made: list[tuple[str, int, int]] = []
         end = 0
         for slot in READ_BACK:
@@ -196,11 +198,11 @@ class Primitives:
         return tuple(made)
 
     def block(self) -> Array:
-        """The bytes for what is kept, zeros."""
+        """A new array of zero bytes for the residuals."""
         return aligned(self.layout[-1][2])
 
     def arguments(self, kept: Array) -> Arguments:
-        """What is kept, as arrays. It is copied where it does not lie as primitives read it fastest."""
+        """The residuals as arrays, by name. They are copied if `kept` is not aligned to 64 bytes."""
         if kept.ctypes.data % ALIGNMENT:
             copy = aligned(kept.size)
             copy[...] = kept
@@ -223,7 +225,7 @@ def flat(padded: Array) -> Array:
 
 @dataclass(frozen=True)
 class Tape:
-    """A forward pass: its results, and what its gradients need."""
+    """A forward pass: its results, and the residuals for its gradients."""
 
     training: Training
     made: Ran

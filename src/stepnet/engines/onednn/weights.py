@@ -1,4 +1,4 @@
-"""The numbers of a recurrence in oneDNN's plain arrangement, and what primitives have made of them."""
+"""The weights of a recurrence in oneDNN's plain layout, and a cache of them reordered for primitives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,10 @@ SERIAL = count()
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The parameters of a recurrence as oneDNN names and arranges them (ldigo), float32, by name.
+    """The weights of a recurrence.
 
-    serial: a number that no other weights have. The arrays are copies, and do not change.
+    arrays: copies in float32 by oneDNN's names, in the layout ldigo; they do not change.
+    serial: a number that identifies these weights in caches.
     """
 
     arrays: Mapping[str, Array]
@@ -41,12 +42,12 @@ class Weights:
         return cls(made)
 
     def at(self, layer: int, direction: int) -> "Weights":
-        """Those of one direction of one layer, in the same memory."""
+        """Views of the weights of one direction of one layer."""
         part = slice(layer, layer + 1), slice(direction, direction + 1)
         return Weights({name: array[part] for name, array in self.arrays.items()})
 
     def bind(self, run: Run) -> None:
-        """Lets a primitive use these weights; they are reordered where none has its formats yet."""
+        """Makes a primitive use these weights; they are reordered if not yet cached in its formats."""
         if run.serial == self.serial:
             return
         key = (run.library.path, run.recurrence, run.is_gradient, self.serial)

@@ -13,7 +13,7 @@ from functools import partial
 
 from stepnet.net.ir import Builder, Net, Node, Recur, ancestors
 from stepnet.net.type_rules import recur_extent
-from stepnet.net.types import is_beside
+from stepnet.net.types import is_static_extent
 from stepnet.plan.passes.outward import Outward
 from stepnet.plan.passes.rewrite import rewritten
 from stepnet.plan.passes.when import When, is_constant, when_inside
@@ -71,7 +71,7 @@ def is_inner(node: Node) -> bool:
 
 def is_row_sequence(node: Node) -> bool:
     """Whether a node has the values of a static sequence."""
-    return any(is_beside(type_.extent) for type_ in node.types)
+    return any(is_static_extent(type_.extent) for type_ in node.types)
 
 
 def free_of(body: Net, among: set[int], roots: set[int]) -> set[int]:

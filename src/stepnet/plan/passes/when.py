@@ -15,7 +15,7 @@ from enum import IntEnum
 
 from stepnet.net.ir import Net, Node, Recur
 from stepnet.net.type_rules import TOTALS
-from stepnet.net.types import CONST, ROWS, is_beside
+from stepnet.net.types import CONST, ROWS, is_static_extent
 
 
 class When(IntEnum):
@@ -94,5 +94,5 @@ def by_extent(node: Node, earliest: When) -> When:
     if node.operation == "index":
         return When.IN
     # The number of steps of a sequence is known with its steps.
-    steps = any(len(type_.extent) > 1 and not is_beside(type_.extent) for type_ in node.types)
+    steps = any(len(type_.extent) > 1 and not is_static_extent(type_.extent) for type_ in node.types)
     return max(earliest, When.BEFORE if steps else When.ONCE)

@@ -1,7 +1,7 @@
-"""Compiled plans, cached for equal plans: bounded by their bytes, and without references to the plans.
+"""Compiled plans, and their cache: bounded by bytes, and without references to the plans.
 
-A plan holds the arrays that its step captured. The cache holds machine code and the places of its arrays, so
-that it keeps nothing alive of a recurrence that is gone.
+A plan holds the arrays that its step captured. The cache holds only machine code and the layout of its
+arguments, so it keeps no arrays of a deleted recurrence alive.
 """
 
 import ctypes
@@ -19,20 +19,26 @@ from stepnet.engines.llvm.products.constants import Constants
 from stepnet.plan.load import Load
 
 MOST_BYTES = 32 * 2**20
-# What a compiled plan takes besides its instructions and its tables: LLVM's own objects, most of all.
+# The estimated memory of a compiled plan apart from its instructions and tables, mostly LLVM's own objects.
 OVERHEAD = 64 * 2**10
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a call has to know of the machine code of a plan.
+    """The interface of a plan's machine code: what a caller needs to lay out arguments and memory.
 
-    needs: the arrays that the end needs.
-    memories: for each the source of its first value, the word of its last values and its field. constants:
-    the layout of values made from the parameters. strides: bytes from row to row of each record. words: the
-    words of a call that are pointers to arrays, by kind. wanted: those that must be present. sequence_words:
-    those that `sequences` reads. counts: whether steps are counted. load: what the steps compute and read.
-    axes, inner: the inner sequences that steps read, and the arrays with their values.
+    needs: the arrays that the work after the loop reads.
+    memories: for each memory, the source of its initial value, the word of its final values (below 0 for
+        none), and its field.
+    constants: the layout of constants and packed parameters.
+    strides: for each record, the bytes from row to row.
+    words: the argument words that point to arrays, by kind.
+    wanted: the words whose arrays must not be omitted.
+    sequence_words: the words whose arrays `sequences` reads.
+    counts: whether the step reads the index of the step.
+    load: the work and the memory traffic of the steps.
+    axes: the axes of the inner sequences that steps read.
+    inner: the arrays of values along these axes.
     """
 
     needs: Needs
@@ -50,7 +56,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Generated:
-    """What is generated for a plan: object code, and its layout; data that other processes can read."""
+    """The object code of a plan and its layout, as data that can be stored and read by other processes."""
 
     code: ObjectCode
     layout: Layout
@@ -60,8 +66,10 @@ class Generated:
 class Compiled(Layout):
     """The machine code of a plan, loaded.
 
-    `run` is for the lanes of a call, `sequences` for values computed once per sequence, `ended` for those
-    computed for each sequence at the end (None where there are none).
+    run: runs the lanes of a call.
+    sequences: computes the values that are computed once per sequence, ahead of the loop; None if there are
+        none.
+    ended: computes values of each sequence after the loop; None if there are none.
     """
 
     run: NativeFunction
@@ -70,7 +78,7 @@ class Compiled(Layout):
 
     @classmethod
     def of(cls, generated: Generated) -> "Compiled":
-        """What was generated, loaded."""
+        """The generated code, loaded into memory."""
         code, names = MachineCode(generated.code), generated.code.names
         sequences, ended = (code.function(name) if name in names else None for name in ("sequences", "ended"))
         return cls(
@@ -82,17 +90,17 @@ class Compiled(Layout):
 
     @property
     def code(self) -> MachineCode:
-        """The machine code of its functions."""
+        """The machine code with all functions of the plan."""
         return self.run.code
 
     @property
     def word_count(self) -> int:
-        """The number of words that describe a call."""
+        """The number of argument words of a call."""
         return len(WORDS) + sum(map(len, self.words.values()))
 
     @property
     def bytes(self) -> int:
-        """An estimate of the memory that it takes."""
+        """The estimated memory of the compiled plan."""
         return OVERHEAD + 2 * self.code.bytes + self.constants.held
 
 
@@ -100,10 +108,9 @@ Made = TypeVar("Made", Compiled, Compiled | None)
 
 
 class Kept:
-    """A cache of the last results, bounded by bytes: the entry that was not used for the longest time goes
-    first.
+    """A least-recently-used cache of compiled plans, bounded by bytes.
 
-    There is no lock: two threads may compile the same plan at the same time, and one result is kept.
+    There is no lock: two threads may compile the same plan at the same time, and one of the results is kept.
     """
 
     def __init__(self, most: int) -> None:
@@ -111,14 +118,14 @@ class Kept:
         self.entries: OrderedDict[str, Compiled] = OrderedDict()
 
     def get(self, key: str, make: Callable[[], Made]) -> Made:
-        """The entry of a key; it is made where there is none, unless that gives None."""
+        """The entry of a key. A missing one is made and added, unless `make` returns None."""
         entry = self.entries.pop(key, None) or make()
         if entry is not None:
             self.put(key, entry)
         return entry
 
     def put(self, key: str, entry: Compiled) -> None:
-        """Adds an entry, as the last one used."""
+        """Adds an entry as the most recently used, and evicts others over the limit."""
         self.entries[key] = entry
         while (
             sum(entry.bytes for entry in tuple(self.entries.values())) > self.most and len(self.entries) > 1

@@ -1,4 +1,4 @@
-"""Plans as object code: the last of what is done once for each plan."""
+"""The LLVM module of a lowered plan: its functions `run`, `sequences` and `ended`."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def written(program: Lowered, target: Target) -> ir.Module:
 
 
 def layout_of(plan: Plan, program: Lowered) -> Layout:
-    """What a call has to know of the machine code of a plan."""
+    """The interface of the machine code of a plan."""
     return Layout(
         Needs.of(plan),
         program.program.memories,
@@ -44,9 +44,10 @@ def layout_of(plan: Plan, program: Lowered) -> Layout:
 
 
 def write_functions(module: ir.Module, program: Lowered, target: Target, prefix: str = "") -> tuple[str, ...]:
-    """The functions of a plan, their names with this in front; gives which it has, by those names without it.
+    """The names of the functions written for a plan, without the prefix that they have in the module.
 
-    run: the lanes of a call. sequences, ended: what is computed once per sequence, ahead and at the end.
+    run: runs the lanes of a call. sequences, ended: compute values once per sequence, ahead of the loop and
+    after it.
     """
     write_run(module, prefix, program, target)
     works = {"sequences": program.sequence, "ended": program.ended}
@@ -57,13 +58,13 @@ def write_functions(module: ir.Module, program: Lowered, target: Target, prefix:
 
 
 def write_run(module: ir.Module, prefix: str, program: Lowered, target: Target) -> None:
-    """The function that runs the lanes of a call."""
+    """Writes the function that runs the lanes of a call."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), f"{prefix}run")
     write_call(CallCode(Code(function.append_basic_block("entry"), target), program.program))
 
 
 def write_rows(module: ir.Module, name: str, work: RowWork, program: Lowered, target: Target) -> None:
-    """The function that computes values once per sequence, for `lanes` sequences from `first` on."""
+    """Writes a function that computes values once per sequence, for `lanes` sequences from `first` on."""
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), name)
     code = Code(function.append_basic_block("entry"), target)
 

@@ -1,4 +1,4 @@
-"""The code of plans on disk, with what a call has to know of it."""
+"""Compiled plans on disk: object code and its layout, read or generated and stored."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -41,14 +41,15 @@ PLAN = Form(
 
 
 def stored_plan(key: str) -> Compiled | None:
-    """The machine code of the plan with this key, read from disk; None where there is none."""
+    """The machine code of the plan with this key, read from disk; None if it is not stored."""
     made: Generated | None = read("plan", PLAN, (key,))
     return None if made is None else Compiled.of(made)
 
 
 def compiled(plans: Mapping[str, Plan], target: Target) -> dict[str, Compiled]:
-    """The machine code of plans by their keys, which are of them and the target: read from disk, or made, all
-    that is missing in one go, and stored there.
+    """The machine code of plans by key. Missing plans are compiled together and stored on disk.
+
+    plans: by their cache keys, which include the target.
     """
     known = {key: made for key in plans if (made := stored_plan(key)) is not None}
     missing = [key for key in plans if key not in known]
@@ -64,8 +65,8 @@ def compiled(plans: Mapping[str, Plan], target: Target) -> dict[str, Compiled]:
 
 
 class Writing:
-    """What is written for new plans, in an order that gives LLVM something to do from the start: what hands
-    over work, which depends on no plan; then what packs their parameters; then the plans.
+    """The modules of new plans and of the kernels that they need, in an order that keeps LLVM busy from the
+    start: the handover of work to threads, which depends on no plan; the packing of parameters; the plans.
     """
 
     def __init__(self, plans: Sequence[Plan], target: Target) -> None:
@@ -74,7 +75,7 @@ class Writing:
         self.programs = list[Any]()
 
     def kernels(self) -> Iterator[Kernel]:
-        """The kernels that calls of the plans will need. The plans are lowered on the way."""
+        """The kernels that calls of the plans will need. Iterating over them lowers the plans."""
         if self.target == host_target() and threads() > 1:
             yield "threads.handover", self.target
         generate, lowered = late("compile.generate"), late("lower.program").lowered
@@ -91,7 +92,7 @@ class Writing:
             yield "products.pack", self.target, *options
 
     def modules(self) -> Iterator[Any]:
-        """The modules of the plans, which are lowered by now."""
+        """The modules of the plans; to be called after `kernels` is exhausted, which lowers them."""
         generate = late("compile.generate")
         for program in self.programs:
             yield generate.written(program, self.target)

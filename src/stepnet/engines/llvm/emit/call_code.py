@@ -1,4 +1,4 @@
-"""The context in which the code of a whole call is written: its program, its words and its threads."""
+"""The context in which the code of a whole call is written: its program, argument words and threads."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from stepnet.net.ir import Net
 
 
 class CallCode:
-    """The function `run(words)` while it is written, with values that all parts of its code read."""
+    """The function `run(words)` under construction, with the registers that all parts of its code read."""
 
     def __init__(self, code: Code, program: Program) -> None:
         self.code = code
@@ -37,7 +37,7 @@ class CallCode:
         for word in program_words:
             if word >= 0:
                 self.arrays[word] = code.inttoptr(self.word_at(word), POINTER)
-        self.alone = code.icmp_signed("==", self.word["thread"], code.number(0))
+        self.is_first_thread = code.icmp_signed("==", self.word["thread"], code.number(0))
         self.is_reverse = code.icmp_signed("!=", self.word["reverse"], code.number(0))
         self.last_only = code.icmp_signed("!=", self.word["last_only"], code.number(0))
         self.ends_early = code.icmp_signed("!=", self.word["until"], code.number(0))
@@ -55,11 +55,11 @@ class CallCode:
         self.first_cell, self.stop_cell = code.alloca(I64), code.alloca(I64)
 
     def word_at(self, place: int) -> ir.Value:
-        """The word of the call at a place."""
+        """The argument word at an index."""
         return self.code.read(I64, self.code.at(self.words, 8 * place), 8)
 
     def await_others(self) -> None:
-        """Waits until the number of threads is known. All other words are written before it."""
+        """Writes the wait until the number of threads is set. All other words are written before it."""
         code = self.code
         progress, rest, clock = (self.word_at(WORDS.index(name)) for name in ("progress", "rest", "clock"))
         code.call(wait_while(code), [code.inttoptr(progress, POINTER), code.number(0), rest, clock])
@@ -67,19 +67,19 @@ class CallCode:
     # ---- words and tables
 
     def read(self, table: str, index: ir.Value) -> ir.Value:
-        """An entry of one of the tables."""
+        """The entry of a table at an index."""
         return self.code.read_number(self.table[table], index)
 
     def progress(self, name: str) -> ir.Value:
-        """A word of the progress of the call."""
+        """The value of a word of the call's progress."""
         return self.code.read(I64, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     def set_progress(self, name: str, value: ir.Value) -> None:
-        """Sets a word of the progress of the call."""
+        """Sets a word of the call's progress."""
         self.code.write(value, self.code.at(self.pointer["progress"], 8 * PROGRESS.index(name)), 8)
 
     def publish_progress(self, name: str, value: ir.Value) -> None:
-        """Sets a word of the progress of the call with release semantics: a waiting thread sees all earlier
+        """Sets a word of the call's progress with release semantics: a thread that reads it sees all earlier
         stores.
         """
         code = self.code
@@ -89,7 +89,9 @@ class CallCode:
     # ---- records
 
     def rows(self, base: ir.Value, count: ir.Value, **others: ir.Value) -> Rows:
-        """`count` rows of the block from row `base` on, with the records of other bases."""
+        """The rows `base` to `base + count` - 1 of the block. others: the pointers to other
+        records, by name.
+        """
         code, strides = self.code, self.program.strides
         block = code.at(self.pointer["block"], code.mul(base, code.number(strides["block"])))
         outside = {
@@ -128,7 +130,7 @@ class CallCode:
     # ---- threads and time
 
     def ticks(self) -> ir.Value:
-        """The time of the system clock, for a call that may pause or divide its steps among threads; else
+        """The time in ticks of the system clock if the call may pause or shares its steps among threads; else
         0.
         """
         code = self.code
@@ -140,12 +142,12 @@ class CallCode:
 
     @contextmanager
     def by_first_thread(self) -> Generator[None]:
-        """The code inside is run by the first thread only."""
-        with self.code.when(self.alone):
+        """A condition: only the first thread runs the code inside."""
+        with self.code.when(self.is_first_thread):
             yield
 
     def wait(self) -> None:
-        """A barrier, where there is more than one thread."""
+        """Writes a barrier, which is skipped if there is one thread."""
         code = self.code
         with code.when(self.shared):
             arguments = [self.pointer["barrier"], self.threads, self.word["rest"], self.word["clock"]]

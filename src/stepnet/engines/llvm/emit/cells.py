@@ -1,6 +1,6 @@
-"""The machine code of tiles: products summed on registers, and the elementwise work on them, cell by cell.
+"""The machine code of register tiles: products accumulated in registers, and their epilogue, cell by cell.
 
-A tile may extend past the last row: records are allocated there, and what is written to them is not read.
+A tile may extend past the last row: records are allocated there, but their contents are never read.
 """
 
 from dataclasses import dataclass, field
@@ -30,8 +30,8 @@ class Cell:
     sums: dict[int, ir.Value]
 
 
-def joined(code: Code, parts: list[ir.Value]) -> ir.Value:
-    """Vectors one after the other as one long vector: a power of two of them."""
+def join_vectors(code: Code, parts: list[ir.Value]) -> ir.Value:
+    """The concatenation of vectors, of which there is a power of two."""
     while len(parts) > 1:
         width = 2 * width_of(parts[0])
         order = places(0, width)
@@ -39,8 +39,8 @@ def joined(code: Code, parts: list[ir.Value]) -> ir.Value:
     return parts[0]
 
 
-def parted(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
-    """A long vector as `count` vectors."""
+def split_vector(code: Code, value: ir.Value, count: int) -> list[ir.Value]:
+    """A long vector split into `count` vectors."""
     if count == 1:
         return [value]
     width = width_of(value) // count
@@ -60,7 +60,7 @@ class CellCode:
         self.blocks = -(-self.loop.size // self.stage.width)
 
     def plain(self) -> None:
-        """Pointwise work without products: row by row, or shared by unit."""
+        """Writes pointwise work without products. Threads divide it by rows, or by units."""
         if self.stage.shares_units:
             with self.stage.own_groups(self.blocks) as (row, block):
                 self.epilogue([Cell(row, block, {})])
@@ -73,8 +73,8 @@ class CellCode:
             self.epilogue([Cell(code.add(row, code.number(place)), block, {}) for place in range(abreast)])
 
     def tile(self, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None = None) -> list[Cell]:
-        """The cells of one tile with its products in registers; with `turn`, only those of one turn, as the
-        first ports.
+        """The cells of one tile with their accumulators; with `turn`, only the gates of this turn, under the
+        numbers of the first ports.
         """
         code = self.code
         cells = [
@@ -92,7 +92,7 @@ class CellCode:
     def products(
         self, product: Product, tile: Tile, row: ir.Value, block: ir.Value, turn: ir.Value | None
     ) -> Sums:
-        """The accumulators of sums of products, which all sides share."""
+        """The accumulators of a sum of products: those of one side are the initial values of the next."""
         sums: Sums | None = None
         for side in product.sides:
             sums = self.side(side, len(product.ports), sums, tile, row, block, turn)
@@ -180,36 +180,38 @@ class CellCode:
         if not source.is_outside:
             pointer = code.at(rows.at(code, source.record, row), offset)
             return Left((pointer,), rows.strides[source.record])
-        each = [code.add(row, code.number(place)) for place in range(tile.rows)]
-        return Left(tuple(code.at(rows.at(code, source.record, one), offset) for one in each))
+        tile_rows = [code.add(row, code.number(place)) for place in range(tile.rows)]
+        return Left(tuple(code.at(rows.at(code, source.record, row), offset) for row in tile_rows))
 
     def epilogues(self, cells: list[Cell]) -> None:
-        """The epilogue of a tile whose sums are in registers. It is short, so cells are not interleaved. All
-        are computed before any is stored, so that shared operands are loaded once.
+        """Writes the epilogue of a tile whose sums are in registers. It is short, so cells are not
+        interleaved. All are computed before any is stored, so that shared operands are loaded once.
         """
         computed = [(cell, self.results([cell])) for cell in cells]
         for cell, results in computed:
             self.put([cell], results)
 
     def epilogue(self, cells: list[Cell]) -> None:
-        """The interleaved epilogues of some cells, and their stores."""
+        """Writes the interleaved epilogues of some cells, and their stores."""
         self.put(cells, self.results(cells))
 
     def results(self, cells: list[Cell]) -> list[ir.Value]:
-        """The values to be stored for some interleaved cells, each as one long vector."""
+        """The values that some interleaved cells store, each as one long vector."""
         values = self.computed(cells)
         return [self.abreast(operand, cells, values) for operand, _ in self.loop.stores]
 
     def put(self, cells: list[Cell], results: list[ir.Value]) -> None:
         """Stores the results of some cells."""
         for value, (_, target) in zip(results, self.loop.stores, strict=True):
-            for cell, part in zip(cells, parted(self.code, value, len(cells)), strict=True):
+            for cell, part in zip(cells, split_vector(self.code, value, len(cells)), strict=True):
                 self.store(part, target, cell.row, cell.block)
 
     def computed(self, cells: list[Cell]) -> dict[int, ir.Value]:
         """The values of the pointwise nodes of some interleaved cells, and their sums of products."""
         code = self.code
-        values = {number: joined(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums}
+        values = {
+            number: join_vectors(code, [cell.sums[number] for cell in cells]) for number in cells[0].sums
+        }
         for number, operands in self.loop.nodes:
             vectors = [self.abreast(operand, cells, values) for operand in operands]
             node = self.stage.net.nodes[number]
@@ -230,10 +232,12 @@ class CellCode:
             code.prefetch(pointer, is_written)
 
     def abreast(self, operand: Operand, cells: list[Cell], values: dict[int, ir.Value]) -> ir.Value:
-        """An operand of several cells, side by side in one long vector."""
+        """An operand of several cells as one long vector."""
         if isinstance(operand, Register):
             return values[operand.number]
-        return joined(self.code, [self.stage.operand(operand, cell.row, cell.block, {}) for cell in cells])
+        return join_vectors(
+            self.code, [self.stage.operand(operand, cell.row, cell.block, {}) for cell in cells]
+        )
 
     def store(self, value: ir.Value, target: Field, row: ir.Value, block: ir.Value) -> None:
         """Stores a register in its field."""

@@ -1,4 +1,4 @@
-"""The machine code of copies within records, and of rows of a table put into them. One thread does a row."""
+"""The machine code of copies within records, and of gathers of table rows. Each row is done by one thread."""
 
 from dataclasses import replace
 
@@ -10,10 +10,10 @@ from stepnet.engines.llvm.writing.code import I32, I64, store_vector
 
 
 def emit_copy(stage: StageCode, loop: CopyLoop) -> None:
-    """Features moved to another place.
+    """Writes a copy of features to another offset.
 
-    The place may begin inside a field, behind which another value lies: so the last ones go number by
-    number.
+    The destination may be a part of a field, followed by other features. So the remainder that does not fill
+    a vector is stored number by number.
     """
     code, width = stage.code, stage.width
     itemsize = loop.target.itemsize
@@ -34,7 +34,7 @@ def emit_copy(stage: StageCode, loop: CopyLoop) -> None:
 
 
 def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
-    """Rows of a table; an integer outside sets the status and reads row 0."""
+    """Writes a gather of table rows. An index out of bounds sets the status and reads row 0."""
     code = stage.code
     target = loop.targets[0]
     row_bytes = loop.row_size * target.itemsize
@@ -53,7 +53,7 @@ def emit_gather(stage: StageCode, loop: GatherLoop) -> None:
 
 
 def loaded_index(stage: StageCode, operand: Operand, row: ir.Value, place: ir.Value) -> ir.Value:
-    """An integer of an operand, as 64 bits."""
+    """The index at a position of an integer operand, as 64 bits."""
     code = stage.code
     narrow = replace(stage, width=1)
     if isinstance(operand, Table):

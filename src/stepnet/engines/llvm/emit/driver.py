@@ -1,7 +1,7 @@
 """The machine code of a whole call: sequences laid end to end in lanes, block of steps by block of steps.
 
     for each block of steps:
-        schedule   which sequence's step each lane is at: its row among the inputs, where it begins and ends
+        schedule   find which step of which sequence each lane runs, and where sequences begin and end
         gather     copy the rows of inputs that are not read in place, and of statics that every step reads
         before     work that needs no memory, on all rows of the block
         loop       step by step: load initial memories of new sequences, run the phases, store final memories
@@ -51,7 +51,7 @@ LATE, LATE_SECONDS = 4, 1e-3
 
 
 def write_call(call: CallCode) -> None:
-    """The body of `run`."""
+    """Writes the body of `run`."""
     code, zero = call.code, call.code.number(0)
     now_cell, next_cell = code.alloca(POINTER), code.alloca(POINTER)
     begin = call.progress("begin")
@@ -90,8 +90,8 @@ def write_call(call: CallCode) -> None:
 
 
 def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
-    """Gives sequences to lanes ahead of a block; returns where none is left, and where there is no room for
-    the outputs of the block.
+    """Writes code that assigns sequences to lanes ahead of a block. It returns from `run` if no sequence is
+    left, or if the output buffer has no room for the block.
     """
     code, zero = call.code, call.code.number(0)
     with call.by_first_thread():
@@ -110,7 +110,7 @@ def take_sequences(call: CallCode, start: ir.Value, now_cell: ir.Value) -> None:
 def write_block(
     call: CallCode, start: ir.Value, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value
 ) -> None:
-    """A block of `steps` steps from step `start` on."""
+    """Writes the code for a block of `steps` steps from step `start` on."""
     code = call.code
     with call.by_first_thread():
         write_timetable(call, start, steps)
@@ -128,8 +128,8 @@ def write_block(
 
 
 def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> None:
-    """The first thread decides after a block whether all threads pause, because the deadline has passed, and
-    how many continue: half of them, if one was late.
+    """Writes the first thread's decisions after a block: whether all threads pause, because the deadline has
+    passed; and how many threads continue: half of them if one was late.
     """
     code, now = call.code, call.ticks()
     over = code.and_(call.sliced, code.icmp_signed(">", now, deadline))
@@ -143,10 +143,11 @@ def pause_or_leave_out(call: CallCode, began: ir.Value, deadline: ir.Value) -> N
 
 
 def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
-    """Between two blocks a thread returns if it is left out, and all do if the call pauses.
+    """Writes the returns between two blocks: a thread returns if it is dropped, and all return if the call
+    pauses.
 
-    Of a call that pauses, `begin` and `swapped` say where the next call of `run` goes on: the first step, and
-    whether the memories ahead of it lie in `next`.
+    When a call pauses, `begin` and `swapped` record where the next call of `run` resumes: its first step, and
+    whether the current memories are in `next`.
     """
     code, threads = call.code, call.progress("threads")
     pause = code.icmp_signed("!=", call.progress("pause"), code.number(0))
@@ -158,7 +159,7 @@ def return_or_go_on(call: CallCode, stop: ir.Value, now_cell: ir.Value) -> None:
 
 
 def go_on_at(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
-    """Stores the step at which the call resumes, and whether memories are swapped."""
+    """Writes the stores of the step at which the call resumes, and of whether memories are swapped."""
     code = call.code
     swapped = code.icmp_unsigned("!=", code.load(now_cell), call.pointer["now"])
     call.set_progress("begin", step)
@@ -166,7 +167,7 @@ def go_on_at(call: CallCode, step: ir.Value, now_cell: ir.Value) -> None:
 
 
 def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.Value) -> None:
-    """In a wavefront, waits for the layer ahead to have computed the steps of this block; pauses with it."""
+    """In a wavefront, waits until the layer below has computed this block's steps; pauses if it pauses."""
     code, zero = call.code, call.code.number(0)
     with code.when(code.icmp_signed("!=", call.word["ahead"], zero)):
         ahead = code.inttoptr(call.word["ahead"], POINTER)
@@ -179,7 +180,7 @@ def await_inputs(call: CallCode, start: ir.Value, stop: ir.Value, now_cell: ir.V
 def write_phases(
     call: CallCode, net: Net, phases: Sequence[Phase], rows: Rows, base: ir.Value | None = None
 ) -> None:
-    """The phases of a stage, a barrier after each. base: the row of the block that a step begins with."""
+    """Writes the phases of a stage, each followed by a barrier. base: the step's first row in the block."""
     stage = call.stage(net, rows)
     for phase in phases:
         if isinstance(phase, LaneLoop):
@@ -195,7 +196,7 @@ def write_phases(
 
 
 def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """The steps of a block: as many as are unrolled one after the other, the rest one by one."""
+    """Writes the steps of a block: a loop unrolled by `program.unroll`, then a loop over the remainder."""
     code, unroll = call.code, call.program.unroll
     if call.program.units_are_alone:
         write_stretches(call, steps, now_cell, next_cell)
@@ -211,7 +212,7 @@ def write_steps(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: 
 
 
 def write_step(call: CallCode, step: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """One step of all lanes: begin sequences, run the phases, end sequences, swap the memories."""
+    """Writes one step of all lanes: begin sequences, run the phases, end sequences, swap the memories."""
     code = call.code
     now, following = code.load(now_cell), code.load(next_cell)
     base, rows = call.read("step_base", step), call.read("step_rows", step)

@@ -2,17 +2,17 @@
 
     waiting  e f g      lanes  a b c d      b and d have ended   ->   waiting  g      lanes  a c e f
 
-A sequence ends where a memory of its own, a bool, becomes True, or behind its last step. How many steps it
-takes is not known ahead of the call, so neither is which lane runs it. All sets of lanes take sequences from
-one table, and count them by one number, which is changed atomically.
+A sequence ends when one of its memories, a bool flag, becomes True, or after its last step. Its number of
+steps is not known ahead of the call, and so neither is the lane that runs it. All sets of lanes take
+sequences from one queue: a table, and an index that is incremented atomically.
 
-Lanes change between blocks of steps alone: a block is no longer than the sequence in any lane. It has one
-step where there are many lanes. Where there are few it has several, because what is computed ahead of the
-loop would take as long for one step; then a lane computes steps behind the end of its sequence, up to the end
-of the block.
+Lanes change only between blocks of steps, and a block is no longer than the rest of any lane's sequence. With
+many lanes a block has one step. With few lanes it has several, because the work ahead of the loop would take
+as long for one step as for several. Then a lane also computes steps past the end of its sequence, up to the
+end of the block.
 
-Outputs are written row after row in the order in which they are computed, and two tables say which step of
-which sequence each is. Python puts them in order, and makes room for more of them (`running/ending.py`).
+Output rows are appended in the order in which they are computed, and two tables record the sequence and the
+step of each row. Python reorders them, and allocates more buffers (`running/ending.py`).
 """
 
 from llvmlite import ir
@@ -24,8 +24,8 @@ from stepnet.engines.llvm.writing.code import I8, I64, POINTER
 
 
 def refill(call: CallCode, now: ir.Value) -> None:
-    """Ends the sequences that are over, gives lanes to those that are waiting, and decides how long the next
-    block is. now: the memories of all lanes.
+    """Writes code that ends finished sequences, gives their lanes to waiting ones, and sets the length of the
+    next block. now: the memories of all lanes.
     """
     code = call.code
     code.store(ending(call, "at_work"), call.count_cell)
@@ -41,7 +41,7 @@ def refill(call: CallCode, now: ir.Value) -> None:
 
 
 def end_all(call: CallCode, now: ir.Value) -> None:
-    """Ends the sequences that are over. The last lane at work goes to the place of one that has ended."""
+    """Writes code that ends finished sequences. The last active lane moves to the lane that became free."""
     code, zero, one = call.code, call.code.number(0), call.code.number(1)
     lanes = code.load(call.count_cell)
     with code.loop(zero, lanes) as turn:
@@ -59,7 +59,7 @@ def end_all(call: CallCode, now: ir.Value) -> None:
 
 
 def take_all(call: CallCode, now: ir.Value) -> None:
-    """Gives a sequence to every lane that has none, as long as some are waiting."""
+    """Writes code that gives waiting sequences to free lanes, until either runs out."""
     code = call.code
     waiting = code.word_pointer(code.inttoptr(ending(call, "waiting"), POINTER))
     sequences = ending(call, "sequences")
@@ -83,7 +83,7 @@ def take_all(call: CallCode, now: ir.Value) -> None:
 
 
 def move(call: CallCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> None:
-    """What a lane has of its sequence, put into another lane."""
+    """Writes the move of a sequence from lane `source` to `lane`: its counters, memories and statics."""
     code, strides = call.code, call.program.strides
     for name in ("current", "left", "ran", "count"):
         code.write_number(call.read(name, source), call.table[name], lane)
@@ -101,7 +101,7 @@ def move(call: CallCode, source: ir.Value, lane: ir.Value, now: ir.Value) -> Non
 
 
 def steps_of_block(call: CallCode, lanes: ir.Value) -> ir.Value:
-    """How many steps the next block of so many lanes has: not more than any of their sequences has left."""
+    """The number of steps of the next block: at most the remaining steps of the sequence in any lane."""
     code, one = call.code, call.code.number(1)
     some = code.icmp_signed(">", lanes, one)
     fitting = code.sdiv(ending(call, "most_rows"), code.select(some, lanes, one))
@@ -113,7 +113,7 @@ def steps_of_block(call: CallCode, lanes: ir.Value) -> ir.Value:
 
 
 def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
-    """Ahead of a step, counts it for each lane whose sequence has not ended yet."""
+    """Writes code ahead of a step that counts it for each lane whose sequence has not ended yet."""
     code = call.code
     with code.loop(code.number(0), lanes) as lane:
         goes_on = code.zext(code.not_(has_ended(call, lane, now)), I64)
@@ -121,8 +121,8 @@ def count_steps(call: CallCode, lanes: ir.Value, now: ir.Value) -> None:
 
 
 def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value) -> ir.Value:
-    """Where the outputs of a row of the block are put: behind those of all rows before, or in the place of
-    the sequence. left: the steps of the sequence behind this one.
+    """The index at which the outputs of a row of the block are stored: appended to the rows before it, or at
+    the index of the sequence. left: the remaining steps of the sequence after this one.
     """
     code = call.code
     place = code.add(ending(call, "written"), row)
@@ -135,11 +135,11 @@ def put_behind(call: CallCode, row: ir.Value, sequence: ir.Value, left: ir.Value
     return code.load(call.place_cell)
 
 
-# ---- the words of a set of lanes
+# ---- the words `ENDING` of a set of lanes
 
 
 def ending(call: CallCode, name: str) -> ir.Value:
-    """One of the words `ENDING`."""
+    """The value of one of the words `ENDING`."""
     return call.code.read(I64, call.code.at(call.pointer["until"], 8 * ENDING.index(name)), 8)
 
 
@@ -149,12 +149,12 @@ def set_ending(call: CallCode, name: str, value: ir.Value) -> None:
 
 
 def is_appended(call: CallCode) -> ir.Value:
-    """Whether outputs are put behind one another."""
+    """Whether output rows are appended; else each sequence has one row, which its steps overwrite."""
     return call.code.icmp_signed("!=", ending(call, "room"), call.code.number(0))
 
 
 def has_ended(call: CallCode, lane: ir.Value, now: ir.Value) -> ir.Value:
-    """Whether the sequence of a lane has ended, by its memories."""
+    """Whether the sequence of a lane has ended, by the flag in its memory."""
     code = call.code
     memory = code.at(now, code.mul(lane, code.number(call.program.strides["now"])))
     flag = code.read(I8, code.at(memory, ending(call, "flag")), 1)

@@ -1,4 +1,4 @@
-"""The machine code of any loop, by a table of the kinds of loops."""
+"""The machine code of a loop of any kind: the table of the functions that write each kind."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

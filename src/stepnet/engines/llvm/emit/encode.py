@@ -1,9 +1,9 @@
-"""The machine code that encodes left sides of products, row by row (`stepnet.net.encodings`).
+"""The machine code that encodes the left operands of products, row by row (`stepnet.net.encodings`).
 
-    x, float32   ->   words as the microkernel reads them, and for int8 the row's scale
+    x, float32   ->   words in the microkernel's format; for int8 also the scale of the row
 
-What lies behind the last number of a row is taken for zero: the packed weights are zeros there, and zero
-times what happens to lie there might be NaN.
+Padding after the last number of a row is encoded as zeros. The packed weights are zero there, but zero times
+uninitialized memory might be NaN.
 """
 
 import numpy as np
@@ -17,13 +17,13 @@ from stepnet.engines.llvm.writing.stored import INFINITY, bits_of, single_of
 from stepnet.net.encodings import LARGEST, SMALLEST
 
 ROUNDER = 1.5 * 2.0**23
-"""Added to a float32 that is small against it, it rounds that to a whole number, which its last bits are."""
+"""Added to a float32 of much smaller magnitude, this constant leaves its rounded integer in the low bits."""
 ROUNDER_BITS, SMALLEST_BITS = (int(np.float32(number).view(np.int32)) for number in (ROUNDER, SMALLEST))
 MAGNITUDE, NOT_A_NUMBER = 0x7FFFFFFF, 0x7FC00000
 
 
 def emit_encode(stage: StageCode, loop: EncodeLoop) -> None:
-    """All rows of this thread."""
+    """Writes the encoding of all rows of this thread."""
     EncodeCode(stage, loop).emit()
 
 
@@ -35,27 +35,27 @@ class EncodeCode:
         self.kind: Arithmetic = arithmetic(loop.weights, "float32", stage.width, stage.code.target)
 
     def emit(self) -> None:
-        """All rows: for int8 a first pass finds the largest number of a row."""
+        """Writes all rows. For int8, a first pass over a row finds its largest magnitude."""
         with self.stage.own_rows() as row:
             inverse = self.scale(row) if self.loop.scales is not None else None
             self.encode(row, inverse)
 
     @property
     def whole(self) -> int:
-        """The number of blocks that are full."""
+        """The number of full blocks of a row."""
         return self.loop.size // self.stage.width
 
     @property
     def unrolled(self) -> int:
-        """The number of blocks that one turn of a loop takes."""
+        """The number of blocks per iteration of a loop: its unroll factor."""
         return next(size for size in (4, 2, 1) if self.whole % size == 0)
 
     def blocks(self, first: ir.Value) -> list[ir.Value]:
-        """The blocks of one turn."""
+        """The indices of the blocks of one iteration."""
         return [self.code.add(first, self.code.number(ahead)) for ahead in range(self.unrolled)]
 
     def values(self, row: ir.Value, block: ir.Value, count: int | None = None) -> ir.Value:
-        """A vector of the row, zeros behind its first `count` numbers."""
+        """The vector of a block of the row; with `count`, zeros after its first `count` numbers."""
         code, width = self.code, self.stage.width
         values = self.stage.operand(self.loop.source, row, block, {})
         if count is None:
@@ -65,7 +65,7 @@ class EncodeCode:
     # ---- the scale of int8
 
     def scale(self, row: ir.Value) -> ir.Value:
-        """Stores the scale of a row; a vector of what its numbers are multiplied by."""
+        """A vector of the factor that the numbers of a row are multiplied by; stores the scale of the row."""
         code, width, loop = self.code, self.stage.width, self.loop
         assert loop.scales is not None
         most = self.magnitudes(row)
@@ -81,7 +81,7 @@ class EncodeCode:
         return code.spread(code.fdiv(code.splat(largest.type, LARGEST), largest), width)
 
     def magnitudes(self, row: ir.Value) -> ir.Value:
-        """The largest magnitude in each place of the full blocks of a row, as bits."""
+        """For each vector element, the bits of the largest magnitude in the full blocks of a row."""
         code = self.code
         least = code.splat(ir.VectorType(I32, self.stage.width), SMALLEST_BITS)
 
@@ -94,8 +94,8 @@ class EncodeCode:
         return code.carry(0, self.whole, [least], turn, step=self.unrolled)[0]
 
     def larger(self, most: ir.Value, values: ir.Value) -> ir.Value:
-        """The larger of bits so far and those of magnitudes, by place: as whole numbers they are in order,
-        with infinity and NaN behind all others.
+        """The elementwise maximum of `most` and the magnitudes of `values`, as bits. As integers these are
+        ordered like the magnitudes, with infinity and then NaN above all others.
         """
         code = self.code
         size = code.and_(bits_of(code, values), code.splat(most.type, MAGNITUDE))
@@ -104,7 +104,7 @@ class EncodeCode:
     # ---- words
 
     def encode(self, row: ir.Value, inverse: ir.Value | None) -> None:
-        """Stores the words of a row."""
+        """Writes the encoding and the stores of a row. inverse: the factor of int8; None for bfloat16."""
         code, loop, width = self.code, self.loop, self.stage.width
         base = code.at(self.stage.rows.at(code, loop.target.record, row), loop.target.offset)
         block_bytes = width * bytes_of(self.kind.stored)
@@ -126,7 +126,7 @@ class EncodeCode:
             done += 1
 
     def whole_numbers(self, values: ir.Value, inverse: ir.Value | None) -> ir.Value:
-        """The numbers as whole numbers of int32 with the shift, for int8; else as they are."""
+        """For int8, the numbers scaled, rounded to int32 and shifted; without a factor, unchanged."""
         code = self.code
         if inverse is None:
             return values
@@ -136,7 +136,7 @@ class EncodeCode:
 
 
 def largest_of(code: Code, values: ir.Value) -> ir.Value:
-    """The largest element of a vector of whole numbers without signs."""
+    """The largest element of a vector of unsigned integers."""
     width = width_of(values)
     while width > 1:
         width //= 2

@@ -1,24 +1,26 @@
-"""The machine code of work on fibers: a group of units of a row at a time, from its first turn to its last.
+"""The machine code of work on matrices of a row, fiber by fiber (`lower/fibers.py`).
 
-    for each group of units of each row:     threads share them
-        elementwise work on units            on registers
-        for each depth:                      numbers of the fibers: read, computed, added up, stored
-        ...
+A fiber is the numbers of a matrix that are summed for one unit. A turn is one loop over their depth.
 
-A sum is one chain of additions over the depths in order, whatever else is computed.
+    for each group of units of each row:     divided among threads
+        elementwise work on units            in registers
+        for each depth:                      a turn: load, compute, accumulate and store fiber elements
+        ...                                  elementwise work that reads the sums, further turns
 
-Where a group runs through several steps, the last turn of a step and the first one of the step after are
-done together, if that one reads no memory but matrices:
+Each sum is one chain of additions in the order of the depths, so its bits do not depend on the batch.
+
+If a group runs through several steps, the last turn of a step is fused with the first turn of the next step,
+provided that this turn reads no memories but matrices:
 
     step t      sum(S * k)      S = a * S + k * d, y = sum(S * q)
     step t + 1                  sum(S * k)                          S = a * S + k * d, y = sum(S * q)
 
-A number of the matrix is then read and written once per step. And more sums run at the same time, each of
-which waits four cycles for its next addition.
+Each matrix element is then loaded and stored once per step. And more accumulators are in flight, which hides
+the four cycles of latency of an addition.
 
-Fibers that are gone through once per step need no sum before their numbers are written. If they are deeper
-than the nearest cache, a part of the depth runs through all steps, then the next part. The sums of each step
-wait in between, so they are the same chains.
+If a step has a single turn, its stores do not depend on its sums. If its fibers do not fit the L1 cache, the
+depth is tiled: one tile of the depth runs through all steps, then the next tile. The partial sums of each
+step are stored in between, so the order of additions stays the same.
 """
 
 from collections.abc import Iterable
@@ -49,25 +51,25 @@ Values = dict[int, ir.Value]
 
 
 def emit_fibers(stage: StageCode, loop: FiberLoop) -> None:
-    """All groups of units of this thread, of any row."""
+    """Writes the work of a loop on this thread's share of the groups of units of all rows."""
     with stage.own_groups(groups_of(loop)) as (row, group):
         emit_group(stage, loop, row, group)
 
 
 def groups_of(loop: FiberLoop) -> int:
-    """How many groups of units a row has."""
+    """The number of groups of units in a row."""
     return -(-loop.size // loop.width)
 
 
 def emit_group(stage: StageCode, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """A group of units of a row, in one step."""
+    """Writes one step of a group of units of a row."""
     own = FiberCode(stage, loop, row, group)
     own.first()
     own.rest()
 
 
 def emit_group_steps(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """A group of units of a row, through all of some steps."""
+    """Writes all steps of a stretch for a group of units of a row."""
     if loop.tile:
         emit_tiles(steps, loop, row, group)
     elif loop.begins_ahead:
@@ -77,7 +79,7 @@ def emit_group_steps(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Val
 
 
 def emit_ahead(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """The same, the first turn of each step but the first together with the last turn of the step before."""
+    """Like `emit_group_steps`, with each step's first turn fused with the last turn of the step before."""
     code = steps.code
     begun = FiberCode(steps.first, loop, row, group)
     begun.first()
@@ -99,7 +101,7 @@ def emit_ahead(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) ->
 
 
 def emit_tiles(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) -> None:
-    """The same, tile by tile of the depth: a tile runs through all steps before the next one begins."""
+    """Like `emit_group_steps`, tiled over the depth: a tile runs through all steps before the next begins."""
     code, depth = steps.code, loop.turns[0].depth
     with code.loop(code.number(0), code.number(depth), loop.tile) as first:
         stop = code.smaller(code.add(first, code.number(loop.tile)), code.number(depth))
@@ -108,9 +110,9 @@ def emit_tiles(steps: Steps, loop: FiberLoop, row: ir.Value, group: ir.Value) ->
 
 @dataclass
 class FiberCode:
-    """The code of a group of units of a row, in one step.
+    """The code of one step of a group of units of a row.
 
-    values: the values of the units that are known, by node.
+    values: the registers computed so far for the units of the group, by node number.
     """
 
     stage: StageCode
@@ -124,12 +126,15 @@ class FiberCode:
         self.code, self.width, self.net = self.stage.code, self.stage.width, self.stage.net
 
     def first(self) -> None:
-        """The first turn."""
+        """Writes the first turn, and the elementwise work ahead of it."""
         self.units(self.loop.turns[0].units)
         self.turn(self.loop.turns[0])
 
     def rest(self, following: "FiberCode | None" = None) -> None:
-        """All that is behind the first turn; together with the last one, the first turn of the step after."""
+        """Writes everything after the first turn.
+
+        following: the next step, whose first turn is fused with the last turn of this step.
+        """
         for turn in self.loop.turns[1:]:
             self.units(turn.units)
             is_last = turn is self.loop.turns[-1]
@@ -137,7 +142,9 @@ class FiberCode:
         self.end()
 
     def tile(self, first: ir.Value, stop: ir.Value) -> None:
-        """A part of the depth of the only turn; behind the last part, all that is behind the turn."""
+        """Writes the depths `first` to `stop` - 1 of the only turn; after the last tile, also the work that
+        follows the turn.
+        """
         code, (turn,), partial = self.code, self.loop.turns, self.loop.partial
         self.units(turn.units)
         way = TurnCode(self, turn)
@@ -158,22 +165,22 @@ class FiberCode:
             self.end()
 
     def end(self) -> None:
-        """The work on the units behind the last turn."""
+        """Writes the elementwise work and the stores after the last turn."""
         self.units(self.loop.units)
         for operand, target in self.loop.stores:
             self.store(self.operand(operand), target, self.group)
 
     def units(self, nodes: Computed) -> None:
-        """Elementwise work on the units."""
+        """Computes elementwise nodes on the units of the group."""
         for number, operands in nodes:
             self.values[number] = self.computed(number, operands, [self.operand(each) for each in operands])
 
     def computed(self, number: int, operands: Iterable[DeepOperand], values: list[ir.Value]) -> ir.Value:
-        """An elementwise node of some operands."""
+        """The register of an elementwise node, from those of its operands."""
         return pointwise(self.code, self.net.nodes[number], values, [each.dtype for each in operands])
 
     def operand(self, operand: Operand) -> ir.Value:
-        """An operand that is the same at every depth."""
+        """The register of an operand that is the same at every depth."""
         return self.stage.operand(operand, self.row, self.group, self.values)
 
     def store(self, value: ir.Value, target: Field, place: ir.Value) -> None:
@@ -184,7 +191,7 @@ class FiberCode:
         store_vector(code, target.dtype, value, pointer, min(bytes_, target.alignment))
 
     def turn(self, turn: Turn, following: "FiberCode | None" = None) -> None:
-        """One way through the fibers, and at the same time that of the first turn of the step after."""
+        """Writes one loop over the depth, fused with the first turn of the `following` step, if any."""
         ways = [TurnCode(self, turn)]
         if following is not None:
             following.units(following.loop.turns[0].units)
@@ -205,7 +212,9 @@ class FiberCode:
 
 
 class TurnCode:
-    """The code of one way through the fibers of a group. All that is the same at each depth is read ahead."""
+    """The code of one loop over the depth of a group's fibers. Loop-invariant operands are loaded ahead of
+    it.
+    """
 
     def __init__(self, own: FiberCode, turn: Turn) -> None:
         self.own, self.turn, code = own, turn, own.code
@@ -221,15 +230,17 @@ class TurnCode:
         self.place = code.mul(own.group, code.number(turn.depth))
 
     def is_inside(self, operand: DeepOperand) -> TypeGuard[Register]:
-        """Whether an operand is a number of a fiber that is computed on the way."""
+        """Whether an operand is computed inside the loop, at each depth."""
         return isinstance(operand, Register) and operand.number in self.inside
 
     def at_depth(
         self, depth: ir.Value, partial: list[ir.Value], stored: dict[Field, ir.Value]
     ) -> list[ir.Value]:
-        """The work at a depth, and the sums so far with its numbers.
+        """The accumulators after this depth; writes the elementwise work and the stores of the depth.
 
-        stored: what the step before stored at this depth, by field; what is stored here is added.
+        partial: the accumulators before it.
+        stored: the registers that the previous step stored at this depth, by field. The stores of this depth
+            are added.
         """
         code, values = self.own.code, Values()
         read = {each: stream.at(depth, stored) for each, stream in self.streams.items()}
@@ -250,7 +261,7 @@ class TurnCode:
         ]
 
     def begun(self) -> list[ir.Value]:
-        """What the reductions begin with."""
+        """The initial accumulators: the neutral element of each reduction."""
         nodes = [self.own.net.nodes[each.number] for each in self.turn.sums]
         return [
             neutral(self.own.code, node.operation, register_type(node.type.dtype, self.own.width))
@@ -258,7 +269,7 @@ class TurnCode:
         ]
 
     def added(self, sum_: FiberSum, total: ir.Value, terms: list[ir.Value]) -> ir.Value:
-        """A reduction with the numbers of one more depth."""
+        """The accumulator of a reduction after one more depth: a fused multiply-add if it has two terms."""
         code, node = self.own.code, self.own.net.nodes[sum_.number]
         if len(terms) == 2:
             return code.fused(terms[0], terms[1], total)
@@ -267,7 +278,7 @@ class TurnCode:
 
 
 class Stream:
-    """An operand that differs from depth to depth, for a group of units."""
+    """The loads of an operand that differs from depth to depth, for a group of units."""
 
     def __init__(self, own: FiberCode, operand: Along, depth: int) -> None:
         self.own, self.operand, self.code, self.width = own, operand, own.code, own.width
@@ -285,7 +296,7 @@ class Stream:
             self.base = code.at(self.base, code.mul(start, code.number(self.itemsize)))
 
     def at(self, depth: ir.Value, stored: dict[Field, ir.Value]) -> ir.Value:
-        """The vector of a depth. stored: what the step before stored at this depth, by field."""
+        """The vector of a depth. stored: the registers that the previous step stored there, by field."""
         code, operand = self.code, self.operand
         if isinstance(operand.source, Field) and operand.source in stored:
             return stored[operand.source]
@@ -299,7 +310,7 @@ class Stream:
         return self.vector(place, 1 if operand.how == "spread" else self.width)
 
     def vector(self, place: ir.Value, count: int) -> ir.Value:
-        """The numbers from a place on; a single one for all units."""
+        """The vector of `count` numbers from an offset on; a single number is broadcast to all units."""
         code = self.code
         pointer = code.at(self.base, code.mul(place, code.number(self.itemsize)))
         value = load_vector(code, self.operand.dtype, count, pointer, self.itemsize)

@@ -1,13 +1,14 @@
 """The machine code of an inner recurrence: all rows of a step together, word after word.
 
-    rank       rows in the order of their numbers of words, most first: those with words left come first
-    begin      first memories and statics, copied to records of the inner recurrence
-    words      for each word: the phases of its step, for the rows that have it; then the last memories of
-               those that end
-    row  2 0 1         count 5 3 0       words 1 to 3: two rows, words 4 and 5: one
+    rank       sort the rows by their number of words, most first: the active rows are always the first ones
+    begin      copy initial memories and statics to the records of the inner recurrence
+    words      for each word: run the phases of the inner step on the active rows, then copy back the final
+               memories of the rows that end
 
-A row takes part as long as it has words, so nothing is padded, and no row is computed behind its end. Threads
-that share a step share the steps of inner recurrences too, by units.
+    rows 2 0 1 with 5, 3 and 0 words: two active rows at words 1 to 3, one at words 4 and 5
+
+Nothing is padded, and no row is computed past its last word. Threads that share a step also share the steps
+of inner recurrences, by units.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,13 @@ from stepnet.engines.llvm.writing.code import I64, Code
 
 @dataclass(frozen=True)
 class WordsAt:
-    """The words that rows are at in an array of the call: the pointer to that, the bytes of a word, the table
-    of each row's first word, and how many words further each row is.
+    """The current word of each row, in an array of the call.
+
+    pointer: the array.
+    bytes: the size of a word.
+    first: the table of the index of each row's first word.
+    ahead: the number of words by which each row has advanced; negative in reverse.
+    nowhere: a buffer for rows beyond the last, which is never read.
     """
 
     pointer: ir.Value
@@ -36,7 +42,7 @@ class WordsAt:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to the word of a row of a stage of so many."""
+        """The pointer to the current word of a row, in a stage of `count` rows."""
         place = code.add(code.read_number(self.first, row), self.ahead)
         there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
@@ -44,8 +50,11 @@ class WordsAt:
 
 @dataclass(frozen=True)
 class KeptAt:
-    """The words that rows are at in the record of each lane: how many each has done, from its last one on if
-    it runs in reverse.
+    """The current word of each row, in the records of its lane.
+
+    axis: the axis of the inner sequences.
+    done: the number of words that each row has done.
+    reverse: whether rows run from their last word to the first.
     """
 
     call: CallCode
@@ -54,7 +63,7 @@ class KeptAt:
     reverse: bool
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to the word of a row of a stage of so many."""
+        """The pointer to the current word of a row, in a stage of `count` rows."""
         call, word = self.call, self.done
         if self.reverse:
             word = code.sub(code.sub(call.read("inner_count", row), code.number(1)), word)
@@ -65,7 +74,7 @@ class KeptAt:
 
 
 def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
-    """An inner recurrence of a step. base: the row of the block that is the first lane's."""
+    """Writes an inner recurrence of a step. base: the row of the first lane in the block."""
     code, zero = call.code, call.code.number(0)
     now, following = call.pointer["inner_now"], call.pointer["inner_next"]
     rank(call, stage, base, loop)
@@ -93,8 +102,8 @@ def emit_inner(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop
 
 
 def rank(call: CallCode, stage: StageCode, base: ir.Value, loop: InnerLoop) -> None:
-    """Fills the tables of the inner recurrence: the lane of each of its rows, the first word that it runs,
-    and how many.
+    """Writes code that fills the tables of the inner recurrence: for each row, its lane, the index of the
+    first word that it runs, and its number of words.
     """
     code, rows = call.code, stage.rows.count
     with code.goto_entry_block():
@@ -121,22 +130,24 @@ def copy_row(
     copies: Sequence[CopyLoop],
     memories: Mapping[str, ir.Value],
 ) -> None:
-    """Copies between a row of the inner recurrence and its lane. memories: where these lie."""
+    """Writes copies between a row of the inner recurrence and its lane. memories: pointers by record."""
     code, strides = call.code, call.program.strides
-    own = stage.rows.alone(code, call.read("inner_rows", row))
+    lane_row = stage.rows.single(code, call.read("inner_rows", row))
     records = {**memories, "inner lane": call.pointer["inner_lane"]}
     inner = {
         record: code.at(pointer, code.mul(row, code.number(strides[record])))
         for record, pointer in records.items()
         if record in strides
     }
-    alone = replace(own, pointers={**own.pointers, **inner})
+    rows = replace(lane_row, pointers={**lane_row.pointers, **inner})
     for copy in copies:
-        emit(replace(stage, rows=alone, thread=code.number(0), threads=code.number(1)), copy)
+        emit(replace(stage, rows=rows, thread=code.number(0), threads=code.number(1)), copy)
 
 
 def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
-    """Lowers the number of rows to those that have more words than are done. Some row has."""
+    """Writes code that lowers `left` to the number of rows with more than `done` words, of which there is
+    one.
+    """
     code = call.code
 
     def last_ended() -> ir.Value:
@@ -150,7 +161,7 @@ def drop_ended(call: CallCode, left: ir.Value, done: ir.Value) -> None:
 def rows_at(
     call: CallCode, loop: InnerLoop, count: ir.Value, done: ir.Value, memories: Mapping[str, ir.Value]
 ) -> Rows:
-    """The rows of the inner recurrence, each at the same number of words."""
+    """The rows of the inner recurrence after each has done `done` words."""
     code, program = call.code, call.program
     ahead = code.sub(code.number(0), done) if loop.reverse else done
     outside: dict[str, WordsAt | KeptAt] = {
@@ -171,7 +182,7 @@ def rows_at(
 
 
 def write_word(call: CallCode, stage: StageCode, loop: InnerLoop, done: ir.Value) -> None:
-    """The phases of the inner step, for the word that each row is at."""
+    """Writes the phases of the inner step, for the current word of each row."""
     code = call.code
     if loop.index is not None:
         with stage.own_rows() as row:
@@ -179,6 +190,6 @@ def write_word(call: CallCode, stage: StageCode, loop: InnerLoop, done: ir.Value
             code.write(done, code.at(record, loop.index.offset), 8)
         call.wait()
     for phase in loop.phases:
-        for each in phase:
-            emit(stage, each)
+        for inner_loop in phase:
+            emit(stage, inner_loop)
         call.wait()

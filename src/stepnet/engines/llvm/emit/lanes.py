@@ -1,11 +1,11 @@
-"""The machine code of work lane by lane: over a row of the step by itself, and over the words of that row.
+"""The machine code of work lane by lane: on one row of the step, and on the words of its inner sequences.
 
-    for each lane:                          each thread has lanes of its own
+    for each lane:                          lanes are divided among threads
         words    offsets[row] to offsets[row + 1] of each axis
         loops    over the row, or over its words: the same code as over the rows of a stage
 
-Seen from a word, the records of the row are the same at every word, so they have a stride of zero. A word's
-own values lie in records of their own, of which each thread has as many as the longest inner sequence needs.
+The records of the row are the same for all its words, so they have stride 0 there. Values of words have
+separate records: each thread has as many as the longest inner sequence needs.
 """
 
 from dataclasses import replace
@@ -19,22 +19,24 @@ from stepnet.engines.llvm.lower.loops import LaneLoop
 
 
 def emit_lanes(call: CallCode, stage: StageCode, base: ir.Value, loop: LaneLoop) -> None:
-    """The work of a step lane by lane. base: the row of the block that is the first lane's."""
+    """Writes the work of a step lane by lane. base: the row of the first lane in the block."""
     with stage.own_rows() as lane:
-        own = replace(
+        lane_stage = replace(
             stage,
-            rows=stage.rows.alone(call.code, lane),
+            rows=stage.rows.single(call.code, lane),
             thread=call.code.number(0),
             threads=call.code.number(1),
         )
         axes = {axis for axis, _ in loop.work if axis}
         words = {
-            axis.name: replace(own, rows=words_of(call, own.rows, base, lane, axis.name), reaches_beyond=True)
+            axis.name: replace(
+                lane_stage, rows=words_of(call, lane_stage.rows, base, lane, axis.name), reaches_beyond=True
+            )
             for axis in call.program.axes
             if axis.name in axes
         }
         for axis, work in loop.work:
-            emit(words[axis] if axis else own, work)
+            emit(words[axis] if axis else lane_stage, work)
 
 
 def words_of(call: CallCode, row: Rows, base: ir.Value, lane: ir.Value, name: str) -> Rows:
@@ -61,7 +63,7 @@ def words_of(call: CallCode, row: Rows, base: ir.Value, lane: ir.Value, name: st
 
 
 def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple[ir.Value, ir.Value]:
-    """The first word of a row along an axis, and how many there are."""
+    """The index of the first word of a row along an axis, and the number of its words."""
     code = call.code
     axis = next(axis for axis in call.program.axes if axis.name == name)
     index = call.read(axis.table, code.add(base, lane))
@@ -70,7 +72,11 @@ def range_of(call: CallCode, base: ir.Value, lane: ir.Value, name: str) -> tuple
 
 
 def record_of(call: CallCode, kind: str, name: str, owner: ir.Value) -> ir.Value:
-    """The pointer to the record of the first word along an axis: a thread's own, or a lane's."""
+    """The pointer to the record of the first word along an axis.
+
+    kind: "words" for the scratch records of a thread, "kept" for the records of a lane. owner: the number of
+    the thread or lane.
+    """
     code, strides = call.code, call.program.strides
     records = [record for record in strides if record.startswith(f"{kind} ")]
     ahead = sum(strides[other] for other in records[: records.index(f"{kind} {name}")])

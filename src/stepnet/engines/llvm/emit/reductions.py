@@ -1,8 +1,7 @@
 """The machine code of reductions over features.
 
-Over the last axis, a vector of partial results runs along the numbers and is folded at the end, halves onto
-halves: one fixed tree, whatever else is computed. Over the first axis, whole vectors are reduced one after
-the other.
+Along the last axis, a vector of partial results is accumulated and then folded in halves to one number. This
+is one fixed tree, so bits do not depend on the batch. Along the first axis, whole vectors are combined.
 """
 
 from collections.abc import Callable
@@ -29,13 +28,13 @@ COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "cumsum": "add", "c
 
 
 def emit_reduction(stage: StageCode, loop: ReduceLoop) -> None:
-    """A reduction of every row."""
+    """Writes the reduction of each of this thread's rows."""
     with stage.own_rows() as row:
-        of_row(stage, loop, row)
+        reduce_row(stage, loop, row)
 
 
-def of_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
-    """One row's reduction."""
+def reduce_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
+    """Writes the reduction of one row."""
     code = stage.code
     source = code.at(
         stage.rows.at(code, loop.source.record, row), loop.source.offset + loop.start * loop.source.itemsize
@@ -45,23 +44,23 @@ def of_row(stage: StageCode, loop: ReduceLoop, row: ir.Value) -> None:
     elif loop.leading:
         leading(stage, loop, row, source)
     else:
-        trailing(stage, loop, row, source)
+        reduce_last_axis(stage, loop, row, source)
 
 
 def combine(code: Code, operation: str, dtype: str, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Two partial results of a reduction as one."""
+    """Two partial results of a reduction combined."""
     node = Node(COMBINE[operation], (), (Type(ROWS, (), dtype),))
     return pointwise(code, node, [a, b], [dtype, dtype])
 
 
-def loaded(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: int) -> ir.Value:
-    """Numbers of the source in the dtype of the result (a sum of booleans counts)."""
+def load_numbers(code: Code, loop: ReduceLoop | ScanLoop, pointer: ir.Value, width: int) -> ir.Value:
+    """A vector of the source, converted to the dtype of the result (a sum of booleans counts them)."""
     value = load_vector(code, loop.source.dtype, width, pointer, loop.source.itemsize)
     return converted(code, value, loop.source.dtype, loop.targets[0].dtype)
 
 
 def neutral(code: Code, operation: str, type_: ir.Type) -> ir.Value:
-    """What changes no result of a reduction: 0, or the far end of the dtype."""
+    """The neutral element of a reduction: 0 for sums; for max and min the least or greatest of the dtype."""
     element = element_type(type_)
     if operation == "sum":
         number: float = 0
@@ -73,14 +72,16 @@ def neutral(code: Code, operation: str, type_: ir.Type) -> ir.Value:
     return code.splat(type_, number)
 
 
-def in_order(
+def combine_in_order(
     code: Code,
     loop: ReduceLoop | FoldLoop,
     type_: ir.Type,
     count: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """`count` registers of a type as one: value(0), value(1), ... each combined with those before it."""
+    """The reduction of value(0), ..., value(count - 1) in this order; the neutral element if there
+    is none.
+    """
 
     def combined(index: ir.Value, partial: list[ir.Value]) -> list[ir.Value]:
         return [combine(code, loop.operation, loop.targets[0].dtype, partial[0], value(index))]
@@ -88,7 +89,7 @@ def in_order(
     return code.carry(0, count, [neutral(code, loop.operation, type_)], combined)[0]
 
 
-def in_vectors(
+def combine_vectors(
     code: Code,
     loop: ReduceLoop | FoldLoop,
     type_: ir.Type,
@@ -96,13 +97,13 @@ def in_vectors(
     width: int,
     value: Callable[[ir.Value], ir.Value],
 ) -> ir.Value:
-    """Partial results of `size` numbers in vectors of `width`: value(0), value(1), ... combined in order.
+    """A vector of partial results of `size` numbers, which value(0), value(1), ... give `width` at a time.
 
-    Of the last vector only those elements count that lie within `size`. A register may be several vectors
-    side by side, each of which is reduced by itself.
+    Elements of the last vector beyond `size` are masked. A register may hold several vectors side by side;
+    each is reduced separately.
     """
     whole, rest = divmod(size, width)
-    total = in_order(code, loop, type_, whole, value)
+    total = combine_in_order(code, loop, type_, whole, value)
     if rest:
         last = value(code.number(whole))
         total = combine(
@@ -118,12 +119,14 @@ def in_vectors(
 def vectors(
     code: Code, loop: ReduceLoop, base: ir.Value, stride: int, width: int
 ) -> Callable[[ir.Value], ir.Value]:
-    """What reads vector 0, 1, ... of the source, which lie `stride` bytes apart."""
-    return lambda index: loaded(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
+    """A function that loads the source's vector at an index. stride: the bytes from one vector to
+    the next.
+    """
+    return lambda index: load_numbers(code, loop, code.at(base, code.mul(index, code.number(stride))), width)
 
 
-def trailing(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Over the last axis: vectors along the numbers, then a tree over the elements of the vector."""
+def reduce_last_axis(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
+    """Writes a reduction along the last axis: vectors along it, then a tree over the vector's elements."""
     code, width = stage.code, stage.width
     outer, inner = loop.shape
     size = loop.source.itemsize
@@ -131,12 +134,12 @@ def trailing(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value
     with code.loop(code.number(0), code.number(outer)) as place:
         base = code.at(source, code.mul(place, code.number(inner * size)))
         value = vectors(code, loop, base, width * size, width)
-        total = in_vectors(code, loop, type_, inner, width, value)
-        store_number(stage, loop, row, place, folded(code, loop, total))
+        total = combine_vectors(code, loop, type_, inner, width, value)
+        store_number(stage, loop, row, place, fold_vector(code, loop, total))
 
 
-def folded(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
-    """The elements of a vector reduced to one number: halves onto halves."""
+def fold_vector(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value:
+    """The elements of a vector reduced to one number, by combining its halves repeatedly."""
     while isinstance(value.type, ir.VectorType):
         half = value.type.count // 2
         if half == 0:
@@ -149,14 +152,14 @@ def folded(code: Code, loop: ReduceLoop | FoldLoop, value: ir.Value) -> ir.Value
 
 
 def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """Over the first axis: vectors on top of each other."""
+    """Writes a reduction along the first axis, which combines whole vectors."""
     code, width = stage.code, stage.width
     outer, inner = loop.shape
     size = loop.source.itemsize
     type_ = register_type(loop.targets[0].dtype, width)
     with code.loop(code.number(0), code.number(-(-inner // width))) as block:
         base = code.at(source, code.mul(block, code.number(width * size)))
-        total = in_order(code, loop, type_, outer, vectors(code, loop, base, inner * size, width))
+        total = combine_in_order(code, loop, type_, outer, vectors(code, loop, base, inner * size, width))
         for target in loop.targets:
             pointer = code.at(stage.rows.at(code, target.record, row), target.offset)
             pointer = code.at(pointer, code.mul(block, code.number(width * target.itemsize)))
@@ -164,7 +167,7 @@ def leading(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value)
 
 
 def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) -> None:
-    """The first place of the largest along an axis, number by number; a NaN is larger than all."""
+    """Writes an argmax along an axis: the first index of the largest number. NaN counts as the largest."""
     code = stage.code
     outer, inner = loop.shape
     size = loop.source.itemsize
@@ -185,16 +188,16 @@ def argmax(stage: StageCode, loop: ReduceLoop, row: ir.Value, source: ir.Value) 
 
 
 def larger(code: Code, value: ir.Value, best: ir.Value) -> ir.Value:
-    """Whether a number replaces the best one so far: it is larger, or the first NaN."""
+    """Whether a number replaces the largest so far: it is larger, or the first NaN."""
     if not is_float(value):
         signed = code.icmp_unsigned if value.type == I1 else code.icmp_signed
         return signed(">", value, best)
-    known = code.fcmp_ordered("==", best, best)
-    return code.and_(known, code.fcmp_unordered(">", value, best))
+    is_number = code.fcmp_ordered("==", best, best)
+    return code.and_(is_number, code.fcmp_unordered(">", value, best))
 
 
 def store_number(stage: StageCode, loop: ReduceLoop, row: ir.Value, place: ir.Value, value: ir.Value) -> None:
-    """Stores one number of the result, at a place of its fields."""
+    """Stores one number of the result at an index of its fields."""
     code = stage.code
     for target in loop.targets:
         pointer = code.at(stage.rows.at(code, target.record, row), target.offset)

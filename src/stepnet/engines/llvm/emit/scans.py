@@ -1,37 +1,37 @@
-"""The machine code of scans along a feature axis: each number combined with all before it, in their order.
+"""The machine code of scans (prefix sums and products) along a feature axis.
 
-Numbers that do not depend on each other lie beside each other on a register; those left over go one by one.
+Scans that are independent of each other share a vector; those that do not fill one are computed one by one.
 """
 
 from llvmlite import ir
 
-from stepnet.engines.llvm.emit.reductions import combine, loaded
+from stepnet.engines.llvm.emit.reductions import combine, load_numbers
 from stepnet.engines.llvm.emit.stage import StageCode
 from stepnet.engines.llvm.lower.loops import ScanLoop
 from stepnet.engines.llvm.writing.code import store_vector
 
 
 def emit_scan(stage: StageCode, loop: ScanLoop) -> None:
-    """A scan of every row."""
+    """Writes the scan of each of this thread's rows."""
     with stage.own_rows() as row:
-        of_row(stage, loop, row)
+        scan_row(stage, loop, row)
 
 
-def of_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
-    """One row's scan."""
+def scan_row(stage: StageCode, loop: ScanLoop, row: ir.Value) -> None:
+    """Writes the scan of one row."""
     code, width = stage.code, stage.width
     outer, along, inner = loop.shape
     whole = inner // width * width
     with code.loop(code.number(0), code.number(outer)) as place:
         first = code.mul(place, code.number(along * inner))
-        with code.loop(code.number(0), code.number(whole), width) as beside:
-            scan(stage, loop, row, code.add(first, beside), width)
-        with code.loop(code.number(whole), code.number(inner)) as beside:
-            scan(stage, loop, row, code.add(first, beside), 1)
+        with code.loop(code.number(0), code.number(whole), width) as column:
+            scan(stage, loop, row, code.add(first, column), width)
+        with code.loop(code.number(whole), code.number(inner)) as column:
+            scan(stage, loop, row, code.add(first, column), 1)
 
 
 def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width: int) -> None:
-    """The scan of `width` numbers side by side, from number `first` on."""
+    """Writes `width` scans side by side. first: the index of the first number of the first scan."""
     code = stage.code
     _, along, inner = loop.shape
     size = loop.source.itemsize
@@ -39,7 +39,7 @@ def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width
     targets = [code.at(stage.rows.at(code, target.record, row), target.offset) for target in loop.targets]
 
     def value(number: ir.Value) -> ir.Value:
-        return loaded(code, loop, code.at(source, code.mul(number, code.number(size))), width)
+        return load_numbers(code, loop, code.at(source, code.mul(number, code.number(size))), width)
 
     def put(result: ir.Value, number: ir.Value) -> None:
         for pointer, target in zip(targets, loop.targets, strict=True):
@@ -52,6 +52,6 @@ def scan(stage: StageCode, loop: ScanLoop, row: ir.Value, first: ir.Value, width
         put(total, number)
         return [total]
 
-    begun = value(first)
-    put(begun, first)
-    code.carry(1, along, [begun], turn)
+    initial = value(first)
+    put(initial, first)
+    code.carry(1, along, [initial], turn)

@@ -1,6 +1,4 @@
-"""The context in which the loops of a stage are written: its rows, its share of each thread, and its
-operands.
-"""
+"""The context in which the loops of a stage are written: its rows, the share of each thread, and operands."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -18,9 +16,12 @@ from stepnet.net.ir import Net
 
 @dataclass(frozen=True)
 class RowsOutside:
-    """The rows of an array of the call: the pointer to it, the bytes of a row, and the table of the places of
-    the stage's rows. A place below zero is nowhere, and so are rows beyond the stage's: for these there is
-    memory that nobody reads.
+    """Rows of an array of the call, read and written in place through a table.
+
+    pointer: the array.
+    bytes: the size of a row.
+    places: the table of the array's row for each row of the stage; negative for none.
+    nowhere: a buffer for rows without a place and rows beyond the last; its contents are never used.
     """
 
     pointer: ir.Value
@@ -29,7 +30,7 @@ class RowsOutside:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to a row of a stage of so many."""
+        """The pointer to a row, in a stage of `count` rows."""
         place = code.read_number(self.places, row)
         somewhere = code.icmp_signed(">=", place, code.number(0))
         there = code.at(self.pointer, code.mul(place, code.number(self.bytes)))
@@ -38,19 +39,22 @@ class RowsOutside:
 
 @dataclass(frozen=True)
 class OneRow:
-    """The row of an array of the call that all rows of a stage read."""
+    """A row of an array that all rows of a stage read: a broadcast."""
 
     pointer: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to it."""
+        """The pointer to the row."""
         return self.pointer
 
 
 @dataclass(frozen=True)
 class InOrder:
-    """Rows of an array of the call that lie one after the other: the pointer to the first, the bytes of each,
-    and memory that is read for rows beyond the stage's.
+    """Contiguous rows of an array of the call.
+
+    pointer: the first row.
+    bytes: the size of a row.
+    nowhere: a buffer for rows beyond the last.
     """
 
     pointer: ir.Value
@@ -58,23 +62,27 @@ class InOrder:
     nowhere: ir.Value
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to a row of a stage of so many."""
+        """The pointer to a row, in a stage of `count` rows."""
         there = code.at(self.pointer, code.mul(row, code.number(self.bytes)))
         return code.select(code.icmp_signed("<", row, count), there, self.nowhere)
 
 
 class Outside(Protocol):
-    """Rows that lie anywhere."""
+    """Rows that are addressed by a rule of their own, instead of a base and a stride."""
 
     def at(self, code: Code, row: ir.Value, count: ir.Value) -> ir.Value:
-        """The pointer to a row of a stage of so many."""
+        """The pointer to a row, in a stage of `count` rows."""
         ...
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a stage: for each record the pointer to its first row, and the stride; and the rows of
-    arrays that are read and written in place.
+    """The rows of a stage.
+
+    pointers: for each record, the pointer to its first row.
+    strides: for each record, the bytes from row to row.
+    count: the number of rows.
+    outside: the rows of arrays that are read and written in place, by record.
     """
 
     pointers: dict[str, ir.Value]
@@ -88,8 +96,8 @@ class Rows:
             return self.outside[record].at(code, row, self.count)
         return code.at(self.pointers[record], code.mul(row, code.number(self.strides[record])))
 
-    def alone(self, code: Code, row: ir.Value) -> "Rows":
-        """A row by itself."""
+    def single(self, code: Code, row: ir.Value) -> "Rows":
+        """One of the rows, as the only row of a stage."""
         outside = {record: OneRow(array.at(code, row, self.count)) for record, array in self.outside.items()}
         pointers = {record: self.at(code, record, row) for record in self.pointers}
         return Rows(pointers, self.strides, code.number(1), outside)
@@ -99,9 +107,14 @@ class Rows:
 class StageCode:
     """The context in which the loops of a stage are written.
 
-    reaches_beyond: whether pointwise work may reach beyond the rows too, as tiles of products do. The stage
-    is one thread's then. shares_units: whether threads share all of its elementwise work by unit, and not by
-    row.
+    rows: the rows of the stage.
+    constants: the pointer to packed parameters, constants and tables.
+    status: the pointer to the word that is set if an integer is out of bounds.
+    thread, threads: the number of this thread, and of all threads.
+    width: the elements of a vector.
+    reaches_beyond: whether pointwise work may reach beyond the last row, as tiles of products do. Such a
+        stage is run by one thread.
+    shares_units: whether threads divide elementwise work by units instead of rows.
     """
 
     code: Code
@@ -118,11 +131,13 @@ class StageCode:
     # ---- sharing work
 
     def own_rows(self, abreast: int = 1) -> AbstractContextManager[ir.Value]:
-        """A loop over this thread's rows: every n-th row for n threads. One thread may take some abreast."""
+        """A loop over this thread's rows: every n-th row for n threads. One thread takes `abreast`
+        at a time.
+        """
         return self.code.loop(self.thread, self.rows.count, self.threads if abreast == 1 else abreast)
 
     def own_blocks(self, blocks: int, grain: int) -> tuple[ir.Value, ir.Value]:
-        """The first and the last unit block of this thread, in whole grains."""
+        """The range of this thread's unit blocks, in multiples of `grain` blocks."""
         code = self.code
         grains = -(-blocks // grain)
 
@@ -134,7 +149,9 @@ class StageCode:
 
     @contextmanager
     def own_groups(self, groups: int) -> Generator[tuple[ir.Value, ir.Value]]:
-        """A loop over this thread's groups of units, of all rows; gives the row and the group."""
+        """A loop over this thread's share of the groups of units of all rows; yields the row and
+        the group.
+        """
         code, one = self.code, self.code.number(1)
         count = code.number(groups)
         whole = code.mul(self.rows.count, count)
@@ -173,7 +190,7 @@ class StageCode:
         return self.through_table(operand, base, block)
 
     def through_table(self, operand: Table, base: ir.Value, block: ir.Value) -> ir.Value:
-        """An operand whose places are in a table."""
+        """The register of an operand that is loaded through a table of offsets (a gather)."""
         code, width = self.code, self.width
         itemsize = np.dtype(operand.dtype).itemsize
         table = code.at(self.constants, operand.offset)
@@ -188,7 +205,7 @@ class StageCode:
         return self.by_element(operand.dtype, base, table, code.mul(block, code.number(width)))
 
     def by_element(self, dtype: str, base: ir.Value, table: ir.Value, first: ir.Value) -> ir.Value:
-        """Numbers of a record from a place each. The places are those of a table from an entry on."""
+        """A vector of numbers gathered one by one. first: the entry of the table with the first offset."""
         code, width, itemsize = self.code, self.width, np.dtype(dtype).itemsize
         result: ir.Value = undefined(register_type(dtype, width))
         for index in range(width):
@@ -201,10 +218,11 @@ class StageCode:
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps that have the same rows, at least one. Each has the memories that the step before wrote.
+    """Consecutive steps of the same rows, at least one. Each reads the memories that the step before wrote.
 
-    at: the stage of a step, counted from the first, with its memories and where it puts the next ones.
-    memories: these two of the first step.
+    at: a function from the index of a step and its two memory buffers to the stage of the step.
+    count: the number of steps.
+    memories: the buffers that the first step reads and writes.
     """
 
     code: Code
@@ -218,7 +236,7 @@ class Steps:
         return self.at(self.code.number(0), self.memories)
 
     def each(self, write: Callable[[StageCode], None]) -> None:
-        """Writes the code of a step, which runs for each of them."""
+        """Writes a loop over the steps. write: writes the code of one step."""
 
         def step(ahead: ir.Value, memories: list[ir.Value]) -> list[ir.Value]:
             write(self.at(ahead, memories))

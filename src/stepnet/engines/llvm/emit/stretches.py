@@ -1,18 +1,17 @@
-"""The steps of a block, where each unit needs the memories of that unit alone.
+"""The machine code for the steps of a block if no unit reads the memory of another unit.
 
     step by step                          stretch by stretch
 
-    for each step:                        for each stretch: steps that have the same rows
+    for each step:                        for each stretch: consecutive steps of the same rows
         for each group of units:              for each group of units:
             the work                              for each step:
                                                       the work
 
-The matrices of all rows are often larger than the nearest cache, and the fibers of one group are not. So a
-group runs through all steps of a stretch before the next one begins, and its fibers stay in the cache
-meanwhile. Threads share the groups, and do not wait for each other in a stretch. A stretch ends where
-sequences begin or end.
+The matrix memories of all rows are often larger than the L1 cache; the fibers of one group fit it. So a group
+runs through all steps of a stretch before the next group begins, and its fibers stay in the cache. Threads
+share the groups and need no barrier inside a stretch. A stretch ends where a sequence begins or ends.
 
-Other loops over units run step by step in a stretch: their memories are vectors.
+Loops whose memories are vectors run step by step inside a stretch.
 """
 
 from llvmlite import ir
@@ -27,7 +26,7 @@ from stepnet.engines.llvm.lower.loops import FiberLoop, Loop
 
 
 def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_cell: ir.Value) -> None:
-    """The steps of a block whose stage is one loop over units."""
+    """Writes the steps of a block whose step is a single loop over units."""
     code = call.code
     first_cell, stop_cell = call.first_cell, call.stop_cell
     code.store(code.number(0), first_cell)
@@ -51,9 +50,9 @@ def write_stretches(call: CallCode, steps: ir.Value, now_cell: ir.Value, next_ce
 
 
 def goes_on(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
-    """Whether a step of the block, or the one behind its last, has the rows of the step before.
+    """Whether `step` belongs to the stretch of the step before it; False for the step behind the block.
 
-    Where sequences may end early the first thread looks at the memories of all rows between two steps.
+    If sequences may end early, each stretch has one step: the first thread checks all rows between steps.
     """
     code = call.code
     before = call.read("step_rows", code.sub(step, code.number(1)))
@@ -66,9 +65,10 @@ def goes_on(call: CallCode, step: ir.Value, steps: ir.Value) -> ir.Value:
 def write_stretch(
     call: CallCode, first: ir.Value, stop: ir.Value, now: ir.Value, following: ir.Value
 ) -> None:
-    """The work of this thread in the steps from the first on, which have the same rows.
+    """Writes this thread's work in the steps `first` to `stop` - 1, which have the same rows.
 
-    now, following: the memories ahead of the first step, and those that it writes; then they are exchanged.
+    now, following: the memories that the first step reads, and those that it writes; they are swapped after
+    each step.
     """
     code, (loop,) = call.code, loops_of(call)
 
@@ -88,7 +88,7 @@ def write_stretch(
 
 
 def loops_of(call: CallCode) -> list[Loop]:
-    """The loops of the one phase of a step."""
+    """The loops of a step's only phase."""
     (phase,) = call.program.loop
     assert isinstance(phase, list)
     return phase

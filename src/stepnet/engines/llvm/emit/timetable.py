@@ -1,6 +1,6 @@
-"""The machine code that fills the tables of a block of steps: which step of which sequence each row is.
+"""The machine code that fills the tables of a block: for each row, its sequence and step.
 
-Where sequences may end early, lanes begin and end sequences between blocks (`early.py`), and never in one.
+If sequences may end early, lanes begin and end sequences only between blocks (`early.py`).
 """
 
 from llvmlite import ir
@@ -10,7 +10,7 @@ from stepnet.engines.llvm.emit.early import ending, put_behind, set_ending
 
 
 def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
-    """Fills the tables of a block: for every row of it, which step of which sequence it is."""
+    """Writes code that fills the tables of the block of `steps` steps from step `start` on."""
     code = call.code
     count_cell, row_cell, fresh_cell = call.count_cell, call.row_cell, call.fresh_cell
     code.store(call.word["lanes"], count_cell)
@@ -33,7 +33,7 @@ def write_timetable(call: CallCode, start: ir.Value, steps: ir.Value) -> None:
 
 
 def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
-    """Lowers the number of lanes at work to those that have more than `step` steps."""
+    """Writes code that lowers the number of active lanes to those with more than `step` steps."""
     code = call.code
 
     def some_ended() -> ir.Value:
@@ -47,7 +47,9 @@ def drop_ended(call: CallCode, count_cell: ir.Value, step: ir.Value) -> None:
 
 
 def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value) -> None:
-    """One lane's next step: of its sequence, or the first of its next sequence."""
+    """Writes code that fills a lane's row with its next step: of its sequence, or the first of the
+    next one.
+    """
     code, table = call.code, call.table
     minus = code.number(-1)
     code.write_number(minus, table["fresh"], row)
@@ -79,7 +81,7 @@ def advance(call: CallCode, lane: ir.Value, row: ir.Value, fresh_cell: ir.Value)
 
 
 def place(call: CallCode, sequence: ir.Value, left: ir.Value) -> ir.Value:
-    """Where the step of a sequence lies behind which `left` of them are left."""
+    """The row of a sequence's step in the user's arrays. left: the number of steps after it."""
     code = call.code
     forward = code.sub(code.sub(call.read("lengths", sequence), left), code.number(1))
     step = code.select(call.is_reverse, left, forward)

@@ -1,4 +1,6 @@
-"""The machine code between the user's arrays and the records: inputs, outputs, first and last memories."""
+"""The machine code of copies between the user's arrays and records: inputs, outputs, initial and final
+memories.
+"""
 
 from llvmlite import ir
 
@@ -10,7 +12,7 @@ from stepnet.engines.llvm.machine.records import Field, Source
 
 
 def gather(call: CallCode, rows: ir.Value) -> None:
-    """The rows of inputs that are copied, and statics seen at every step, put into the block."""
+    """Writes copies of input rows, and of statics that every step reads, into the block's records."""
     code = call.code
     if not call.program.inputs and not call.program.expanded:
         return
@@ -24,7 +26,7 @@ def gather(call: CallCode, rows: ir.Value) -> None:
 
 
 def scatter(call: CallCode, rows: ir.Value) -> None:
-    """The rows of outputs that are copied put into the user's arrays: every step's, or the last of each
+    """Writes copies of output rows to the user's arrays: of every step, or of the last step of each
     sequence.
     """
     code = call.code
@@ -48,15 +50,15 @@ def scatter(call: CallCode, rows: ir.Value) -> None:
 
 
 def begin_all(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """Initial memories and statics of the lanes that begin a sequence in this step."""
+    """Loads the initial memories and statics of the lanes that begin a sequence in this step."""
     base = call.read("step_base", step)
     with call.code.loop(call.code.number(0), call.read("step_rows", step)) as lane:
         begin(call, lane, call.read("fresh", call.code.add(base, lane)), now)
 
 
 def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
-    """The beginnings of a step, where it has some and is not the first of its block: those are begun where
-    the block is.
+    """Loads the initial memories of sequences that begin in a step after the first of its block. Those of the
+    first step are loaded when the block begins.
     """
     code, zero = call.code, call.code.number(0)
     fresh = code.icmp_signed("!=", call.read("step_fresh", step), zero)
@@ -67,7 +69,9 @@ def begin_later(call: CallCode, step: ir.Value, now: ir.Value) -> None:
 
 
 def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> None:
-    """Initial memories and statics of a lane that begins a sequence."""
+    """Loads the initial memories and statics of a lane. sequence: the one that it begins; below 0
+    for none.
+    """
     code = call.code
     with code.when(code.icmp_signed(">=", sequence, code.number(0))):
         records = records_of(call, lane, now)
@@ -78,7 +82,9 @@ def begin(call: CallCode, lane: ir.Value, sequence: ir.Value, now: ir.Value) -> 
 
 
 def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, ir.Value]:
-    """The records of a lane in which its memories lie. memories: the first of those that are exchanged."""
+    """The pointers to the records with the memories of a lane. memories: the buffer of those that are swapped
+    after each step.
+    """
     pointers = {"now": memories, "lane": call.pointer["lane"]}
     return {
         record: call.code.at(pointer, call.code.mul(lane, call.code.number(call.program.strides[record])))
@@ -89,7 +95,9 @@ def records_of(call: CallCode, lane: ir.Value, memories: ir.Value) -> dict[str, 
 def begin_memory(
     call: CallCode, source: Source, sequence: ir.Value, record: ir.Value, field: Field, into: CopyLoop | None
 ) -> None:
-    """The initial memory of a sequence: zeros where none is given. into: what copies it to fibers."""
+    """Loads the initial memory of a sequence; zeros by default. into: the copy to the order of fibers, if
+    any.
+    """
     code = call.code
     target = code.at(record, field.offset)
 
@@ -109,7 +117,7 @@ def begin_memory(
 
 
 def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
-    """The last memories of the lanes whose sequence ends with this step."""
+    """Stores the final memories of the lanes whose sequence ends with this step."""
     code = call.code
     if all(final < 0 for _, final, _ in call.program.memories):
         return
@@ -121,7 +129,9 @@ def end_all(call: CallCode, step: ir.Value, following: ir.Value) -> None:
 def put(
     call: CallCode, value: ir.Value, count: int, record: ir.Value, field: Field, into: CopyLoop | None
 ) -> None:
-    """A value of so many bytes copied to a field of a record. into: what copies it to fibers."""
+    """Copies a value of `count` bytes to a field of a record. into: the copy to the order of
+    fibers, if any.
+    """
     if into is None:
         call.code.copy_bytes(call.code.at(record, field.offset), value, count)
     else:
@@ -129,7 +139,7 @@ def put(
 
 
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
-    """The last memories of a lane whose sequence ends."""
+    """Stores the final memories of a lane. sequence: the one that ends; below 0 for none."""
     code = call.code
     with code.when(code.icmp_signed(">=", sequence, code.number(0))):
         records = records_of(call, lane, following)
@@ -144,9 +154,9 @@ def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value)
 
 
 def rearrange(call: CallCode, loop: CopyLoop, records: dict[str, ir.Value]) -> None:
-    """A copy between the fibers of a row and the order that the caller has."""
+    """Writes a copy of a row's matrix between the order of fibers and the caller's C order."""
     code, program = call.code, call.program
     rows = Rows(records, dict.fromkeys(records, 0), code.number(1))
     constants, status = call.pointer["constants"], call.pointer["status"]
-    one = code.number(0), code.number(1)
-    emit_copy(StageCode(code, program.body, rows, constants, status, *one, program.width), loop)
+    only_thread = code.number(0), code.number(1)
+    emit_copy(StageCode(code, program.body, rows, constants, status, *only_thread, program.width), loop)

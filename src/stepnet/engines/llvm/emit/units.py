@@ -1,16 +1,17 @@
-"""The machine code of products and elementwise work: tiles of rows and unit blocks, each done on registers.
+"""The machine code of products and their epilogues: register tiles of rows x unit blocks.
 
-    for a group of unit blocks:           as many as any tile has side by side, so that what they read is read
-        for each kind of tile:            from a near cache by all tiles but the first
+    for each group of unit blocks:        a multiple of every tile's width: its weights stay in a near cache
+        for each kind of tile:
             for block, for row:
-                products                  code of the kind's own: sums on registers
-                elementwise work          code for all kinds, which reads the sums from memory
+                products                  one microkernel per kind: accumulators in registers
+                epilogue                  one for all kinds: it reads the accumulators from memory
 
-    groups of step 0, 1, 2     a b c d | d c b a | a b c d      d and a are read from a near cache again
+    order of the groups in steps 0, 1, 2     a b c d | d c b a | a b c d      d, then a are still cached
 
-Which tiles compute how many rows is a table that the code reads. The elementwise work is written once: it is
-most of the code, and another kind of tile adds little. Where it is short, it is done on the registers.
-Parameters that are larger than a cache leave what was read last in it, so the next step begins with that.
+A table says how many tiles of each kind cover the rows. The epilogue, the elementwise work on the sums, is
+written once: it is most of the code, so another kind of tile adds little. A short epilogue reads the
+accumulators from registers. If the weights exceed the cache, it holds those that were read last, so the next
+step goes through the groups in the opposite order.
 """
 
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ from stepnet.engines.llvm.writing.code import I1, I8, I64, POINTER, Code, regist
 
 
 def emit_units(stage: StageCode, loop: UnitLoop) -> None:
-    """All tiles of all rows, for the unit blocks of this thread."""
+    """Writes all tiles of all rows, for this thread's unit blocks."""
     cells = CellCode(stage, loop)
     code, blocks, width = stage.code, cells.blocks, stage.width
     if not loop.products:
@@ -53,7 +54,7 @@ def emit_units(stage: StageCode, loop: UnitLoop) -> None:
 
 
 def there_and_back(code: Code) -> ir.Value:
-    """False, true, false and so on, each time that the code runs in a call."""
+    """A flag that alternates each time this code runs in a call: false, true, false, ..."""
     with code.goto_entry_block():
         turned = code.alloca(I1)
         code.store(ir.Constant(I1, 0), turned)
@@ -63,22 +64,24 @@ def there_and_back(code: Code) -> ir.Value:
 
 
 WORDS = ("rows", "units", "mask", "shift", "narrow")
-"""What the code reads of a kind of tile: its rows and units. Its cell c is that of row c & mask and of unit
-c >> shift. narrow: the number of the kind with as many rows and one unit.
+"""The words of a kind of tile in the table that the code reads.
+
+rows, units: its shape. mask, shift: its cell c is row c & mask, unit c >> shift. narrow: the number of the
+kind with as many rows and one unit block.
 """
 Words = dict[str, ir.Value]
 
 
 def narrow(tile: Tile) -> Tile:
-    """The tile with as many rows for one unit block."""
+    """The tile with the same rows and a single unit block."""
     return replace(tile, units=1)
 
 
 class Tiled:
-    """The code of all tiles of some unit blocks.
+    """The code of all tiles of a range of unit blocks.
 
-    Unit blocks that do not fill a tile go one by one. Elementwise work that is long is written once, for any
-    tile: it reads the sums of products from memory.
+    Unit blocks that do not fill a tile are computed by its narrow kind, one by one. A long epilogue is
+    written once for all kinds of tiles, and reads the accumulators from memory.
     """
 
     def __init__(self, unit: CellCode, tiling: Tiling) -> None:
@@ -107,7 +110,7 @@ class Tiled:
                 self.sums = self.code.inttoptr(self.code.ptrtoint(sums, I64), POINTER)
 
     def table(self, name: str, numbers: list[int]) -> ir.Value:
-        """Numbers that the code reads."""
+        """The pointer to a constant table of integers in the module."""
         module, type_ = self.code.module, ir.ArrayType(I64, len(numbers))
         table = ir.GlobalVariable(module, type_, module.get_unique_name(name))
         table.linkage, table.global_constant = "internal", True
@@ -115,7 +118,9 @@ class Tiled:
         return self.code.inttoptr(self.code.ptrtoint(table, I64), POINTER)
 
     def row_counts(self) -> tuple[ir.Value, ir.Value]:
-        """Where it is said how many tiles of each shape there are, and how many large ones in addition."""
+        """The pointer to the number of tiles of each shape for the stage's rows, and how many tiles of the
+        largest shape to add.
+        """
         code, rows, large = self.code, self.unit.stage.rows.count, self.code.number(self.shapes[0].rows)
         whole = code.sdiv(rows, large)
         left = code.sub(rows, code.mul(whole, large))
@@ -123,7 +128,7 @@ class Tiled:
         return code.at(self.counts, code.mul(line, code.number(8 * len(self.shapes)))), whole
 
     def emit(self, counts: ir.Value, whole: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """All rows of the unit blocks from `begin` to `end`, tile by tile, those of one kind together."""
+        """Writes all rows of the unit blocks `begin` to `end`, one shape of tiles after the other."""
         code = self.code
         code.store(code.number(0), self.next_row)
         with code.loop(code.number(0), code.number(len(self.shapes))) as place:
@@ -134,7 +139,7 @@ class Tiled:
                 self.shape(place, count, begin, end)
 
     def shape(self, place: ir.Value, count: ir.Value, begin: ir.Value, end: ir.Value) -> None:
-        """So many tiles of a shape: unit blocks side by side, and those left over one by one."""
+        """Writes `count` tiles of a shape along the rows; the remaining unit blocks use its narrow kind."""
         code = self.code
         words = self.words_at(place)
         start = code.load(self.next_row)
@@ -150,7 +155,7 @@ class Tiled:
             self.tiles(code.select(wide, place, words["narrow"]), first, last, start, stop)
 
     def tiles(self, kind: ir.Value, begin: ir.Value, end: ir.Value, start: ir.Value, stop: ir.Value) -> None:
-        """All tiles of a kind: the products by code of the kind's own, then the elementwise work."""
+        """Writes all tiles of a kind: the microkernel of that kind, then the epilogue."""
         code = self.code
         words = self.words_at(kind)
         with code.loop(begin, end, words["units"]) as block, code.loop(start, stop, words["rows"]) as row:
@@ -167,7 +172,7 @@ class Tiled:
                 self.epilogues(row, block, words)
 
     def words_of(self, kind: Tile) -> list[int]:
-        """The words of a kind of tile. One whose rows are no power of two has one unit block."""
+        """The words of a kind of tile. A kind has one unit block unless its rows are a power of two."""
         assert kind.units == 1 or power_of_two(kind.rows) == kind.rows
         mask, shift = (-1, 63) if kind.units == 1 else (kind.rows - 1, kind.rows.bit_length() - 1)
         own = narrow(kind)
@@ -180,7 +185,7 @@ class Tiled:
         return {name: code.read_number(line, code.number(place)) for place, name in enumerate(WORDS)}
 
     def keep(self, tile: Tile, row: ir.Value, block: ir.Value) -> None:
-        """Puts the sums of a tile into memory, cell after cell."""
+        """Stores the accumulators of a tile, cell by cell, for the shared epilogue."""
         if tile.turns == 1:
             self.put(self.unit.tile(tile, row, block), self.ports, self.sums)
             return
@@ -193,7 +198,7 @@ class Tiled:
                 self.put(cells, own, code.at(self.sums, bytes_))
 
     def put(self, cells: list[Cell], ports: Iterable[int], sums: ir.Value) -> None:
-        """Puts the sums of some ports into memory that begins at a place."""
+        """Stores the accumulators of some ports. sums: where those of the first port begin."""
         order = list(self.ports)
         for number, cell in enumerate(cells):
             for port in ports:
@@ -201,7 +206,9 @@ class Tiled:
                 self.code.write(cell.sums[port], self.code.at(sums, place), LINE)
 
     def epilogues(self, row: ir.Value, block: ir.Value, words: Words) -> None:
-        """The elementwise work on a tile's cells in memory: as many abreast as there are."""
+        """Writes the epilogue of a tile's cells, whose sums are in memory: ABREAST cells at a time, then 2,
+        1.
+        """
         code = self.code
         count = code.mul(words["rows"], words["units"])
         sizes = [kind.rows * kind.units for kind in self.kinds]
@@ -238,10 +245,12 @@ class Tiled:
 
 
 def counts_of(tiling: Tiling) -> list[int]:
-    """How many tiles of each shape there are for each number of rows left over by the large ones: first where
-    there is no large one, then how many more where there is one, which others may replace.
+    """The number of tiles of each shape, for each number of rows that whole tiles of the largest shape leave.
+
+    The first half is for stages without such a tile. The second half is for all others, relative to their
+    number of these tiles: a cheaper cover may replace one of them, so an entry may be -1.
     """
     large = tiling.shapes[0].rows
-    alone = [tiling.cover(rows) for rows in range(large)]
-    after = [tiling.cover(rows + large) for rows in range(large)]
-    return [*chain(*alone), *chain(*((first - 1, *rest) for first, *rest in after))]
+    without_large = [tiling.cover(rows) for rows in range(large)]
+    with_large = [tiling.cover(rows + large) for rows in range(large)]
+    return [*chain(*without_large), *chain(*((first - 1, *rest) for first, *rest in with_large))]

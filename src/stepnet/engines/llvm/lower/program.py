@@ -15,7 +15,7 @@ from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.words import ARRAYS, WORDS
 from stepnet.engines.llvm.products.constants import Constants
 from stepnet.net.ir import Net, all_nodes, ancestors
-from stepnet.net.types import CONST, ROWS, STEPS, is_beside
+from stepnet.net.types import CONST, ROWS, STEPS, is_static_extent
 from stepnet.plan.fibers import Fibers
 from stepnet.plan.passes.rewrite import view_chain
 from stepnet.plan.passes.when import When, when
@@ -176,8 +176,8 @@ class Lowering:
         ends = self.plan.ends
         for place, number in enumerate(self.net.inputs):
             extent = self.net.type_of(number).extent
-            if len(extent) > 2 or is_beside(extent):
-                self.place_words(number, "statics" if is_beside(extent) else "inputs")
+            if len(extent) > 2 or is_static_extent(extent):
+                self.place_words(number, "statics" if is_static_extent(extent) else "inputs")
             elif place in ends.sequences:
                 word = self.word("inputs")
                 in_place = self.field_in_place("where", word, number)

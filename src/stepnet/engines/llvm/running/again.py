@@ -1,4 +1,4 @@
-"""Prepared tasks of machine code, run as often as is wanted: by one thread or several."""
+"""Prepared tasks of machine code that run repeatedly, on one thread or several."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,18 +11,21 @@ from stepnet.engines.llvm.threads.workers import CREW, Orders, Task
 from stepnet.engines.watching import watching
 from stepnet.errors import InputError
 
-# Steps that follow one another within so many seconds are worth waking a thread for; but to wake one costs
-# about as much as several steps, so it is not tried again at once.
+# Threads are woken for steps that follow each other within CLOSELY seconds. To wake one costs as much as
+# several steps, so at least SELDOM seconds pass between two attempts.
 CLOSELY, SELDOM = 100e-6, 2e-3
 OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
 
 
 class Again:
-    """What runs the tasks of workspaces, again and again.
+    """The tasks of some workspaces, to be run repeatedly.
 
-    tasks: in the order in which threads take them, the longest first. progress: what tasks that share their
-    steps have in common; None for tasks that have nothing to do with one another. pauses: whether a run
-    begins anew what an interrupted one left.
+    tasks: in the order in which threads take them, the longest first.
+    spaces: the workspaces of the tasks.
+    progress: the shared words of tasks that divide the steps of a call; None for independent tasks.
+    most: the largest number of threads; None for one per task.
+    pauses: whether tasks return to Python from time to time. Each run then resets the progress that an
+        interrupted run may have left.
     """
 
     def __init__(
@@ -38,10 +41,10 @@ class Again:
         self.pausing: Sequence[Workspace] = spaces if pauses else ()
         self.statuses = [view(space.status) for space in spaces]
         self.only = tasks[0] if len(tasks) == 1 else None
-        self.held: list[object] = []  # what the machine code reads
-        self.reach: Reach | None = None  # how far the call is, of which this is the wave at `place`
-        self.place, self.told = 0, False
-        self.paused: Callable[[], None] | None = None  # what else is done where tasks pause
+        self.held: list[object] = []  # keeps the memory alive that the machine code reads
+        self.reach: Reach | None = None  # the progress of the call; these are the tasks of its wave `place`
+        self.place, self.has_reported = 0, False
+        self.paused: Callable[[], None] | None = None  # called whenever all tasks pause
         self.tasks = tasks
         if len(tasks) > 1:
             self.orders = self.orders_for(tasks, progress, most)
@@ -51,7 +54,7 @@ class Again:
         return Orders(CREW, tasks, progress, most=most)
 
     def __call__(self) -> None:
-        """Runs them; raises `InputError` where an integer does not fit a table."""
+        """Runs all tasks; raises `InputError` if an index is outside its table."""
         for space in self.pausing:
             space.begin()
         for status in self.statuses:
@@ -69,14 +72,14 @@ class Again:
                 raise InputError(OUTSIDE)
 
     def share(self) -> None:
-        """Does all tasks, by several threads."""
+        """Runs all tasks on several threads."""
         CREW.run(self.orders, self.between)
 
     def between(self) -> None:
-        """Says how far the call is, to who watches; then all that paused may go on."""
+        """Reports the progress to a watching function, and lets paused tasks resume."""
         watch = watching()
         if watch is not None and self.reach is not None:
-            self.told = True
+            self.has_reported = True
             watch(self.reach.progress(self.place, False))
         if self.paused is not None:
             self.paused()
@@ -85,10 +88,10 @@ class Again:
 
 
 class Together(Again):
-    """A prepared step that threads share, as far as they are awake.
+    """A prepared step that is divided among the threads that are awake.
 
-    A thread that sleeps, or whose processor another process has, takes longer to come than the step takes. So
-    a step is shared with threads that are awake. It wakes the others if steps follow one another closely.
+    To wake a sleeping thread, or one that was preempted, takes longer than the step. So other threads are not
+    waited for; they are woken for later steps if steps follow each other closely.
     """
 
     ended = roused = 0.0
@@ -98,7 +101,7 @@ class Together(Again):
         return Orders(CREW, tasks, progress, wake=False, most=most)
 
     def share(self) -> None:
-        """Does all tasks, by the threads that are awake."""
+        """Runs all tasks on the threads that are awake."""
         begun = time.perf_counter()
         while self.orders.lead():
             self.between()

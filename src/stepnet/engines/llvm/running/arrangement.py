@@ -1,9 +1,10 @@
-"""How the kernels of a chain share the threads in a call.
+"""How the kernels of a chain are arranged on threads in a call.
 
-    kernels   1 2 3: a stack     waves of the chain   (1) (2) (3)     arranged   (1 2) (3)
-    kernels   1 2: directions                         (1 2)                      (1 2), or (1) (2)
+    kernels                   waves of the chain   arranged by cost
+    1 2 3, a stack            (1) (2) (3)          (1 2) (3)         1 and 2 as a wavefront
+    1 2, both directions      (1 2)                (1 2) or (1) (2)  at the same time, or one after the other
 
-Each call is weighed by its size (`plan/partition.py`), and the answer is kept for the next one of that size.
+The cost is estimated from the size of the call (`plan/partition.py`); decisions are cached by size.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +28,10 @@ Decided = TypeVar("Decided", AtOnce, Wavefront)
 class Arrangement:
     """How the calls of all kernels run.
 
-    waves: the kernels that run at the same time. ways: how each call is shared between threads. blocks: of
-    each kernel of a wavefront, the steps of a block, for which it waits for the kernel before it in its wave;
-    0 for the others.
+    waves: the kernels that run at the same time, by position.
+    ways: for each kernel, how threads divide its call.
+    blocks: for each kernel of a wavefront, the steps of a block, before which it waits for the kernel below
+        it; 0 for other kernels.
     """
 
     waves: Waves
@@ -37,14 +39,19 @@ class Arrangement:
     blocks: list[int]
 
     def set(self, places: Sequence[int], ways: Sequence[Way], block: int = 0) -> None:
-        """Sets how some kernels run."""
+        """Sets how the kernels at these positions run."""
         for place, way in zip(places, ways, strict=True):
             self.ways[place], self.blocks[place] = way, block
 
 
 @dataclass(frozen=True)
 class Arranger:
-    """What arranges the calls of kernels. waves, lines: as in `plan/waves.py`, of their places."""
+    """Arranges calls of kernels.
+
+    natives: the kernels.
+    waves, lines: as in `plan/waves.py`, by the positions of the kernels.
+    decided, fronts: the decisions so far, by size.
+    """
 
     natives: Sequence[Native]
     waves: Waves
@@ -53,12 +60,12 @@ class Arranger:
     fronts: dict[Key, Wavefront] = field(default_factory=dict[Key, Wavefront])
 
     def arranged(self, calls: Sequence[Call], laid: Sequence[Laid]) -> Arrangement:
-        """How calls run, whose sequences are laid out so."""
+        """How calls run. laid: the layouts of their sequences."""
         most, waves = threads(), list[tuple[int, ...]]()
         sizes = [native.size(call) for native, call in zip(self.natives, calls, strict=True)]
         ways = [native.partition(size, most).chosen for native, size in zip(self.natives, sizes, strict=True)]
         made = Arrangement((), ways, [0] * len(ways))
-        # A kernel whose sequences may end early cannot be followed.
+        # The progress of a kernel whose sequences may end early is unknown, so it cannot lead a wavefront.
         able = most > 1 and all(call.until is None for call in calls)
         lines = {line[0]: line for line in self.lines if able and have_same_lanes(line, laid)}
         behind = {place for line in lines.values() for place in line[1:]}
@@ -74,7 +81,7 @@ class Arranger:
     def abreast(
         self, wave: tuple[int, ...], all_sizes: Sequence[Size], most: int, made: Arrangement
     ) -> Waves:
-        """The waves of kernels that do not depend on each other."""
+        """The waves of kernels that do not depend on each other: one wave, or one wave each."""
         if len(wave) == 1 or most == 1:
             return tuple((place,) for place in wave)
         sizes = tuple(all_sizes[place] for place in wave)
@@ -86,7 +93,7 @@ class Arranger:
         return (tuple(wave[place] for place in decided.order),)
 
     def groups(self, line: tuple[int, ...], sizes: Sequence[Size], most: int, made: Arrangement) -> Waves:
-        """The waves of kernels that may follow one another."""
+        """The waves of the layers of a stack: each is a wavefront of some consecutive layers."""
         size, (loads, machine) = sizes[line[0]], self.loads(line)
         decided = kept(self.fronts, (most, line, size), lambda: wavefront(loads, size, most, machine))
         groups, first = list[tuple[int, ...]](), 0
@@ -98,18 +105,18 @@ class Arranger:
         return tuple(groups)
 
     def loads(self, places: Sequence[int]) -> tuple[list[Load], Machine]:
-        """What kernels do at each step, and what they do it on."""
+        """The loads of kernels, and the machine."""
         natives = [self.natives[place] for place in places]
         return [native.compiled.load for native in natives], machine_for(natives[0].target.vector_bytes)
 
 
 def have_same_lanes(line: tuple[int, ...], laid: Sequence[Laid]) -> bool:
-    """Whether kernels run over the same sequences: then a step of one is the same step of the others."""
+    """Whether kernels run over the same sequences, so that their steps correspond."""
     return all(laid[place] is laid[line[0]] for place in line)
 
 
 def kept(known: dict[Key, Decided], key: Key, decide: Callable[[], Decided]) -> Decided:
-    """What was decided for a key before, else what is decided now."""
+    """The cached decision for a key; a new one is made and cached."""
     answer = known.get(key)
     if answer is None:
         if len(known) >= DECIDED:

@@ -1,17 +1,18 @@
-"""Calls of several kernels in one go: all memory and words first, then machine code alone.
+"""Chains: several kernels run as one call. All memory and arguments are set up first, then only machine code
+runs.
 
     kernels    1 forward   2 reverse   3 merge               waves    (1, 2)  (3)
-    add        arrays of each call, the results of one being inputs of the next
-    run        words of all calls, wave after wave on the threads
+    add        allocate the arrays of each call; the results of one are inputs of the next
+    run        write the argument words of all calls, then run wave after wave on the threads
 
-What does not depend on lengths is prepared once (`Prepared`): workspaces, a row of words for each thread,
-and orders. A call of other lengths makes its tables (`Laid`), once for all kernels over the same sequences,
-and writes its words. No Python runs between two kernels, for which it would have to come back into the cache.
+Everything that does not depend on lengths is prepared once (`Prepared`): workspaces, argument words for each
+thread, and orders for the workers. A call with other lengths computes its tables (`Laid`), once for all
+kernels over the same sequences, and writes its words. No Python runs between kernels: the interpreter would
+have to be loaded into the cache again.
 
-The kernels of a wave do not depend on each other, as both directions of a layer. They run at the same time,
-each on threads of its own, where that is estimated to take less time (`plan/partition.py`). Layers of a stack
-make a wave of their own where that takes less time: each waits, block by block, for the outputs of the one
-before it.
+The kernels of a wave do not depend on each other, such as both directions of a layer. They run at the same
+time on separate threads if that is estimated to be faster (`plan/partition.py`). Layers of a stack run as one
+wave, a wavefront, if that is faster: each layer waits, block by block, for the outputs of the layer below.
 """
 
 from collections.abc import Sequence
@@ -33,19 +34,24 @@ from stepnet.engines.watching import watching
 from stepnet.plan.waves import Waves
 
 SPARE = 8
-# Machine code runs for so many seconds at a time, so that an interrupt arrives.
+# Machine code returns to Python after this many seconds, so that interrupts are handled.
 SLICE = 0.05
-# The most memory that a kernel of a frozen call keeps to work in; and that of a call of single steps, which
-# take less time than preparing them, however much memory they have.
+# The largest scratch memory that a frozen call keeps per kernel. For calls of single steps the limit is
+# higher: they are always shorter than their preparation.
 FROZEN_BYTES = 2 * 2**20
 FROZEN_STEP_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What memory is prepared for: the waves of kernels, and of each kernel the lanes of each set, how many
-    threads share its steps, how many steps its blocks have where it is part of a wavefront (0 where not), and
-    how many words of inner sequences it has room for. ends: whether sequences may end early.
+    """The shape of calls that prepared memory fits.
+
+    waves: the kernels of each wave, by position.
+    lanes: for each kernel, the number of lanes of each set.
+    together: for each kernel, the number of threads that share its steps.
+    blocks: for each kernel of a wavefront, the steps of a block; 0 for other kernels.
+    rooms: for each kernel, the number of words of inner sequences that scratch memory holds.
+    ends: whether sequences may end early.
     """
 
     waves: Waves
@@ -57,15 +63,15 @@ class Shape:
 
 
 class HasSets(Protocol):
-    """What makes the sets of lanes of a call."""
+    """An object that divides the sequences of a call into sets of lanes."""
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """So many sets of lanes at most. seconds: how long the whole call is estimated to take."""
+        """At most `count` sets of lanes. seconds: the estimated time of the whole call."""
         ...
 
 
 class Prepared:
-    """Workspaces for calls of one shape, and what runs them, wave by wave."""
+    """Workspaces for calls of one shape, and the tasks that run them, wave by wave."""
 
     def __init__(
         self, natives: Sequence[Native], shape: Shape, kind: type[Again] = Again, pauses: bool = True
@@ -88,7 +94,7 @@ class Prepared:
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
 
     def run_of(self, wave: tuple[int, ...], kind: type[Again]) -> Again:
-        """What runs the kernels of a wave."""
+        """The tasks of a wave's kernels, ready to run."""
         spaces = [space for place in wave for space in self.spaces[place]]
         tasks = [
             (self.natives[place].compiled.run, address)
@@ -100,17 +106,17 @@ class Prepared:
         return kind(tasks, spaces, progress, threads(), self.pauses)
 
     def run(self) -> None:
-        """Runs all waves; raises `InputError` where an integer does not fit a table."""
+        """Runs all waves; raises `InputError` if an index is outside its table."""
         for run in self.runs:
             run()
-        told = [run for run in self.runs if run.told]
-        for run in told:
-            run.told = False
-        if told and (watch := watching()) is not None:
+        reported = [run for run in self.runs if run.has_reported]
+        for run in reported:
+            run.has_reported = False
+        if reported and (watch := watching()) is not None:
             watch(self.reach.progress(len(self.runs) - 1, True))
 
     def write(self, calls: Sequence[Call], arrays: Sequence[Arrays], sets: Sequence[Sets]) -> None:
-        """Writes all words of calls."""
+        """Writes the argument words of calls."""
         ticks = int(SLICE * clock().per_second) if self.pauses else 0
         parts = zip(self.natives, self.spaces, calls, arrays, sets, strict=True)
         for native, spaces, call, own, lanes in parts:
@@ -118,7 +124,7 @@ class Prepared:
                 space.write(native.pack, CALL, native.words(call, own, ticks, words))
 
     def point(self, arrays: Sequence[Arrays]) -> None:
-        """Writes the pointers of other arrays."""
+        """Writes the pointers to other arrays, and keeps all other words."""
         for native, spaces, own in zip(self.natives, self.spaces, arrays, strict=True):
             pointers = native.pointers(own)
             for space in spaces:
@@ -126,7 +132,7 @@ class Prepared:
 
 
 class Chain:
-    """Kernels that run in one go, from any number of threads of Python at once."""
+    """Kernels that run as one call. Several Python threads may run a chain at the same time."""
 
     def __init__(self, natives: Sequence[Native], waves: Waves, lines: Waves = ()) -> None:
         self.natives, self.arranger = natives, Arranger(natives, waves, lines)
@@ -134,58 +140,59 @@ class Chain:
         self.spare: list[Prepared] = []
 
     def started(self) -> "Started":
-        """What takes the calls of all kernels, and then runs them."""
+        """A new run of the chain, to which the calls of all kernels are added."""
         return Started(self)
 
     def prepared(
         self, calls: Sequence[Call], arrays: Sequence[Arrays], ending: "HasSets | None" = None
     ) -> Prepared:
-        """Memory for calls, with all words written. ending: what makes the sets of lanes of a single call
-        whose sequences may end early.
+        """Workspaces for calls, with all words written.
+
+        ending: makes the sets of lanes of a single call whose sequences may end early.
         """
         laid = list(map(Laid.of, calls))
         arranged = self.arranger.arranged(calls, laid)
         makers: Sequence[HasSets] = laid if ending is None else (ending,)
-        # Of all, since the layers of a wavefront have the same lanes.
+        # The time of all kernels, since the layers of a wavefront share their lanes.
         seconds = sum(way.seconds for way in arranged.ways)
         sets = [own.sets(way.sets, seconds) for own, way in zip(makers, arranged.ways, strict=True)]
         lanes = tuple(tuple(count for count, _ in own) for own in sets)
         rooms = tuple(native.room(call) for native, call in zip(self.natives, calls, strict=True))
         together = tuple(way.together for way in arranged.ways)
         shape = Shape(arranged.waves, lanes, together, tuple(arranged.blocks), rooms, ending is not None)
-        prepared = self.taken(shape) or Prepared(self.natives, shape)
+        prepared = self.take_spare(shape) or Prepared(self.natives, shape)
         prepared.write(calls, arrays, sets)
         return prepared
 
     def end(self, forms: Sequence[Form], arrays: Sequence[Arrays]) -> None:
-        """Does the work behind the machine code, where there is some."""
+        """Does the work of NumPy after the machine code, if there is any."""
         if not self.defers:
             for native, form, own in zip(self.natives, forms, arrays, strict=True):
                 native.end(form, own)
                 own.give_back()
 
-    def taken(self, shape: Shape) -> Prepared | None:
-        """What an earlier call left for calls of a shape."""
+    def take_spare(self, shape: Shape) -> Prepared | None:
+        """The workspaces that an earlier call of this shape left; None if there are none."""
         for prepared in reversed(tuple(self.spare)):
-            if prepared.shape == shape and removed(self.spare, prepared):
+            if prepared.shape == shape and remove_if_present(self.spare, prepared):
                 return prepared
         return None
 
     def give_back(self, prepared: Prepared) -> None:
-        """Keeps memory for a later call."""
-        # Each of these is done at once, whatever other threads do to the list, and needs no lock.
+        """Keeps workspaces for a later call."""
+        # Each of these operations on a list is atomic, so no lock is needed.
         self.spare.append(prepared)
         del self.spare[:-SPARE]
 
     def release(self) -> None:
-        """Gives back its memory."""
+        """Returns the memory of spare workspaces to the pool."""
         spaces = [space for prepared in self.spare for spaces in prepared.spaces for space in spaces]
         POOL.give_back(*(space.memory for space in spaces))
         self.spare = []
 
 
-def removed(spare: list[Prepared], prepared: Prepared) -> bool:
-    """Whether something was still in a list, from which it is removed: another thread may have taken it."""
+def remove_if_present(spare: list[Prepared], prepared: Prepared) -> bool:
+    """Removes an element from a list; False if another thread has removed it before."""
     try:
         spare.remove(prepared)
     except ValueError:
@@ -194,7 +201,7 @@ def removed(spare: list[Prepared], prepared: Prepared) -> bool:
 
 
 class Started:
-    """Calls of all kernels of a chain, added one by one in the order of the kernels."""
+    """A run of a chain. The calls of its kernels are added one by one, in the order of the kernels."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -203,7 +210,7 @@ class Started:
         self.arrays: list[Arrays] = []
 
     def add(self, call: Call) -> Results:
-        """The arrays of the results of the next kernel's call, which `run` fills."""
+        """The result arrays of the next kernel's call. `run` computes their contents."""
         form = Form(self.chain.natives[len(self.calls)].kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, form.results())
         self.calls.append(call)
@@ -212,7 +219,7 @@ class Started:
         return arrays.results
 
     def run(self) -> None:
-        """Computes all results; raises `InputError` where an integer does not fit a table."""
+        """Computes all results; raises `InputError` if an index is outside its table."""
         chain = self.chain
         for native, call, own in zip(chain.natives, self.calls, self.arrays, strict=True):
             native.begin(call, own)
@@ -224,10 +231,10 @@ class Started:
         chain.give_back(prepared)
 
     def frozen(self) -> "Frozen | None":
-        """What runs calls like these; None where a call cannot be frozen.
+        """A prepared run for further calls of the same shapes; None if one of the calls cannot be frozen.
 
-        That is so where values are computed once per sequence, where a sequence is empty, and where much
-        memory would be kept: such a call takes so long that preparing it costs little.
+        Calls that compute values once per sequence, or have empty sequences, cannot. Nor can calls that would
+        keep much memory: they take so long that preparing them costs little.
         """
         chain = self.chain
         for native, call in zip(chain.natives, self.calls, strict=True):
@@ -243,7 +250,7 @@ class Started:
             own.give_back()
         single = all(call.lengths.max(initial=0) <= 1 for call in self.calls)
         if prepared.bytes <= (FROZEN_STEP_BYTES if single else FROZEN_BYTES) * len(self.calls):
-            # Not the calls, whose sequences are the caller's: the tables that the words point to.
+            # Keeps the tables that the words point to, and not the calls: their arrays are the caller's.
             return Frozen(chain, self.forms, prepared, [Laid.of(call) for call in self.calls])
         chain.give_back(prepared)
         return None
@@ -251,7 +258,12 @@ class Started:
 
 @dataclass(frozen=True)
 class Frozen:
-    """Prepared calls for other arrays of the same shapes, into new arrays."""
+    """Prepared calls of a chain, to be run on other arrays of the same shapes.
+
+    forms: make the arrays of each call.
+    prepared: the workspaces, with all words but the pointers to arrays.
+    held: the tables that these words point to, kept alive.
+    """
 
     chain: Chain
     forms: Sequence[Form]
@@ -259,12 +271,12 @@ class Frozen:
     held: Sequence[Laid]
 
     def started(self) -> "StartedFrozen":
-        """What takes the arrays of all calls, and then runs them."""
+        """A new run, to which the arrays of all calls are added."""
         return StartedFrozen(self)
 
 
 class StartedFrozen:
-    """Arrays for all kernels of frozen calls, added one by one in the order of the kernels."""
+    """A run of frozen calls. The arrays of each kernel are added one by one, in the order of the kernels."""
 
     def __init__(self, frozen: Frozen) -> None:
         self.frozen = frozen
@@ -273,14 +285,14 @@ class StartedFrozen:
     def add(
         self, sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array] = ()
     ) -> Results:
-        """The arrays of the results of the next kernel's call, which `run` fills."""
+        """The result arrays of the next kernel's call. `run` computes their contents."""
         form = self.frozen.forms[len(self.arrays)]
         arrays = form.arrays(sequences, initial, statics, form.results())
         self.arrays.append(arrays)
         return arrays.results
 
     def run(self) -> None:
-        """Computes all results; raises `InputError` where an integer does not fit a table."""
+        """Computes all results; raises `InputError` if an index is outside its table."""
         frozen = self.frozen
         frozen.prepared.point(self.arrays)
         frozen.prepared.run()

@@ -1,13 +1,14 @@
-"""Calls whose sequences may end early: how many steps each takes is known behind the machine code alone.
+"""Calls whose sequences may end early: only the machine code finds out how many steps each takes.
 
-    machine code    rows of outputs as they are computed    b0 a0 b1 a1 a2 c0     b c a: which sequence
-                                                            0  0  1  1  2  0      which step of it
-    in order        a0 a1 a2  b0 b1  c0
+    machine code    outputs, as computed    b0 a0 b1 a1 a2 c0
+                    row_sequence            b  a  b  a  a  c        the sequence of each row
+                    row_step                0  0  1  1  2  0        its step
+    results         in order                a0 a1 a2  b0 b1  c0
 
-Lanes take sequences as they get free (`emit/early.py`). So nothing is computed for sequences that have ended,
-and threads with lanes of their own take sequences from one table. There is memory for some rows of outputs;
-where it is full, the machine code pauses, and gets more. So it does not depend on the lengths that sequences
-might have.
+A free lane takes the next sequence from a queue that all threads share (`emit/early.py`), so nothing is
+computed for sequences that have ended. The buffer for output rows has a fixed size. When it is full, the
+machine code pauses and gets another one. So memory depends on the steps that are taken, and not on the
+lengths that sequences might have.
 """
 
 from collections.abc import Sequence
@@ -28,12 +29,16 @@ from stepnet.plan.load import LANES
 from stepnet.ragged.offsets import offsets_of
 
 ROOM_BYTES = 4 * 2**20
-"""How much memory a set of lanes has for rows of outputs, until it pauses and gets more."""
+"""The size of a set of lanes' output buffer: when it is full, the machine code pauses and gets another."""
 PLACE = {name: place for place, name in enumerate(ENDING)}
 
 
 class Part(NamedTuple):
-    """Rows of all outputs, and which step of which sequence each is."""
+    """Rows of all outputs in the order of their computation.
+
+    outputs: an array per output.
+    sequences, steps: the sequence and the step of each row.
+    """
 
     outputs: list[Array]
     sequences: Array
@@ -41,7 +46,7 @@ class Part(NamedTuple):
 
 
 class Room:
-    """The words of a set of lanes, and its memory for rows of outputs. full: what was filled before."""
+    """The words `ENDING` of a set of lanes, and its output buffers. full: the buffers filled so far."""
 
     def __init__(self, native: Native, in_order: Sequence[Array | None], first: int, rows: int) -> None:
         self.native, self.in_order, self.first, self.rows = native, list(in_order), first, rows
@@ -49,12 +54,12 @@ class Room:
         self.full: list[Part] = []
 
     def set(self, **words: int) -> None:
-        """Sets words."""
+        """Sets words by name."""
         for name, value in words.items():
             self.words[PLACE[name]] = value
 
     def get(self, space: Workspace) -> None:
-        """Takes new memory for rows of outputs, and writes where it is."""
+        """Allocates an output buffer, and writes its pointers to the words of the call."""
         outputs = [rows.new(self.rows) for rows in self.native.kind.outputs]
         self.part = Part(outputs, np.empty(self.rows, np.int64), np.empty(self.rows, np.int64))
         self.set(row_sequence=pointer(self.part.sequences), row_step=pointer(self.part.steps), written=0)
@@ -63,14 +68,14 @@ class Room:
         space.write(self.native.pack_pointers, POINTERS, pointers)
 
     def keep(self) -> None:
-        """Puts aside the rows that were written."""
+        """Adds the rows that were written to `full`."""
         written = int(self.words[PLACE["written"]])
         outputs, sequences, steps = self.part
-        self.full.append(Part([each[:written] for each in outputs], sequences[:written], steps[:written]))
+        self.full.append(Part([rows[:written] for rows in outputs], sequences[:written], steps[:written]))
 
 
 class Ending:
-    """One call of a kernel, whose sequences may end early."""
+    """One call of a kernel whose sequences may end early."""
 
     def __init__(self, chain: Chain, call: Call) -> None:
         (self.native,) = chain.natives
@@ -85,7 +90,7 @@ class Ending:
         self.spaces: Sequence[Workspace] = ()
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """At most so many sets of lanes, which take sequences from one table, however long the call takes."""
+        """At most `count` sets of lanes, which take sequences from one queue. `seconds` is not used."""
         lanes = min(LANES * count, len(self.order))
         count = min(count, lanes)
         self.rooms = [self.room(number) for number in range(count)]
@@ -93,7 +98,7 @@ class Ending:
         return tuple(((lanes + number) // count, own) for number, own in enumerate(words))
 
     def room(self, number: int) -> Room:
-        """The memory of a set of lanes."""
+        """The words and the output buffers of a set of lanes."""
         call, native = self.call, self.native
         assert call.until is not None
         bytes_ = 2 * self.taken.itemsize + sum(rows.bytes for rows in native.kind.outputs)
@@ -113,7 +118,7 @@ class Ending:
         return room
 
     def results(self) -> Results:
-        """Its results; raises `InputError` where an integer does not fit a table."""
+        """The results of the call; raises `InputError` if an index is outside its table."""
         self.native.begin(self.call, self.arrays)
         prepared = self.chain.prepared((self.call,), (self.arrays,), ending=self)
         (self.spaces,) = prepared.spaces
@@ -137,14 +142,14 @@ class Ending:
         return Results(self.in_order([part for room in self.rooms for part in room.full]), final)
 
     def make_room(self) -> None:
-        """Takes new memory for the sets of lanes that have no room left."""
+        """Allocates new output buffers for the sets of lanes whose buffer is full."""
         for room, space in zip(self.rooms, self.spaces, strict=True):
             if room.words[PLACE["is_full"]]:
                 room.keep()
                 room.get(space)
 
     def in_order(self, parts: Sequence[Part]) -> list[Array]:
-        """The outputs of all steps that were taken, sequence after sequence, or those of the last steps."""
+        """The outputs of all steps that were taken, sequence by sequence; or only those of the last steps."""
         call, taken, kinds = self.call, self.taken, self.native.kind.outputs
         offsets = offsets_of(taken)
         if call.last_only:
@@ -165,7 +170,7 @@ class Ending:
 
 
 def put(whole: Array, places: Array, rows: Array) -> None:
-    """Rows put at places of an array: each as one number, which takes half the time."""
+    """Scatters rows into an array. Each row is viewed as one element, which halves the time."""
     size = rows.itemsize * prod(rows.shape[1:])
     if size and len(rows):
         row = np.dtype((np.void, size))

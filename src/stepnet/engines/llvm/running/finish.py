@@ -1,8 +1,8 @@
 """The work after the loop of a call: reductions over each sequence, and totals over all rows.
 
-Contracts and sums have kernels of their own (`contract.py`, `sums.py`); NumPy does the rest. The rows of
-steps are always taken in the same order, sequence by sequence and step by step, whatever the layout of the
-call, its lanes and its threads.
+Contracts and sums run in machine code (`contract.py`, `sums.py`), the rest in NumPy. Rows are always taken
+sequence by sequence and step by step. So results do not depend on the layout of the call, its lanes or its
+threads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,22 +28,29 @@ Kinds = Mapping[str, Sequence[Array | None]]
 
 
 class Rows(NamedTuple):
-    """The values of one node: an array, and the rows of it that count, in order; None for all rows."""
+    """The values of a node.
+
+    array: an array with these values, which may have further rows.
+    places: the rows of the array with the values, in order; None for all rows.
+    """
 
     array: Array
     places: Array | None = None
 
     @property
     def packed(self) -> Array:
-        """The rows that count, one after the other."""
+        """The values, contiguous and in order."""
         return self.array if self.places is None else self.array[self.places]
 
 
 @dataclass(frozen=True)
 class Finish:
-    """The work of a plan after its loop, and the constants that it reads, by their numbers in the net.
+    """The work of a plan after its loop.
 
-    target: the processor that code is made for.
+    plan: the plan.
+    needs: the arrays that the work reads.
+    constants: the constants that it reads, by their numbers in the net.
+    target: the processor to compile for.
     """
 
     plan: Plan
@@ -53,9 +60,9 @@ class Finish:
 
     @classmethod
     def of(cls, plan: Plan, needs: Needs, values: Values, target: Target) -> "Finish | None":
-        """The work of a plan after its loop; None where its only results are outputs and last memories.
+        """The work of a plan after its loop; None if its only results are outputs and final memories.
 
-        values: the known values of the parameters.
+        values: the constants of the plan, computed from the parameters.
         """
         in_order = [slot.place for slot in needs.finals if slot is not None] == [*range(len(plan.ends.rows))]
         if in_order and needs.are_none and not plan.ends.totals:
@@ -67,7 +74,7 @@ class Finish:
 
 
 class FinishCall:
-    """The work after the loop of calls of one form: where their steps lie."""
+    """The work after the loop for calls with the same layout of sequences."""
 
     def __init__(self, finish: Finish, call: Call) -> None:
         self.finish, self.plan = finish, finish.plan
@@ -102,9 +109,9 @@ class FinishCall:
         self.ended = [(slot.place, of_rows(slot.number)) for slot in needs.ended]
 
     def arrays(self, results: Results, memory: Array) -> dict[str, list[Array]]:
-        """The arrays that the work needs: those of results where these are asked for, else new ones.
+        """The arrays that the work reads and writes, by kind: those of the results, and new ones.
 
-        memory: for the values of all steps.
+        memory: the buffer for the values of all steps.
         """
 
         def made(places: list[tuple[int, Shape]]) -> list[Array]:
@@ -118,7 +125,7 @@ class FinishCall:
         }
 
     def values(self, kinds: Kinds) -> dict[int, Rows]:
-        """The values that reductions and totals read, by number."""
+        """The values that reductions and totals read, by their numbers in the net."""
         values = {number: Rows(array) for number, array in self.finish.constants.items()}
         for kind, place, number, steps in self.reads:
             array = kinds[kind][place]
@@ -127,33 +134,33 @@ class FinishCall:
         return values
 
     def reduce(self, values: dict[int, Rows], kinds: Kinds) -> None:
-        """Computes one value from the steps of each sequence."""
+        """Computes the reductions over the steps of each sequence."""
         for number, array in zip(self.finish.needs.reduced, kinds["reduced"], strict=True):
             if array is None:
                 continue
             node = self.plan.net.nodes[number]
             how, source = node.attributes["how"], values[node.inputs[0]]
-            if how == "sum" and self.are_kept(source, array):
+            if how == "sum" and self.can_keep_sums(source, array):
                 self.sums_of(number, array)(source.array, array)
             else:
                 array[...] = reduced(how, source, self.offsets, self.finish.target)
 
-    def are_kept(self, source: Rows, array: Array) -> bool:
-        """Whether sums of these rows have a form that can be kept: flat ones that are put into an array."""
+    def can_keep_sums(self, source: Rows, array: Array) -> bool:
+        """Whether a `Sums` can compute these sums: of contiguous 2-D arrays of the same float dtype."""
         values = source.array
         flat = values.ndim == 2 and values.size and values.flags.c_contiguous and array.flags.c_contiguous
         same = values.dtype == array.dtype and values.dtype.name in DTYPES
         return bool(flat) and same and source.places is self.places
 
     def sums_of(self, number: int, array: Array) -> Sums:
-        """What adds up the steps of each sequence, which is kept for the next call."""
+        """The prepared segment sum of a node, kept for the next call."""
         if number not in self.sums:
             name, target = array.dtype.name, self.finish.target
             self.sums[number] = Sums(array.shape[1], name, self.places, self.offsets, target)
         return self.sums[number]
 
     def total(self, values: dict[int, Rows], results: Results) -> None:
-        """Computes the totals and puts those that are asked for into the results."""
+        """Computes the totals, and stores those that are results."""
         if not self.plan.ends.totals:
             return
         wanted = list(zip(self.plan.results(self.plan.ends.totals), results.totals, strict=True))
@@ -167,9 +174,7 @@ class FinishCall:
                 array[...] = values[number].array
 
     def made(self, number: int, node: Node, operands: Sequence[Rows], out: Array | None) -> Array:
-        """A value over all rows. What contracts work with is kept for the next call, and they may be put into
-        `out` at once.
-        """
+        """A total. The buffers of contracts are kept for the next call; contracts may be written to `out`."""
         if node.operation != "contract" or any(side.places is not self.places for side in operands):
             return total(node, operands, self.finish.target)
         left, right = (operand.array for operand in operands)
@@ -182,13 +187,13 @@ class FinishCall:
         return total(node, operands, self.finish.target) if known is None else known(left, right, out)
 
     def release(self) -> None:
-        """Gives back its memory."""
+        """Returns the buffers of contracts to the pool."""
         for kept in self.contracts.values():
             kept.release()
 
 
 def reduced(how: str, values: Rows, offsets: Array, target: Target) -> Array:
-    """One value from the steps of each sequence."""
+    """The reduction over the steps of each sequence."""
     if how not in ("sum", "mean") or values.places is None:
         return REDUCTIONS[how](values.packed, offsets)
     added = sums(values.array, values.places, offsets, target)
@@ -196,7 +201,7 @@ def reduced(how: str, values: Rows, offsets: Array, target: Target) -> Array:
 
 
 def total(node: Node, operands: Sequence[Rows], target: Target) -> Array:
-    """A value over all rows."""
+    """A total: a value computed from all rows."""
     if node.operation != "contract":
         return total_of(node, [operand.packed for operand in operands])
     left, right = operands

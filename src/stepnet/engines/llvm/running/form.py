@@ -1,4 +1,4 @@
-"""The arrays of calls of one form: of as many sequences and steps, that lie alike."""
+"""The argument arrays of calls with the same numbers of sequences and steps and the same memory layout."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,11 +18,15 @@ NOTHING = Together([])
 
 
 class Arrays(NamedTuple):
-    """The arrays of a call in the order of their words, and of these the last memories and the results.
+    """The arrays of a call.
 
-    Also the memory for values computed once per sequence (None where there are none), the number of
-    sequences, all arrays by kind where there is work after the loop, and the memory of those that are for
-    that work alone.
+    in_order: all arrays, in the order of their argument words; None for omitted initial memories.
+    final: the final memories.
+    results: the results of the call.
+    record: the buffer for values computed once per sequence; None if there are none.
+    batch: the number of sequences.
+    kinds: all arrays by kind, if there is work after the loop; else empty.
+    kept: the buffer of the arrays that only the work after the loop reads; None if there is none.
     """
 
     in_order: list[Array | None]
@@ -34,18 +38,21 @@ class Arrays(NamedTuple):
     kept: Array | None
 
     def give_back(self) -> None:
-        """Gives back the memory that was for the call alone."""
+        """Returns the call's temporary buffers to the pool."""
         POOL.give_back(*(memory for memory in (self.record, self.kept) if memory is not None))
 
 
 class Kind:
-    """What makes the arrays of all calls of a kernel.
+    """The kinds of arrays of all calls of a kernel.
 
-    outputs, rows, totals: the types of the results. filled: for the places of initial memories that must be
-    arrays the type of each. record: bytes for each sequence of what is computed once per sequence; 0 for
-    none. axes: of inner sequences. padded: for the kinds and places of their arrays whose rows are not whole
-    vectors the type, and the numbers of a row that is. is_plain: whether the machine code works on the arrays
-    of the call and of its results alone.
+    outputs, rows, totals: the types of the results.
+    filled: the types of the initial memories that must be present, by position; zeros replace omitted ones.
+    finish: the work after the loop; None if there is none.
+    record: the bytes of a sequence's record of values computed once per sequence; 0 for none.
+    axes: the axes of inner sequences.
+    padded: for arrays of inner sequences whose rows are not whole vectors, by kind and position, the type and
+        the padded size of a row in numbers.
+    is_plain: whether the machine code reads and writes only the arrays of the call and its results.
     """
 
     def __init__(
@@ -68,18 +75,18 @@ class Kind:
 
 
 class Form:
-    """What makes the arrays of calls like one: of as many sequences and steps."""
+    """Makes the arrays of calls with the same numbers of sequences and steps as one call."""
 
     def __init__(self, kind: Kind, call: Call) -> None:
         laid = Laid.of(call)
         self.kind, self.batch = kind, call.rows
         self.count = call.rows if call.last_only else call.total
         self.whole = laid.filled == call.rows if call.last_only else laid.steps == call.total
-        if is_appended(call):  # there is memory for so many rows at a time
+        if is_appended(call):  # output buffers are allocated during the call
             self.count, self.whole = 0, True
-        self.apart, self.others = kind.outputs, NOTHING
+        self.separate, self.others = kind.outputs, NOTHING
         if call.apart is not None and call.apart < len(kind.outputs):
-            self.apart, others = kind.outputs[: call.apart], kind.outputs[call.apart :]
+            self.separate, others = kind.outputs[: call.apart], kind.outputs[call.apart :]
             self.others = Together([((self.count, *rows.shape), rows.dtype) for rows in others])
         self.filled: dict[int, Array] = {}
         for place, rows in kind.filled.items():
@@ -89,13 +96,13 @@ class Form:
         self.offsets = offsets_by_axis(kind.axes, call)
 
     def release(self) -> None:
-        """Gives back its memory: no more calls are made of this form."""
+        """Frees the memory kept for the work after the loop: no more calls of this form follow."""
         if self.finish is not None:
             self.finish.release()
 
     def results(self) -> Results:
-        """New arrays for the results; outputs are zeroed where there are places that no step writes."""
-        outputs = [rows.new(self.count) for rows in self.apart]
+        """New arrays for the results; outputs are zeroed if no step writes some of their rows."""
+        outputs = [rows.new(self.count) for rows in self.separate]
         if self.others is not NOTHING:
             outputs += self.others.new()
         if not self.whole:
@@ -105,7 +112,7 @@ class Form:
         return Results(outputs, [rows.new(self.batch) for rows in self.kind.rows], totals)
 
     def padded(self, kind: str, arrays: OptionalArrays) -> OptionalArrays:
-        """The arrays of a kind, those of inner sequences in rows of whole vectors."""
+        """The arrays of a kind, with rows of inner sequences padded to whole vectors."""
         made = list(arrays)
         for (own, place), (type_, size) in self.kind.padded.items():
             array = made[place] if own == kind else None
@@ -118,7 +125,7 @@ class Form:
     def arrays(
         self, sequences: OptionalArrays, initial: OptionalArrays, statics: OptionalArrays, results: Results
     ) -> Arrays:
-        """All arrays of a call, including those of results that nobody asked for."""
+        """All arrays of a call, including those for results that are computed but not returned."""
         begun = list(initial)
         for place, zeros in self.filled.items():
             if begun[place] is None:
@@ -141,31 +148,32 @@ class Form:
 
 
 def most_steps(call: Call) -> int:
-    """How many steps a block has at most, of a call whose sequences may end early."""
+    """The largest number of steps of a block, in a call whose sequences may end early."""
     assert call.until is not None
     many = call.last_only and Laid.of(call).filled > ENDING_STEPS
     return 1 if many or not call.until.beyond else ENDING_STEPS
 
 
 def is_appended(call: Call) -> bool:
-    """Whether the outputs of a call are put behind one another, as how many there are is not known. That of
-    the last step has the place of its sequence, if no steps behind it are computed.
+    """Whether the output rows of a call are appended to a buffer, since their number is not known.
+
+    With `last_only` each sequence has one row, unless steps past its end are computed.
     """
     return call.until is not None and not (call.last_only and most_steps(call) == 1)
 
 
 def offsets_by_axis(axes: Sequence[Axis], call: Call) -> list[Array]:
-    """The offsets of a call's inner sequences along each axis: of the words of each sequence, or step."""
+    """For each axis, the offsets of a call's inner sequences: of the words of each sequence, or each step."""
     offsets = [call.beside[axis.name] if axis.table == "owner" else call.inner[0] for axis in axes]
     counts = [call.rows if axis.table == "owner" else call.total for axis in axes]
-    # What a Ragged has checked: machine code reads an offset of each row, or of each step.
-    assert all(len(own) == count + 1 for own, count in zip(offsets, counts, strict=True))
-    return [np.ascontiguousarray(own, np.int64) for own in offsets]
+    # The Ragged has checked this; machine code reads an offset for each sequence or step.
+    assert all(len(array) == count + 1 for array, count in zip(offsets, counts, strict=True))
+    return [np.ascontiguousarray(array, np.int64) for array in offsets]
 
 
 def words_of(axes: Sequence[Axis], call: Call) -> tuple[int, ...]:
-    """How many words a row has in the mean, along each axis: rounded up to powers of two, so that many calls
-    are of the same size.
+    """The mean number of words of a row along each axis, rounded up to a power of two so that calls of about
+    the same size share decisions.
     """
     means = (-(-int(offsets[-1]) // max(1, len(offsets) - 1)) for offsets in offsets_by_axis(axes, call))
     return tuple(1 << max(0, mean - 1).bit_length() for mean in means)

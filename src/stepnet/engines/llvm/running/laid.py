@@ -1,11 +1,12 @@
-"""Where the sequences of a call lie, as tables and pointers for machine code.
+"""The layout of a call's sequences, as tables and pointers for machine code.
 
     lengths 5 3 2   two sets of lanes   ->   words of each set: 5 steps, order, first, lane_steps, ...
 
-It depends on lengths and places alone. So all parts of a schedule that run over the same sequences share it.
+The layout depends only on the lengths and positions of the sequences. So all parts of a schedule that run
+over the same sequences share it.
 
-A lane for each sequence gives steps of many rows first, and of one row in the end, which takes as long as
-some rows do. So long calls have no more lanes than stay at work until the end:
+With one lane per sequence, the first steps have many rows and the last steps a single row; a step of one row
+takes as long as a step of several. So long calls have only as many lanes as can stay active until the end:
 
     lengths 5 2 2 1    a a a a a    rows 4 3 1 1 1        a a a a a    rows 2 2 2 2 2
                        b b          in four lanes         b b c c d    in two
@@ -27,23 +28,23 @@ from stepnet.plan.load import LANES, Size
 
 EXACT = 16
 FEW = 32
-"""So many lengths are looked at by Python sooner than by NumPy."""
+"""Up to this many lengths, Python's built-in functions are faster than NumPy's."""
 EVEN_SECONDS = 1e-3
-"""Calls that take as long as this have no more lanes than they need. To find who follows whom in a lane takes
-some 20 microseconds more than to give each sequence a lane of its own."""
+"""Calls that take at least this long have as few lanes as they need. To distribute sequences over fewer lanes
+takes some 20 microseconds longer than one lane per sequence."""
 FEWEST_LANES = MOST_ROWS
-"""A set has as many lanes as this, as long as there are sequences: it computes so many rows at a time."""
+"""A set has at least this many lanes if there are enough sequences: the rows of the largest register tile."""
 WORTH = 0.9
-"""Fewer lanes must leave no more room than this part of it, or sequences of about one length share lanes."""
+"""Fewer lanes are used if lanes x steps shrinks below this fraction: not for sequences of similar lengths."""
 NUMBERS = np.arange(4096)
-"""The places of the steps of a sequence whose steps lie one after the other."""
+"""The offsets of the steps of a contiguous sequence."""
 KNOWN = "llvm"
 Sets = tuple[tuple[int, tuple[int, ...]], ...]
-"""For each set of lanes how many there are, and the words from `until` on."""
+"""For each set of lanes, the number of lanes, and the argument words from `until` on."""
 
 
 def rounded(filled: int, longest: int, steps: int) -> Size:
-    """The size of a call, with few digits, so that many calls are of the same.
+    """The size of a call, rounded so that calls of about the same size share decisions.
 
     >>> rounded(64, 500, 5130)
     Size(filled=64, longest=512, steps=6144, words=())
@@ -56,7 +57,7 @@ def rounded(filled: int, longest: int, steps: int) -> Size:
 
 
 def few_digits(number: int) -> int:
-    """A number rounded up to three binary digits.
+    """A number rounded up to three significant binary digits.
 
     >>> few_digits(7), few_digits(65), few_digits(81)
     (7, 80, 96)
@@ -66,9 +67,11 @@ def few_digits(number: int) -> int:
 
 
 class Laid:
-    """The lengths and places of a call, and the lanes made of them so far.
+    """The lengths and positions of a call's sequences, and the sets of lanes computed so far.
 
-    filled: how many sequences have steps. size: of the call, by which it is shared between threads.
+    filled: the number of sequences that are not empty.
+    longest, steps: the steps of the longest sequence, and of all sequences.
+    size: the rounded size of the call, which decides how threads divide it.
     """
 
     def __init__(self, call: Call) -> None:
@@ -92,20 +95,20 @@ class Laid:
 
     @classmethod
     def of(cls, call: Call) -> "Laid":
-        """Those of a call, worked out once for all calls of the same sequences."""
+        """The layout of a call, computed once for all calls over the same sequences."""
         laid = call.known.get(KNOWN)
         if laid is None:
             laid = call.known[KNOWN] = cls(call)
         return laid
 
     def begun(self) -> int:
-        """The pointer to how many steps of each sequence were run before."""
+        """The pointer to the numbers of steps of each sequence that ran in earlier calls."""
         if self._begun is None:
             self._begun = np.zeros(self.rows, np.int64)
         return pointer(self._begun)
 
     def sets(self, count: int, seconds: float) -> Sets:
-        """So many sets of lanes at most. seconds: how long the whole call is estimated to take."""
+        """At most `count` sets of lanes. seconds: the estimated time of the whole call."""
         even = seconds >= EVEN_SECONDS
         known = self._sets.get((count, even))
         if known is None:
@@ -114,7 +117,10 @@ class Laid:
         return known
 
     def _lanes(self, count: int, even: bool) -> list[Lanes]:
-        """The lanes of each set, none without steps; even: as few as stay at work until the end."""
+        """The lanes of each set; none if all sequences are empty.
+
+        even: whether to use only as many lanes as can stay active until the end.
+        """
         if not self.filled:
             return []
         lanes = lanes_for(self.lengths, LANES * count)
@@ -125,16 +131,19 @@ class Laid:
         return [lanes] if count == 1 else [lanes.part(place, count) for place in range(count)]
 
     def _working_lanes(self, count: int) -> int:
-        """The most lanes of a set that can all have as many steps as the longest sequence: a power of two."""
+        """The largest power of two of lanes per set that can all be as long as the longest sequence."""
         working = max(1, self.steps // (self.longest * count))
         return min(LANES, max(FEWEST_LANES, power_of_two(working)))
 
     def _words(self, lanes: Lanes) -> tuple[int, tuple[int, ...]]:
-        """The number of lanes of a set, and its words."""
+        """The number of lanes of a set, and its argument words."""
         tables: list[Array] = [lanes.order, lanes.first, lanes.steps]
         self._held += tables
         return lanes.count, (0, int(lanes.steps[0]), *map(pointer, tables), *self._places)
 
     def waiting(self, order: Array, endings: Sequence[Array]) -> list[tuple[int, ...]]:
-        """The words of sets of lanes that take sequences in this order, with the words `ENDING` of each."""
+        """The argument words of sets of lanes that take sequences from a queue in this order.
+
+        endings: the words `ENDING` of each set.
+        """
         return [(pointer(own), ENDLESS, pointer(order), 0, 0, *self._places) for own in endings]

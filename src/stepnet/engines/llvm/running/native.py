@@ -1,4 +1,4 @@
-"""A kernel with its parameters: how a call is described to its machine code, and the work around that."""
+"""A kernel bound to its parameters: the argument words of a call, and the work before and after the steps."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -24,16 +24,16 @@ from stepnet.plan.load import Size
 from stepnet.plan.partition import Partition, partition
 from stepnet.plan.plan import Plan
 
-# Machine code computes values of so many sequences at a time, so that an interrupt arrives.
+# The number of sequences per call of machine code, so that interrupts are handled in between.
 SEQUENCES = 256
-# Calls of so many sizes at most, whose partition is remembered.
+# The largest number of sizes of calls whose partition is cached.
 DECIDED = 256
-# Where the words of a call begin, and the pointers behind them, in bytes.
+# The byte offsets of a call's own words, and of the pointers to arrays behind them.
 CALL, POINTERS = 8 * WORD[CALL_WORDS[0]], 8 * len(WORDS)
 
 
 class Native:
-    """A kernel with its parameters. It has nothing of any call, so any number of threads use it at once."""
+    """A kernel bound to its parameters. It holds no state of calls, so threads may share it."""
 
     def __init__(
         self, plan: Plan, compiled: Compiled, constants: Array, finish: Finish | None, target: Target
@@ -43,7 +43,7 @@ class Native:
         self.constants = constants
         words = compiled.words
         self.array_words = [word for kind in ARRAYS for word in words[kind]]
-        # Pointers are written in the order of their words, all at once.
+        # The permutation from the order of arrays to that of their words: pointers are written in one go.
         self.in_words = sorted(range(len(self.array_words)), key=self.array_words.__getitem__)
         self.pack = Struct(f"{len(CALL_WORDS) + len(self.array_words)}q").pack_into
         self.pack_pointers = Struct(f"{len(self.array_words)}q").pack_into
@@ -53,7 +53,7 @@ class Native:
         self.kind = self.kind_of(plan)
 
     def kind_of(self, plan: Plan) -> Kind:
-        """What makes the arrays of all calls."""
+        """The kinds of arrays of all calls."""
         types = [plan.net.type_of(result) for result in plan.net.results]
         places = plan.ends.steps, plan.ends.rows, plan.ends.totals
         outputs, rows, totals = ([types[place] for place in kind] for kind in places)
@@ -73,11 +73,13 @@ class Native:
         return Kind(outputs, rows, totals, filled, self.finish, record, self.compiled.axes, padded)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Takes other parameters in place of its own; False where they do not lie as C-contiguous arrays."""
+        """Replaces the parameters; returns False, with no effect, if they are not C-contiguous arrays."""
         if not all(array.flags.c_contiguous for array in parameters):
             return False
         if self.refill is None:
-            like = [array.copy() for array in parameters]  # those of tied weights are one array
+            like = [
+                array.copy() for array in parameters
+            ]  # tied weights may be one array; copies are distinct
             values = constant_values(self.plan, like)
             wanted = () if self.finish is None else tuple(self.finish.constants)
             entries = self.compiled.constants
@@ -87,15 +89,15 @@ class Native:
             self.finish.constants.update({number: array.copy() for number, array in known.items()})
         return True
 
-    # ---- what describes a call
+    # ---- the arguments of a call
 
     def size(self, call: Call) -> Size:
-        """The size of a call, by which it is shared between threads."""
+        """The size of a call, which decides how threads divide it."""
         size = Laid.of(call).size
         return size._replace(words=words_of(self.compiled.axes, call)) if self.compiled.axes else size
 
     def partition(self, size: Size, most: int) -> Partition:
-        """How a call of a size is shared between at most so many threads."""
+        """How at most `most` threads divide a call of this size."""
         key = most, size
         known = self.partitions.get(key)
         if known is None:
@@ -107,7 +109,7 @@ class Native:
 
     @property
     def defers(self) -> bool:
-        """Whether all that it does to full sequences is machine code, which may run later."""
+        """Whether a call without empty sequences runs only machine code, so that it can be deferred."""
         return not self.by_sequence and self.finish is None and not self.padded
 
     @property
@@ -119,46 +121,46 @@ class Native:
         return same and self.finish is None
 
     def room(self, call: Call) -> int:
-        """How many words there is memory for, for each thread: those of the longest inner sequence."""
-        longest = [int(np.diff(each).max(initial=0)) for each in offsets_by_axis(self.compiled.axes, call)]
+        """The number of words that scratch memory must hold: at least the longest inner sequence."""
+        longest = [int(np.diff(array).max(initial=0)) for array in offsets_by_axis(self.compiled.axes, call)]
         return (1 << max(longest).bit_length()) + SLACK if longest else 0
 
     def workspace(self, lanes: int, together: int, room: int, ends: bool, block: int = 0) -> Workspace:
-        """Memory for calls of so many lanes, with room for so many words. ends: whether sequences may end
-        early. block: how many steps a block has at most; 0 for as many as fit.
-        """
+        """Scratch memory for one set of lanes; see `Workspace`."""
         return Workspace(self.compiled, self.constants, lanes, together, self.plan.reverse, room, ends, block)
 
     def words(self, call: Call, arrays: Arrays, ticks: int, lanes: tuple[int, ...]) -> list[int]:
-        """The words of a call for a set of lanes.
+        """The argument words of a call for a set of lanes.
 
-        ticks: after how many of the clock the machine code returns before it is done; 0 for never.
+        ticks: the number of clock ticks after which the machine code returns, even if it is not done; 0 for
+            no limit.
+        lanes: the words of the set of lanes.
         """
         begun = Laid.of(call).begun() if self.compiled.counts else 0
         record = pointer(arrays.record)
         return [ticks, call.last_only, record, begun, *lanes, *self.pointers(arrays)]
 
     def pointers(self, arrays: Arrays) -> list[int]:
-        """The pointers of arrays in the order of their words."""
+        """The pointers to the arrays, in the order of their words."""
         in_order = arrays.in_order
         return [pointer(in_order[place]) for place in self.in_words]
 
-    # ---- ahead of the machine code and behind it
+    # ---- the work before and after the steps
 
     def begin(self, call: Call, arrays: Arrays) -> None:
-        """Does the work before the steps of sequences, and that for sequences without steps."""
+        """Computes the values needed once per sequence, and the final memories of empty sequences."""
         if self.compiled.sequences is not None:
             self.for_each_sequence(self.compiled.sequences, arrays)
         self.keep_idle(call, arrays)
 
     def made_of(self, arrays: Arrays) -> list[bytes]:
-        """The bytes of the arrays from which values are computed once per sequence."""
+        """The contents, as bytes, of the arrays from which values are computed once per sequence."""
         by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
         read = (by_word[word] for word in self.compiled.sequence_words)
         return [array.tobytes() for array in read if array is not None]
 
     def keep_idle(self, call: Call, arrays: Arrays) -> None:
-        """Copies the initial memories of empty sequences to their last ones."""
+        """Copies the initial memories of empty sequences to their final memories."""
         if Laid.of(call).filled == call.rows:
             return
         idle = np.flatnonzero(call.lengths == 0)
@@ -174,7 +176,7 @@ class Native:
                 final[idle] = 0 if initial is None else initial[idle]
 
     def for_each_sequence(self, function: NativeFunction, arrays: Arrays) -> None:
-        """Computes values once per sequence, a few sequences at a time, so that an interrupt can arrive."""
+        """Computes values once per sequence, some sequences at a time so that interrupts are handled."""
         status = np.zeros(1, np.int64)
         words = np.zeros(self.compiled.word_count, np.int64)
         words[self.array_words] = list(map(pointer, arrays.in_order))
@@ -187,7 +189,7 @@ class Native:
             raise InputError(OUTSIDE)
 
     def end(self, form: Form, arrays: Arrays) -> None:
-        """Does the work after the loop: values of each sequence, and totals."""
+        """Computes the values of each sequence after the loop, and totals."""
         if form.finish is None:
             return
         values = form.finish.values(arrays.kinds)

@@ -1,4 +1,4 @@
-"""How far the calls of a chain are, read from what the machine code has written while it pauses."""
+"""The progress of a chain's calls, read from the workspaces while the machine code pauses."""
 
 import time
 from collections.abc import Sequence
@@ -9,23 +9,24 @@ from stepnet.plan.waves import Waves
 
 
 class Reach:
-    """How far the waves of prepared calls are.
+    """The progress of prepared calls.
 
-    waves: the places of the kernels that run at the same time. spaces: of each kernel. begun: when the first
-    wave began, in seconds.
+    waves: the kernels that run at the same time, by position.
+    spaces: the workspaces of each kernel.
+    begun: the time at which the first wave began, in seconds.
     """
 
     def __init__(self, waves: Waves, spaces: Sequence[Sequence[Workspace]]) -> None:
         self.waves, self.spaces, self.begun = waves, spaces, 0.0
 
     def progress(self, at: int, is_done: bool) -> Progress:
-        """How far the call is while its wave `at` runs, or when that is done."""
+        """The progress of the call while its wave `at` runs, or when that wave is done."""
         kernels = [[space.done() for space in spaces] for spaces in self.spaces]
         steps = all_steps = 0
         for number, wave in enumerate(self.waves):
             for space in (space for place in wave for space in kernels[place]):
                 all_steps += space.all_steps
-                # The words of a wave that is yet to run are those of an earlier call.
+                # Waves that have not run yet hold the progress of an earlier call.
                 whole = number < at or (number == at and is_done)
                 steps += space.all_steps if whole else space.steps if number == at else 0
         ends = [kernels[place] for place in self.waves[-1]]

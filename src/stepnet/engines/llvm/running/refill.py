@@ -1,10 +1,10 @@
-"""Other parameters put into the memory of a kernel that is bound already.
+"""Replacing the parameters of a bound kernel in its memory.
 
     bind     evaluate the constants, lay out memory, pack        ->   refill   pack
 
-In training the parameters change at every step, and the rest does not: most constants are views of them,
-packed where they lie. So what is a view, and of which parameter, is found once; a refill computes the few
-other constants, and packs.
+In training, the parameters change at every step and nothing else does. Most constants are views of
+parameters, which are packed from where they lie. So it is determined once which constants are views, and of
+which parameter. A refill recomputes the few other constants, and packs.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ Key = tuple[bool, int]
 
 
 class View(NamedTuple):
-    """Numbers of a parameter where they lie: bytes from its first one, and how they go on."""
+    """A view of a parameter: its byte offset, shape, dtype and strides."""
 
     parameter: int
     offset: int
@@ -34,14 +34,14 @@ class View(NamedTuple):
     strides: tuple[int, ...]
 
     def of(self, parameters: Sequence[Array]) -> Array:
-        """The view of these parameters."""
-        # The buffer is taken as bytes: NumPy checks that the view stays inside.
+        """This view of other parameters."""
+        # NumPy checks that the view stays inside the buffer of the parameter.
         buffer = parameters[self.parameter]
         return np.ndarray(self.shape, self.dtype, buffer, self.offset, self.strides)
 
     @classmethod
     def of_array(cls, array: Array, parameters: Sequence[Array]) -> "View | None":
-        """The view that an array is of one of these; None where it is of none."""
+        """An array as a view of one of these parameters; None if it shares memory with none."""
         for place, parameter in enumerate(parameters):
             if array is parameter or np.may_share_memory(array, parameter):
                 offset = pointer(array) - pointer(parameter)
@@ -50,10 +50,15 @@ class View(NamedTuple):
 
 
 class Refill:
-    """What fills the memory of a bound kernel with other parameters, C-contiguous ones.
+    """A function that fills the memory of a bound kernel with other, C-contiguous parameters.
 
-    like: such parameters, of which no two share numbers. values: the constants for these. wanted: numbers of
-    the net's constants that a refill gives back.
+    plan: the plan of the kernel.
+    constants: the layout of its constants.
+    memory: the memory with the constants, which is overwritten.
+    like: parameters of the same shapes, which do not share memory with each other.
+    values: the constants for these parameters.
+    wanted: the constants of the net that a call returns, by number.
+    target: the processor.
     """
 
     def __init__(
@@ -104,11 +109,11 @@ class Refill:
         ]
 
     def key(self, inside: bool, number: int) -> Key:
-        """A constant by where it is computed: those that the body is given, outside."""
+        """The key of a constant in the net that computes it: the outer net for inputs of the body."""
         return self.outside.get((inside, number), (inside, number))
 
     def __call__(self, parameters: Sequence[Array]) -> dict[int, Array]:
-        """Fills the memory; gives the constants that are asked for besides."""
+        """The values of the `wanted` constants; fills the memory."""
         known: dict[Key, Array] = {}
         addresses = [pointer(array) for array in parameters]
         with np.errstate(all="ignore"):
@@ -121,7 +126,7 @@ class Refill:
             return {n: self.value((False, n), parameters, known) for n in self.wanted}
 
     def value(self, key: Key, parameters: Sequence[Array], known: dict[Key, Array]) -> Array:
-        """The value of a constant; those that are computed are computed once."""
+        """The value of a constant. known: the values computed in this call, to which it is added."""
         if key in self.fixed:
             return self.fixed[key]
         if key not in known:

@@ -1,4 +1,4 @@
-"""What runs calls of one kernel on machine code."""
+"""The runner of a bound kernel: single calls, prepared calls, and steps of streams."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,46 +16,46 @@ from stepnet.plan.waves import Waves
 
 
 class Runner:
-    """Runs calls of a kernel with its parameters, from any number of threads at once."""
+    """Runs calls of a bound kernel. Several Python threads may call it at the same time."""
 
     def __init__(self, native: Native) -> None:
-        self.native, self.alone = native, Chain((native,), ((0,),))
+        self.native, self.chain = native, Chain((native,), ((0,),))
         self.ends_early = native.ends_early
 
     def __call__(self, call: Call) -> Results:
-        """The results of a call; raises `InputError` where an integer does not fit a table."""
+        """The results of a call; raises `InputError` if an index is outside its table."""
         if call.until is not None:
             from stepnet.engines.llvm.running.ending import Ending  # few processes have such calls
 
-            return Ending(self.alone, call).results()
-        started = self.alone.started()
+            return Ending(self.chain, call).results()
+        started = self.chain.started()
         results = started.add(call)
         started.run()
         return results
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Takes other parameters in place of its own; False where they do not lie as C-contiguous arrays."""
+        """Replaces the parameters; returns False, with no effect, if they are not C-contiguous arrays."""
         return self.native.rebind(parameters)
 
     def release(self) -> None:
-        """Gives back its memory: it is not called any more."""
+        """Returns the kernel's memory to the pool: it must not be called afterwards."""
         POOL.give_back(self.native.constants)
-        self.alone.release()
+        self.chain.release()
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """What runs single steps of some rows of this call at a time."""
+        """Runs single steps of a subset of this call's rows."""
         made = RowSteps(self.native, call, results) if runs_steps(self.native) else None
         return made or CalledSteps(self, call, results)
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """A function that runs this call on the present contents of its arrays, prepared once."""
+        """A function that runs this call on the current contents of its arrays, prepared once."""
         native = self.native
         if native.compiled.axes:  # other calls have other inner sequences
             return called_again(self, call, results)
         form = Form(native.kind, call)
         arrays = form.arrays(call.sequences, call.initial, call.statics, results)
         native.begin(call, arrays)
-        prepared = self.alone.prepared((call,), (arrays,))
+        prepared = self.chain.prepared((call,), (arrays,))
         (run,) = prepared.runs
         run.held = [call, results, arrays, prepared]
         if form.finish is None and native.compiled.sequences is None and np.all(call.lengths):
@@ -75,8 +75,8 @@ class Runner:
         return run_whole
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """A function that runs calls like this one; None where a call cannot be frozen."""
-        started = self.alone.started()
+        """A function that runs further calls of the same shapes; None if this call cannot be frozen."""
+        started = self.chain.started()
         started.add(call)
         frozen = started.frozen()
         if frozen is None:
@@ -94,6 +94,6 @@ class Runner:
 
 
 def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
-    """What runs these in one go; None where one of them has work for NumPy, which cannot wait."""
+    """The chain of bound kernels; None if one of them has work for NumPy between the machine code."""
     natives = [bound.native for bound in bounds if isinstance(bound, Runner) and bound.native.defers]
     return Chain(natives, waves, lines) if len(natives) == len(bounds) else None

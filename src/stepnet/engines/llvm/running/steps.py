@@ -1,11 +1,11 @@
-"""Single steps of some rows at a time, on arrays that stay where they are.
+"""Single steps of a subset of the rows, on arrays that stay in place.
 
     rows 5 2 7    order   5 2 7                  the rows that machine code runs, in this order
-                  starts  . . 1 . . 0 . 2        where each of them has its input and its output
+                  starts  . . 1 . . 0 . 2        the index of each row's input and output
 
-Other rows are other numbers in these tables: no memory is laid out and nothing is compiled. Memories, statics
-and what is computed of them once lie where they lay. Memory to work in is kept for numbers of rows that are
-rounded up to powers of two.
+A step of other rows only changes the numbers in these tables: no memory is laid out, nothing is compiled.
+Memories, statics and values computed from statics stay in place. Workspaces are kept for numbers of rows
+that are rounded up to powers of two.
 """
 
 from collections.abc import Callable
@@ -28,15 +28,21 @@ from stepnet.engines.threads import threads
 from stepnet.plan.load import LANES
 
 MOST_COUNTS = 64
-"""Of so many numbers of rows at most the tables are kept."""
+"""The largest number of different row counts whose tables are kept."""
 PLACES = CALL_WORDS[CALL_WORDS.index("steps") :]
 AT_PLACES, AT_LANES = 8 * WORD[PLACES[0]], 8 * WORD["lanes"]
 pack_places, pack_lanes = Struct(f"{len(PLACES)}q").pack_into, Struct("q").pack_into
 
 
 class Share(NamedTuple):
-    """The rows of one workspace. order: the table of their places. own: which rows of the step these are.
-    lanes: how many run side by side. words: those from `steps` on. tables: what the words point to besides.
+    """The rows of a step that one workspace runs.
+
+    space: the workspace.
+    order: the table of the rows.
+    own: the positions of these rows among the rows of the step.
+    lanes: the number of lanes.
+    words: the argument words from `steps` on.
+    tables: the other tables that the words point to, kept alive.
     """
 
     space: Workspace
@@ -48,7 +54,7 @@ class Share(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """How a number of rows is run: the workspaces of `prepared`, and the rows of each."""
+    """How a number of rows is run: the prepared workspaces, and the share of rows of each."""
 
     prepared: Prepared
     shares: tuple[Share, ...]
@@ -66,7 +72,7 @@ class RowSteps:
         self.latest: dict[int, Arranged] = {}
 
     def of(self, rows: Array) -> Callable[[], None]:
-        """What takes a step of these rows, until it is asked for others."""
+        """A function that runs a step of these rows. It is valid until the next call of `of`."""
         count = len(rows)
         self.call.starts[rows] = np.arange(count)
         arranged = self.arranged.get(count)
@@ -86,11 +92,11 @@ class RowSteps:
         return prepared.runs[0]
 
     def renew(self, rows: Array) -> None:
-        """Computes anew what is made of the statics of these rows."""
+        """Recomputes the values that are computed from the statics of these rows."""
         native, function = self.native, self.native.compiled.sequences
         if function is None or self.arrays.record is None or not len(rows):
             return
-        # In memory of their own: machine code may reach beyond the last row, where other rows' values lie.
+        # In a separate buffer: machine code may write beyond the last row, over values of other rows.
         stride = native.compiled.strides["sequence"]
         record = POOL.take((len(rows) + SLACK) * stride)
         read = set(native.compiled.sequence_words)
@@ -106,7 +112,7 @@ class RowSteps:
         POOL.give_back(record)
 
     def arrange(self, count: int) -> Arranged:
-        """The workspaces for so many rows, and the tables that say which rows each of them runs."""
+        """The workspaces for `count` rows, and the tables of the rows that each of them runs."""
         way = self.native.partition(rounded(count, 1, count), threads()).chosen
         lanes = lanes_for(np.ones(count, np.int64), LANES * way.sets)
         sets = min(way.sets, lanes.count)
@@ -122,7 +128,7 @@ class RowSteps:
         return Arranged(prepared, tuple(shares))
 
     def prepared_for(self, sets: int, together: int, room: int) -> Prepared:
-        """So many workspaces with room for so many lanes each."""
+        """The workspaces of `sets` sets of at most `room` lanes."""
         key = sets, together, room
         prepared = self.prepared.get(key)
         if prepared is None:
@@ -131,15 +137,15 @@ class RowSteps:
             prepared = Prepared([self.native], shape, kind, pauses=False)
             nowhere = (0,) * (CALL_WORDS.index(PLACES[0]) - CALL_WORDS.index("until") + len(PLACES))
             prepared.write([self.call], [self.arrays], [tuple((0, nowhere) for _ in range(sets))])
-            self.prepared[key] = prepared  # with all its words, or not at all
+            self.prepared[key] = prepared  # after all words are written: an interrupt may come before
         return prepared
 
 
 def runs_steps(native: Native) -> bool:
-    """Whether all that a kernel does at a step is machine code that runs some rows of its arrays.
+    """Whether a kernel can run single steps of a subset of the rows in machine code.
 
-    Not where a step has inner sequences or work behind the loop, or where what is computed once per sequence
-    depends on the memory.
+    It cannot if a step has inner sequences, if there is work after the loop, or if values computed once per
+    sequence depend on the initial memory.
     """
     compiled = native.compiled
     memories = set(compiled.words["initial"])

@@ -1,10 +1,10 @@
-"""The sum of the values of each sequence, in machine code.
+"""Segment sums in machine code: the sum of the values of each sequence.
 
-    values [rows, n], the rows of each sequence   ->   sums [sequences, n]
+    values [rows, n], places and offsets of the sequences   ->   sums [sequences, n]
 
-Rows are read where they lie, by their places. Each number is one chain of additions in the order of the
-steps, so it depends on nothing but its own sequence. NumPy would copy the rows into that order first, and
-adds them number by number.
+Rows are read in place, through a table. Each sum is one chain of additions in the order of the steps, so its
+bits depend only on its own sequence. NumPy would first copy the rows into this order, and adds without
+vectors.
 """
 
 import ctypes
@@ -24,33 +24,33 @@ from stepnet.net.totals import segment_sum
 Array = np.ndarray
 ARRAYS = ("values", "sums", "stride")
 WORDS = (*ARRAYS, "sums_stride", "places", "offsets", "sequences", "columns")
-"""What describes the work of one thread, 64 bits each: first what differs from call to call. stride,
-sums_stride: the bytes from row to row. columns: the numbers of each row that the thread adds up.
+"""The argument words of one thread, 64 bits each: first those that differ from call to call. stride,
+sums_stride: the bytes from row to row. columns: the number of columns that the thread sums.
 """
 WORD = {name: place for place, name in enumerate(WORDS)}
 DTYPES = ("float32", "float64")
 SHARED = 2**18
-"""Threads share sums of so many numbers: some 50 microseconds of work."""
+"""The smallest number of values whose sums are divided among threads: some 50 microseconds of work."""
 ABREAST = 4
-"""How many vectors of a row are added one after the other before the code asks whether there are more."""
+"""The unroll factor: the vectors of a row per iteration of the loop over columns."""
 
 
 def sums(values: Array, places: Array, offsets: Array, target: Target) -> Array:
     """The sum over each sequence; zeros for an empty one.
 
-    places: the rows of the values, sequence by sequence. offsets: where those of each sequence begin there,
-    and where the last ones end.
+    places: the rows of the values, sequence by sequence.
+    offsets: where each sequence begins in `places`, and where the last one ends.
     """
     if values.dtype.name not in DTYPES or not values.size:
         return segment_sum(values[places], offsets)
     rows = np.ascontiguousarray(values).reshape(len(values), -1)
-    made = np.empty((len(offsets) - 1, rows.shape[1]), values.dtype)
-    Sums(rows.shape[1], values.dtype.name, places, offsets, target)(rows, made)
-    return made.reshape(len(made), *values.shape[1:])
+    result = np.empty((len(offsets) - 1, rows.shape[1]), values.dtype)
+    Sums(rows.shape[1], values.dtype.name, places, offsets, target)(rows, result)
+    return result.reshape(len(result), *values.shape[1:])
 
 
 class Sums:
-    """What runs sums of one form: of rows of so many columns, at these places."""
+    """A prepared segment sum of rows of `columns` numbers with fixed places and offsets."""
 
     def __init__(self, columns: int, dtype: str, places: Array, offsets: Array, target: Target) -> None:
         self.held = [np.ascontiguousarray(array, np.int64) for array in (places, offsets)]
@@ -65,7 +65,7 @@ class Sums:
         self.work = Work(kernel(target, dtype), self.words)
 
     def __call__(self, values: Array, out: Array) -> None:
-        """Puts the sums of these values, [rows, columns], into an array: both C-contiguous."""
+        """Writes the sums of these values [rows, columns] to `out`; both are C-contiguous."""
         out[...] = 0
         for name, array in (("values", values), ("sums", out)):
             self.words[:, WORD[name]] = pointer(array) + self.begins
@@ -75,5 +75,5 @@ class Sums:
 
 @cache
 def kernel(target: Target, dtype: str) -> NativeFunction:
-    """The machine code for a dtype: one for all shapes."""
+    """The machine code for a dtype; it serves all shapes."""
     return machine_code("running.sums", target, dtype).function("sums", ctypes.c_int64)

@@ -1,4 +1,4 @@
-"""The code of sums over sequences; see `sums`."""
+"""The machine code of segment sums; see `sums`."""
 
 import numpy as np
 from llvmlite import ir
@@ -18,7 +18,7 @@ def write_sums(target: Target, dtype: str) -> ir.Module:
 
 
 class SumsCode:
-    """The code that adds each row of a sequence to its sum, which begins as zeros."""
+    """The code that adds each row of a sequence to its sum, which is initialized to zeros."""
 
     def __init__(self, code: Code, dtype: str, words: ir.Value) -> None:
         self.code, self.dtype, self.itemsize = code, dtype, np.dtype(dtype).itemsize
@@ -26,7 +26,7 @@ class SumsCode:
         self.words = {name: code.read(I64, code.at(words, 8 * place), 8) for name, place in WORD.items()}
 
     def write(self) -> None:
-        """All rows of all sequences."""
+        """Writes the body of the function."""
         code, words = self.code, self.words
         values, places, offsets, total = (
             code.inttoptr(words[name], POINTER) for name in ("values", "places", "offsets", "sums")
@@ -41,7 +41,7 @@ class SumsCode:
         code.ret(code.number(0))
 
     def add(self, total: ir.Value, row: ir.Value) -> None:
-        """Adds a row to a sum: several vectors at a time, and what is left number by number."""
+        """Writes the addition of a row to a sum: an unrolled vector loop, and a scalar loop for the rest."""
         code, columns = self.code, self.words["columns"]
         step = self.width * ABREAST
         whole = code.mul(code.sdiv(columns, code.number(step)), code.number(step))

@@ -1,4 +1,4 @@
-"""The memory that each set of lanes works in."""
+"""Workspaces: the scratch memory and the argument words of a set of lanes."""
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,13 @@ from stepnet.engines.llvm.products.tiles import FAR_BYTES
 SLACK = 16
 BLOCK_BYTES = 384 * 1024
 BLOCK_ROWS = 256
-# Where sequences may end early, lanes take others between blocks. These have so many steps at most, and
-# several steps only where they have no more rows than this.
+# If sequences may end early, lanes take new ones between blocks. Then a block has at most ENDING_STEPS steps,
+# and several steps only if it has at most ENDING_ROWS rows.
 ENDING_STEPS, ENDING_ROWS = 8, 16
-# A block, between whose ends it does not pause, reads no more than so many bytes of parameters.
+# A call pauses only between blocks. So a block reads at most this many bytes of parameters.
 PAUSE_BYTES = 600 * 2**20
-# What is computed of words takes longer than parameters take to be read: functions, most of all.
+# The cost of a byte of words relative to a byte of parameters: the work on words, mostly elementary
+# functions, takes longer than reading.
 WORDS_COST = 4
 WORD = {name: place for place, name in enumerate(WORDS)}
 PAUSE = PROGRESS.index("pause")
@@ -30,17 +31,20 @@ START = view(np.array([name == "threads" for name in PROGRESS], np.int64))
 
 
 def block_rows(layout: Layout) -> int:
-    """The rows of a block of steps, one for each lane and step, if it has several steps."""
-    # If so many were read for each few rows, they would leave those of the steps no room in the last cache.
+    """The largest number of rows (lanes x steps) of a block of several steps."""
+    # Large parameters of the work outside the loop are read once per block. If blocks were small, they would
+    # evict the parameters of the steps from the last cache.
     if layout.load.others.weights >= FAR_BYTES:
         return BLOCK_ROWS
     return max(min(BLOCK_ROWS, BLOCK_BYTES // layout.strides["block"]), 32)
 
 
 def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) -> dict[str, int]:
-    """The bytes of the parts of a workspace, in whole lines, by the word that points to each.
+    """The bytes of each part of a workspace in whole cache lines, by the word that points to it.
 
-    strides: of the records. lanes: the most there are. rows, steps: the most that a block has.
+    strides: the bytes of each record.
+    lanes: the largest number of lanes.
+    rows, steps: the largest numbers of rows and steps of a block.
     """
     slots, rows = lanes + SLACK, rows + SLACK
     sizes = {
@@ -52,7 +56,7 @@ def part_sizes(strides: Mapping[str, int], lanes: int, rows: int, steps: int) ->
     }
     sizes |= dict.fromkeys(LANE_TABLES, 8 * slots)
     sizes |= dict.fromkeys(ROW_TABLES, 8 * rows)
-    sizes |= dict.fromkeys(STEP_TABLES, 8 * (steps + 1))  # the step behind the last is looked at
+    sizes |= dict.fromkeys(STEP_TABLES, 8 * (steps + 1))  # the entry behind the last step is read
     sizes |= dict.fromkeys(("barrier", "status", "progress"), LINE)
     return {name: whole_lines(size) for name, size in sizes.items()}
 
@@ -63,12 +67,12 @@ def whole_lines(size: int) -> int:
 
 
 def numbers_at(address: int, count: int) -> Array:
-    """So many 64-bit integers."""
+    """The `count` 64-bit integers at an address, as an array."""
     return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
 
 
 class Done(NamedTuple):
-    """How many steps and sequences of a set of lanes are done, of how many."""
+    """The finished steps and sequences of a set of lanes, and the numbers of all of them."""
 
     steps: int
     all_steps: int
@@ -77,9 +81,15 @@ class Done(NamedTuple):
 
 
 class Workspace:
-    """The memory that one set of lanes works in, and a row of words for each thread that works there.
+    """The scratch memory of a set of lanes, and argument words for each thread that runs them.
 
-    block: how many steps a block has at most; 0 for as many as fit.
+    compiled, constants: the machine code, and the memory with its constants.
+    lanes: the number of lanes.
+    together: the number of threads that share the steps.
+    reverse: whether sequences run from their last step.
+    room: the number of words of inner sequences that scratch memory holds.
+    ends: whether sequences may end early.
+    block: the largest number of steps of a block; 0 for as many as fit.
     """
 
     def __init__(
@@ -137,19 +147,19 @@ class Workspace:
         self._begun = view(self.progress)[: len(PROGRESS)]
 
     def follow(self, ahead: "Workspace") -> None:
-        """Makes its blocks wait for those of another one, whose outputs are its inputs."""
+        """Makes the blocks of this workspace wait for those of another, whose outputs are its inputs."""
         self.words[:, WORD["ahead"]] = pointer(ahead.progress)
 
     def go_on(self) -> None:
-        """Takes back that the call pauses, while nothing runs."""
+        """Clears the pause flag of the call, while no thread runs it."""
         self._begun[PAUSE] = 0
 
     def begin(self) -> None:
-        """Resets the progress of the call; it is for one thread until more are there."""
+        """Resets the progress of the call; the number of threads is 1 until others have joined."""
         self._begun[:] = START
 
     def done(self) -> Done:
-        """How far the call is that this was written for, while it pauses."""
+        """The progress of the current call, while it pauses."""
         if until := self.rows[0][WORD["until"]]:
             return self._done_of_waiting(
                 dict(zip(ENDING, numbers_at(until, len(ENDING)).tolist(), strict=True))
@@ -159,14 +169,16 @@ class Workspace:
         order = self._table("order", int(first[-1]))
         lengths = self._table("lengths", int(order.max(initial=-1)) + 1)[order]
         ends = np.cumsum(lengths)
-        # Where each lane begins, taken off the ends of its sequences.
+        # The offset of each lane's first step is subtracted from the ends of its sequences.
         ends -= np.repeat((ends - lengths)[first[:-1]], np.diff(first))
         sequences = int(np.count_nonzero(ends <= begin))
         return Done(int(np.minimum(lane_steps, begin).sum()), int(lane_steps.sum()), sequences, len(order))
 
     def _done_of_waiting(self, ending: Mapping[str, int]) -> Done:
-        """How far the call is, where sequences may end early: then they have no more steps to do. The first
-        set of lanes counts all sequences as its own, and each takes off what its lanes still have to do.
+        """The progress of a call whose sequences may end early. Steps after an early end count as done.
+
+        The first set of lanes counts all sequences that were taken from the queue. Each set subtracts what
+        its own lanes still have to do, so the sum over all sets is right.
         """
         lanes = ending["at_work"]
         # A sequence is over when it has been taken off its lane.
@@ -180,10 +192,10 @@ class Workspace:
         return Done(int(lengths[:begun].sum()) - left, all_steps, begun - lanes, len(order))
 
     def _table(self, name: str, count: int) -> Array:
-        """The numbers of one of the call's tables."""
+        """The first `count` numbers of a table of the call."""
         return numbers_at(self.rows[0][WORD[name]], count)
 
     def write(self, pack: Callable[..., None], offset: int, numbers: Sequence[int]) -> None:
-        """Writes words from an offset on, for every thread. pack: of a `Struct` for so many words."""
+        """Writes words from a byte offset on, for every thread. pack: `pack_into` of their `Struct`."""
         for row in self.rows:
             pack(row, offset, *numbers)

@@ -1,15 +1,15 @@
-"""How one thread hands work to others, in machine code and without the interpreter's lock.
+"""The handover of tasks from one thread to others, in machine code and without the interpreter's lock.
 
-To sleep and be woken takes a thread 50 microseconds and more, as long as a small recurrence takes. So a
-worker that has nothing to do looks for work for a while, takes it, and says that it is done; only when none
-comes does it go to sleep, and that too in machine code.
+Waking a sleeping thread takes 50 microseconds and more, as long as a small recurrence takes. So an idle
+worker spins for a while, and then sleeps, also in machine code.
 
-A *place* is where one thread waits for another: a word, and the semaphore that it sleeps on. The word says
-NOTHING; THERE, once somebody said so; ASLEEP, once who waits sleeps.
+A *place* is a mailbox on which one thread waits for another: a word, and a semaphore for sleeping. The state
+of the word is NOTHING (no message), THERE (a message was sent), or ASLEEP (the waiting thread sleeps on the
+semaphore).
 
-A threaded call is one call of `lead`: it claims workers, hands out tasks, does its own and waits for the
-others. Python can raise nothing in between (an interrupt, above all), so that no memory is freed that a
-worker still uses, and no worker is lost.
+A threaded call is one call of `lead`: it claims workers, hands out tasks, runs its own task and waits for
+the others. No Python code runs in between, so no interrupt can raise an exception there. So no memory is
+freed that a worker still uses, and no worker is lost.
 """
 
 import ctypes
@@ -22,19 +22,19 @@ from stepnet.engines.llvm.machine.target import host_target
 
 NOTHING, THERE, ASLEEP = range(3)
 LOOKS, TURNS = 1000, 60
-"""How often a thread looks before it lets others have its processor, some 15 microseconds; and how often it
-does that before it sleeps. A training step takes half a millisecond from one call to the next; and PyTorch's
-own threads, which need the processor in between, would wait for one that never lets go.
+"""LOOKS: the polls of a word before a waiting thread yields its processor, some 15 microseconds. TURNS: the
+yields before it sleeps. A training step takes half a millisecond from one call to the next, and PyTorch's
+threads, which need the processor in between, would be blocked by a thread that never yields.
 """
 
-# Where things lie in a worker's memory: the place for work, the task's function and pointer, and what it
-# gave; in lines of their own, the place for work done, whether a thread has claimed it and the address of the
-# next worker, and the semaphores of both places.
+# Byte offsets in a worker's memory. First line: the place for a new task, the task's function and argument,
+# and its result. Second line: the place for its completion. Third line: whether the worker is claimed, and
+# the address of the next worker. Then the semaphores of both places.
 BEGIN, FUNCTION, TASK, RESULT = 0, 16, 24, 32
 END, CLAIMED, NEXT, SEMAPHORES = 64, 128, 136, 192
 HANDLE = 8
 LEADERS = 8
-"""Where a crew has the number of threads that lead, behind the address of its first worker."""
+"""The byte offset of the number of leading threads, behind the address of the crew's first worker."""
 BYTES = SEMAPHORES + 2 * SEMAPHORE
 
 ORDERS = (
@@ -50,26 +50,35 @@ ORDERS = (
     "waited",
 )
 TASK_WORDS = ("function", "task", "worker")
-"""The words of orders, and of each task behind them.
+"""The words of `Orders`, followed by three words for each task. Words of the orders:
 
-function: runs the task, and gives whether there is more to do. task: its pointer. worker: the address of the
-worker that has it. crew: where the address of the first worker is, and behind it how many threads lead now.
-gate: 0 if the tasks have nothing to do with one another; else they share their work, and it is where those
-that have taken theirs wait for the number of threads. patience: how often a shared task is looked at before
-it is taken back. wake: whether sleeping workers are woken. count: how many tasks there are. most: how many
-threads may do them; fewer where others lead at the same time. asked, came: how many threads were asked for
-shared tasks, and how many came in time. worked, waited: for how many ticks of the clock the first thread did
-tasks of its own, and then waited for the others.
+    crew: the pointer to the address of the first worker, followed by the number of leading threads.
+    gate: 0 for independent tasks. For shared tasks, the pointer to the word for the number of threads, on
+        which threads with a task wait.
+    patience: the number of polls before a shared task that no worker has begun is taken back.
+    wake: whether sleeping workers are woken.
+    count: the number of tasks.
+    most: the largest number of threads; fewer run if other threads lead at the same time.
+    asked, came: the number of threads that were given shared tasks, and of those that began in time.
+    worked, waited: the clock ticks for which the first thread ran its tasks, and then waited for others.
+
+Words of a task:
+
+    function: the address of a function that runs the task and returns whether there is more to do.
+    task: its argument, a pointer.
+    worker: the address of the worker that has the task; 0 for none.
 """
 
 
 @dataclass(frozen=True)
 class Signals:
-    """The functions of this module, each of one pointer.
+    """The compiled functions. Each takes one pointer.
 
-    look(place): waits until the word is THERE, and takes it. say(place): makes it THERE. rouse(place): wakes
-    who sleeps there, to look for a while. serve(worker): waits for work and does it, for ever. lead(orders):
-    runs each task, the first one in this thread; gives whether there is more to do.
+    look(place): waits for a message (the word is THERE) and takes it.
+    say(place): sends a message, and wakes the thread that sleeps there.
+    rouse(place): wakes the thread that sleeps there, which then spins for a while.
+    serve(worker): waits for tasks and runs them, for ever.
+    lead(orders): runs all tasks, the first one in this thread; returns whether there is more to do.
     """
 
     look: NativeFunction
@@ -83,11 +92,11 @@ SIGNALS: dict[None, Signals] = {}
 
 
 def signals() -> Signals:
-    """The compiled functions, the same for all, also where several threads ask at once."""
+    """The compiled functions: one object for all threads, even if several call this at the same time."""
     return SIGNALS.get(None) or SIGNALS.setdefault(None, compiled_signals())
 
 
 def compiled_signals() -> Signals:
-    """The functions, compiled."""
+    """The functions, read from disk or compiled now."""
     compiled = machine_code("threads.handover", host_target())
     return Signals(*(compiled.function(field.name, ctypes.c_int64) for field in fields(Signals)))

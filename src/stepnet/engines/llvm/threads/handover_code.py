@@ -1,4 +1,4 @@
-"""The code by which one thread hands work to others; see `handover`."""
+"""The machine code of the handover of tasks between threads; see `handover`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,16 +40,15 @@ def write_handover(target: Target) -> ir.Module:
 
 
 def entered(module: ir.Module, target: Target, name: str, numbers: int = 0) -> tuple[ir.Function, Code]:
-    """A new function of a pointer and so many numbers."""
+    """A new function of a pointer and `numbers` integers, and its code."""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER] + [I64] * numbers), name)
     return function, Code(function.append_basic_block("entry"), target)
 
 
 def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
-    """Makes a word `new` if it is `old`; gives whether it was."""
-    swapped = code.cmpxchg(
-        code.word_pointer(pointer), code.number(old), code.number(new), "acq_rel", "acquire"
-    )
+    """A compare-and-swap of a word from `old` to `new`: whether it succeeded."""
+    word, before, after = code.word_pointer(pointer), code.number(old), code.number(new)
+    swapped = code.cmpxchg(word, before, after, "acq_rel", "acquire")
     return code.extract_value(swapped, 1)
 
 
@@ -57,18 +56,18 @@ def exchange(code: Code, pointer: ir.Value, old: int, new: int) -> ir.Value:
 
 
 def ask_system(code: Code, name: str, place: ir.Value, *numbers: int) -> None:
-    """Calls one of the system's functions on the semaphore of a place."""
+    """Writes a call of a system function on the semaphore of a place."""
     handle = code.read(I64, code.at(place, HANDLE), 8)
     code.function_call(name, I64, [handle, *map(code.number, numbers)])
 
 
 def wake(code: Code, place: ir.Value) -> None:
-    """Wakes who sleeps at a place."""
+    """Writes code that wakes the thread that sleeps at a place."""
     ask_system(code, "system_post", place, 1, 0)
 
 
 def write_say(module: ir.Module, target: Target) -> ir.Function:
-    """say: the word becomes THERE; who sleeps there is woken."""
+    """say(place): sets the word to THERE, and wakes the thread that sleeps there."""
     function, code = entered(module, target, "say")
     place = function.args[0]
     before = code.atomic_rmw("xchg", code.word_pointer(place), code.number(THERE), "acq_rel")
@@ -79,9 +78,8 @@ def write_say(module: ir.Module, target: Target) -> ir.Function:
 
 
 def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.Block, most: ir.Value) -> Any:
-    """Reads a word up to `most` times, and goes to `seen` once it is, or is not, THERE; else goes on here.
-
-    Gives the count of reads, whose block begins them anew.
+    """The phi node that counts the polls of a word, up to `most`, in a loop that ends at `seen` once the word
+    `how` THERE holds. A branch to the block of the phi node begins another round.
     """
     word, entry = code.word_pointer(place), code.block
     look, again, tired = (code.append_basic_block(name) for name in ("look", "again", "tired"))
@@ -101,7 +99,7 @@ def read_until(code: Code, place: ir.Value, how: Literal["==", "!="], seen: ir.B
 
 
 def write_look(module: ir.Module, target: Target) -> ir.Function:
-    """look: reads the word again and again; if it is THERE, it becomes NOTHING; after a while ASLEEP."""
+    """look(place): spins, and later sleeps (ASLEEP), until the word is THERE; then sets it to NOTHING."""
     function, code = entered(module, target, "look")
     place, turns = function.args[0], code.alloca(I64)
     blocks = "give_way", "tired", "sleep", "there", "taken"
@@ -120,13 +118,13 @@ def write_look(module: ir.Module, target: Target) -> ir.Function:
     code.store(code.number(0), turns)
     looks.add_incoming(code.number(0), tired)
     code.cbranch(exchange(code, place, NOTHING, ASLEEP), sleep, look)
-    # A signal may wake it too, while the word is still ASLEEP.
+    # A signal may also wake the thread, while the word is still ASLEEP.
     code.position_at_end(sleep)
     ask_system(code, "system_wait", place, -1)
     woken = code.load_atomic(code.word_pointer(place), "acquire", 8)
     looks.add_incoming(code.number(0), sleep)
     code.cbranch(code.icmp_signed("==", woken, code.number(ASLEEP)), sleep, look)
-    # Who said it may take it back.
+    # The sender may take its message back.
     code.position_at_end(there)
     looks.add_incoming(code.number(0), there)
     code.cbranch(exchange(code, place, THERE, NOTHING), taken, look)
@@ -136,9 +134,9 @@ def write_look(module: ir.Module, target: Target) -> ir.Function:
 
 
 def write_taken(module: ir.Module, target: Target) -> ir.Function:
-    """taken(place, most): reads the word up to `most` times until it is no longer THERE; then takes it back.
+    """taken(place, most): polls the word up to `most` times; if it is still THERE, takes the message back.
 
-    Gives NOTHING if who looks there took it, THERE if nobody did.
+    Returns NOTHING if the receiver took the message, THERE if it was taken back.
     """
     function, code = entered(module, target, "taken", 1)
     function.linkage = "internal"
@@ -153,7 +151,7 @@ def write_taken(module: ir.Module, target: Target) -> ir.Function:
 
 
 def write_rouse(module: ir.Module, target: Target) -> None:
-    """rouse: from ASLEEP to NOTHING."""
+    """rouse(place): if the word is ASLEEP, sets it to NOTHING and wakes the thread."""
     function, code = entered(module, target, "rouse")
     place = function.args[0]
     with code.when(exchange(code, place, ASLEEP, NOTHING)):
@@ -162,7 +160,7 @@ def write_rouse(module: ir.Module, target: Target) -> None:
 
 
 def write_serve(module: ir.Module, target: Target, look: ir.Function, say: ir.Function) -> None:
-    """serve: look, work, say; again."""
+    """serve(worker): for ever waits for a task, runs it, and reports its completion."""
     function, code = entered(module, target, "serve")
     worker = function.args[0]
     again = code.append_basic_block("again")
@@ -176,7 +174,7 @@ def write_serve(module: ir.Module, target: Target, look: ir.Function, say: ir.Fu
 
 
 def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
-    """Calls a function of one pointer; gives whether there is more to do."""
+    """The result of a task's function, called with a pointer: whether there is more to do."""
     return code.call_at(address, I64, [code.inttoptr(task, POINTER)])
 
 
@@ -184,13 +182,13 @@ def run_task(code: Code, address: ir.Value, task: ir.Value) -> ir.Value:
 
 
 class Orders:
-    """The words of orders, in code."""
+    """Access to the words of orders, in code."""
 
     def __init__(self, code: Code, pointer: ir.Value) -> None:
         self.code, self.pointer = code, pointer
 
     def word(self, name: str) -> ir.Value:
-        """A word."""
+        """The value of a word."""
         return self.code.read(I64, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
     def set_word(self, name: str, value: ir.Value) -> None:
@@ -198,7 +196,7 @@ class Orders:
         self.code.write(value, self.code.at(self.pointer, 8 * ORDERS.index(name)), 8)
 
     def of_task(self, place: ir.Value, name: str) -> ir.Value:
-        """Where a word of a task is."""
+        """The pointer to a word of a task."""
         offset = self.code.mul(place, self.code.number(8 * len(TASK_WORDS)))
         return self.code.at(self.code.at(self.pointer, offset), 8 * (len(ORDERS) + TASK_WORDS.index(name)))
 
@@ -207,11 +205,11 @@ class Orders:
         return self.code.read(I64, self.of_task(place, "function"), 8)
 
     def task(self, place: ir.Value) -> ir.Value:
-        """The pointer of a task."""
+        """The argument of a task."""
         return self.code.read(I64, self.of_task(place, "task"), 8)
 
     def run(self, place: ir.Value) -> ir.Value:
-        """Does a task; gives whether there is more to do."""
+        """Runs a task in this thread: whether there is more to do."""
         return run_task(self.code, self.function(place), self.task(place))
 
     def worker(self, place: ir.Value) -> ir.Value:
@@ -223,14 +221,16 @@ class Orders:
         self.code.write(address, self.of_task(place, "worker"), 8)
 
     def dismiss(self, place: ir.Value) -> None:
-        """The worker of a task is free for others."""
+        """Releases the worker of a task for other threads."""
         claimed = self.code.at(self.code.inttoptr(self.worker(place), POINTER), CLAIMED)
         self.code.store_atomic(self.code.number(0), self.code.word_pointer(claimed), "release", 8)
         self.set_worker(place, self.code.number(0))
 
 
 def write_lead(module: ir.Module, target: Target, look: ir.Function, say: ir.Function) -> None:
-    """lead: recruits workers, does the first task and what nobody took, and waits for the others."""
+    """lead(orders): recruits workers, runs the first task and all that no worker took, and waits
+    for the rest.
+    """
     recruit, settle = (
         write_recruit(module, target, say),
         write_settle(module, target, write_taken(module, target)),
@@ -242,7 +242,7 @@ def write_lead(module: ir.Module, target: Target, look: ir.Function, say: ir.Fun
     shared = code.icmp_signed("!=", gate, code.number(0))
     with code.when(shared):
         code.write(code.number(0), code.inttoptr(gate, POINTER), 8)
-    # Where others lead too, each takes its part of the threads: more would wait for one another's processors.
+    # If several threads lead, each takes a part of the workers: more would compete for processors.
     leaders = code.word_pointer(code.at(code.inttoptr(orders.word("crew"), POINTER), LEADERS))
     others = code.atomic_rmw("add", leaders, code.number(1), "acq_rel")
     part = code.sdiv(orders.word("most"), code.add(others, code.number(1)))
@@ -274,7 +274,7 @@ def write_lead(module: ir.Module, target: Target, look: ir.Function, say: ir.Fun
 
 
 def write_recruit(module: ir.Module, target: Target, say: ir.Function) -> ir.Function:
-    """recruit: claims free workers in the order of the crew, and hands each a task."""
+    """recruit(orders): claims free workers in the order of the crew, and hands each a task."""
     function, code = entered(module, target, "recruit")
     function.linkage = "internal"
     orders = Orders(code, function.args[0])
@@ -311,13 +311,16 @@ def write_recruit(module: ir.Module, target: Target, say: ir.Function) -> ir.Fun
 
 @dataclass(frozen=True)
 class Tasks:
-    """Loops over the tasks but the first, of orders in code."""
+    """Loops over all tasks of some orders except the first."""
 
     code: Code
     orders: Orders
 
     def each(self, work: Callable[[ir.Value, ir.Value], None], with_worker: bool) -> None:
-        """Code that works on the place and the worker of each task that a worker has, or that none has."""
+        """Writes a loop over the tasks that have a worker, or over those that have none.
+
+        work: writes its body, from the position and the worker of a task.
+        """
         code = self.code
         with code.loop(code.number(1), self.orders.word("count")) as place:
             address = self.orders.worker(place)
@@ -327,7 +330,9 @@ class Tasks:
 
 
 def write_settle(module: ir.Module, target: Target, taken: ir.Function) -> ir.Function:
-    """settle: takes back what is not taken in time, numbers those who took theirs, and opens the gate."""
+    """settle(orders): takes back tasks that were not begun in time, numbers the threads, and opens
+    the gate.
+    """
     function, code = entered(module, target, "settle")
     function.linkage = "internal"
     orders = Orders(code, function.args[0])
@@ -353,7 +358,9 @@ def write_settle(module: ir.Module, target: Target, taken: ir.Function) -> ir.Fu
 
 
 def write_relieve(module: ir.Module, target: Target) -> ir.Function:
-    """relieve: takes back the tasks that no worker has begun, and does them; gives whether there is more."""
+    """relieve(orders): takes back tasks that no worker has begun, and runs them: whether there is
+    more to do.
+    """
     function, code = entered(module, target, "relieve")
     function.linkage = "internal"
     orders = Orders(code, function.args[0])
@@ -375,7 +382,7 @@ def write_relieve(module: ir.Module, target: Target) -> ir.Function:
 
 
 def write_finish(module: ir.Module, target: Target, look: ir.Function) -> ir.Function:
-    """finish: waits for the workers; gives whether one has more to do."""
+    """finish(orders): waits for the workers; returns whether any of them has more to do."""
     function, code = entered(module, target, "finish")
     function.linkage = "internal"
     orders = Orders(code, function.args[0])

@@ -1,4 +1,4 @@
-"""How threads that share a step wait for one another, in machine code."""
+"""Synchronization of threads that share a step, in machine code: a barrier, and waiting for progress."""
 
 from collections.abc import Callable
 
@@ -8,12 +8,12 @@ from stepnet.engines.llvm.machine.words import PROGRESS
 from stepnet.engines.llvm.writing.code import I64, POINTER, Code
 from stepnet.engines.llvm.writing.system_code import write_rest, write_ticks
 
-# Some 400 microseconds. A rest takes up to 150: were it longer than others spin, they would rest in turn.
+# Some 400 microseconds. It must exceed a rest, up to 150 microseconds: else threads would rest in turn.
 SPINS = 10000
 
 
 def internal(code: Code, name: str) -> tuple[ir.Function, Code | None]:
-    """A function of the module of a pointer and three numbers; and its code, if it is to be written yet."""
+    """A module-internal function of a pointer and three integers; and its code if it is not yet written."""
     known = code.module.globals.get(name)
     if known is not None:
         return known, None
@@ -25,7 +25,8 @@ def internal(code: Code, name: str) -> tuple[ir.Function, Code | None]:
 def barrier(code: Code) -> ir.Function:
     """The function `barrier(words, threads, rest, clock)`: it returns when all threads have called it.
 
-    words: how many are there, and how often all were. Gives for how long it waited, as `wait_while` does.
+    words: the number of threads that have arrived, and the number of completed barriers. The result is the
+    time spent resting, as of `wait_while`.
     """
     function, here = internal(code, "barrier")
     if here is None:
@@ -48,9 +49,9 @@ def barrier(code: Code) -> ir.Function:
 
 
 def wait_while(code: Code) -> ir.Function:
-    """The function `wait_while(word, value, rest, clock)`: it returns when a word is another than `value`.
+    """The function `wait_while(word, value, rest, clock)`: it returns when the word differs from `value`.
 
-    Gives how many ticks of the clock it rested.
+    The result is the time spent resting, in ticks of the clock: 0 if spinning was enough.
     """
     function, here = internal(code, "wait_while")
     if here is None:
@@ -70,10 +71,10 @@ def wait_while(code: Code) -> ir.Function:
 
 
 def spin(code: Code, waits: Callable[[], ir.Value]) -> ir.Value:
-    """Looks for a while whether there is still something to wait for; gives whether that has ended.
+    """Writes a loop that spins while `waits` holds, for a limited time: whether it no longer holds.
 
-    The others are nearly there, mostly. Else another process may have the processor that they need, so who
-    waits longer rests between looks.
+    Other threads are usually about to arrive. If they are not, they may need a processor, so a thread that
+    waits longer rests between polls.
     """
     spins, most = code.alloca(I64), code.number(SPINS)
     code.store(code.number(0), spins)
@@ -85,7 +86,7 @@ def spin(code: Code, waits: Callable[[], ir.Value]) -> ir.Value:
 
 def wait_for_steps(code: Code) -> ir.Function:
     """The function `wait_for_steps(progress, steps, rest, clock)`: it returns when another call has written
-    its outputs of so many steps, or pauses before that; gives whether it has.
+    the outputs of `steps` steps, or pauses before that. The result is 1 if the outputs are written, else 0.
     """
     function, here = internal(code, "wait_for_steps")
     if here is None:

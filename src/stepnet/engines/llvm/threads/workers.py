@@ -1,4 +1,4 @@
-"""Threads that wait for work: the machine code runs without the interpreter's lock, so they run at once."""
+"""Worker threads. They run machine code without the interpreter's lock, and so in parallel."""
 
 import _thread
 import ctypes
@@ -31,32 +31,33 @@ from stepnet.engines.llvm.threads.handover import (
 
 Array = np.ndarray
 MOST, ASKED, CAME, WORKED, WAITED = map(ORDERS.index, ("most", "asked", "came", "worked", "waited"))
-# How often a shared task is looked at before its thread is left out: of a call (a thread that sleeps needs
-# 50 microseconds to come, and several times that where processors sleep too), and of a single step.
+# The polls of a shared task before its worker is given up: in a call (a sleeping thread needs 50 microseconds
+# to wake, and several times that if its processor sleeps), and in a single step.
 PATIENCE, STEP_PATIENCE = 20000, 40
-# Seconds for which threads that were late are left out, the first time and at most.
+# Seconds for which late threads are not used: the first time, and at most.
 LEFT_OUT, LONGEST_LEFT_OUT = 0.01, 0.32
-# A thread with tasks of its own is late if the first one waits for it longer than so many seconds, and so
-# many times as long as it worked: tasks may differ, and then it would do the others no sooner. Both are
-# counted for all parts of a run that pauses: in the last part the first thread may have little left to do.
+# A thread with an independent task is late if the first thread waits for it longer than LATE_SECONDS, and
+# longer than LATE_TIMES the time of its own tasks: tasks may differ in length. Both times are those of a whole
+# run: in the last part of a run that pauses, the first thread may have little left to do.
 LATE_SECONDS, LATE_TIMES = 1e-3, 3
-# Seconds until another thread is asked for after the system refused one, and to wait for one to begin.
+# REFUSED: the seconds without new threads after the system refused one. BEGINS: the longest wait for a new
+# thread to begin.
 REFUSED, BEGINS = 1.0, 1.0
 
 
 @cache
 def current_processor() -> Callable[[], int] | None:
-    """What says which processor the caller runs on; None where the system is another than Linux."""
+    """A function that returns the number of the caller's processor; None on systems other than Linux."""
     if sys.platform != "linux":
         return None
     return ctypes.CDLL(None)["sched_getcpu"]
 
 
 def keep_away(thread: int) -> None:
-    """Keeps a thread that is about to wake away from the processor that the caller runs on.
+    """Sets the affinity of a sleeping thread to all processors except the caller's.
 
-    Linux wakes it on the one that it ran on before, and where there are few does not look for an idle one: so
-    the thread that hands out work, and cannot wait, and the one that is to help it would take turns.
+    Linux wakes a thread on the processor that it last ran on, and with few processors does not look for an
+    idle one. Then the leading thread and its worker would take turns on one processor.
     """
     current = current_processor()
     others = set[int]() if current is None else os.sched_getaffinity(0) - {current()}
@@ -66,7 +67,7 @@ def keep_away(thread: int) -> None:
 
 
 class Worker:
-    """One thread that waits in machine code for work; it joins its crew itself, once it runs."""
+    """A thread that waits for tasks in machine code. It joins its crew by itself once it runs."""
 
     def __init__(self) -> None:
         self._signals = signals()
@@ -76,48 +77,51 @@ class Worker:
         for number, place in enumerate((BEGIN, END)):
             handle = semaphores().make(self.address + SEMAPHORES + number * SEMAPHORE)
             self._words[(place + HANDLE) // 8] = handle
-        # Released once it has joined. A bare lock: an exception in an `Event`'s wait leaves that broken.
+        # Released once the thread has joined. A bare lock: an exception in `Event.wait` would leave the event
+        # broken.
         self.joined = _thread.allocate_lock()
         self.joined.acquire()
 
     def start(self, crew: "Crew") -> None:
-        """Starts the thread; raises `RuntimeError` where the system has no more of them."""
-        # Not by `threading`, whose start waits until the thread runs: for ever, if an exception or a fork out
-        # of a signal's handler comes in between.
+        """Starts the thread; raises `RuntimeError` if the system has no thread to spare."""
+        # `threading.Thread.start` waits until the thread runs: for ever, if a signal handler raises or forks
+        # meanwhile.
         _thread.start_new_thread(self._work, (crew,))
 
     def _work(self, crew: "Crew") -> None:
-        # A method, so that the memory lives as long as the thread that looks at it.
+        # A bound method keeps the worker's memory alive as long as the thread polls it.
         self.thread = threading.get_native_id()
         crew.join(self)
         self.joined.release()
         self._signals.serve.call(self.address)
 
     def follow(self, following: int) -> None:
-        """Says which worker comes next in the crew."""
+        """Sets the address of the next worker in the crew's list."""
         self._words[NEXT // 8] = following
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it takes a while until this thread begins anything."""
+        """Whether the thread sleeps, so that it begins a task late."""
         return self._words[BEGIN // 8] == ASLEEP
 
     def rouse(self) -> None:
-        """Wakes this thread, if it sleeps, to look for work for a while."""
+        """Wakes the thread if it sleeps; it then spins for a while."""
         keep_away(self.thread)
         self._signals.rouse.call(self.address + BEGIN)
 
 
 Task = tuple[NativeFunction, int]
-"""A function of machine code and the pointer that it is called with."""
+"""A function of machine code and its argument, a pointer."""
 
 
 class Orders:
-    """Tasks for machine code, to be done at the same time, as often as is wanted.
+    """Tasks of machine code that run at the same time; they may be run repeatedly.
 
-    progress: the words that shared tasks have in common (see `driver`); None for tasks that have nothing to
-    do with one another. wake: whether threads that sleep are woken for it. most: how many threads there may
-    be; None for one for each task.
+    crew: the workers.
+    tasks: a function and its argument per task.
+    progress: the words that shared tasks have in common (see `driver`); None for independent tasks.
+    wake: whether sleeping threads are woken.
+    most: the largest number of threads; None for one per task.
     """
 
     def __init__(
@@ -139,7 +143,7 @@ class Orders:
         known = crew.first.ctypes.data, gate, patience, wake, self.count, self.most
         self.words[: len(known)] = known
         self.address: int = self.words.ctypes.data
-        # To read a word of NumPy's takes twice as long, and a step is some microseconds.
+        # Reading an element of a NumPy array takes twice as long, and a step takes only some microseconds.
         self._view = view(self.words)
         self._stayed = None if progress is None else view(progress)
         self._lead = signals().lead
@@ -151,7 +155,7 @@ class Orders:
         self._worked = self._waited = 0
 
     def lead(self) -> bool:
-        """Does every task, by as many threads as there are; gives whether there is more to do."""
+        """Runs every task on the available threads; returns whether there is more to do."""
         lateness, words = self.crew.lateness, self._view
         words[MOST] = lateness.allowed(self.most) if lateness.noted else self.most
         more = bool(self._lead.call(self.address))
@@ -168,26 +172,27 @@ class Orders:
 
     @property
     def came(self) -> int:
-        """How many threads there were for shared tasks."""
+        """The number of threads that ran the shared tasks."""
         return self._view[CAME]
 
 
 class Lateness:
-    """Threads that were late, because another process has a processor, are left out for a while: twice as
-    long if they are late again before they have been back for as long as they were left out.
+    """How many threads calls may use after some were late, because another process uses a processor.
+
+    Late threads are not used for a while, and for twice as long if they are late again soon afterwards.
     """
 
     def __init__(self) -> None:
         self._until = self._seconds = 0.0
         self._left = 1
-        self.noted = False  # whether any was late at all
+        self.noted = False  # whether any thread was ever late
 
     def allowed(self, count: int) -> int:
-        """How many of so many threads may share a call now."""
+        """The number of threads, at most `count`, that may share a call now."""
         return count if time.monotonic() >= self._until else min(count, self._left)
 
     def note(self, left: int) -> None:
-        """Leaves out all but so many threads."""
+        """Limits calls to `left` threads for a while."""
         self.noted = True
         now = time.monotonic()
         again = now < self._until + self._seconds
@@ -196,10 +201,10 @@ class Lateness:
 
 
 class Crew:
-    """Workers that are kept between calls. Machine code claims those that are free, whichever thread calls.
+    """A pool of workers. Any thread may call; machine code claims free workers.
 
-    The workers are a list in memory: the address of the first, and in each that of the next. Behind the first
-    is how many threads lead at the moment.
+    The workers are a linked list in memory: `first` has the address of the first worker and the number of
+    leading threads, and each worker has the address of the next.
     """
 
     def __init__(self) -> None:
@@ -208,9 +213,9 @@ class Crew:
         self.forget()
 
     def forget(self) -> None:
-        """Begins anew without workers, as a process must after a fork: threads do not survive one.
+        """Resets the pool to no workers, as needed after a fork: threads do not survive it.
 
-        Orders that were laid out before go on to look for workers here.
+        Existing orders refer to `first`, which is cleared in place, so they remain valid.
         """
         self.first[:] = 0
         self.workers.clear()
@@ -220,7 +225,7 @@ class Crew:
         self.lateness = Lateness()
 
     def join(self, worker: Worker) -> None:
-        """Puts a worker first, in its own thread."""
+        """Adds a worker at the front of the list; called in the worker's thread."""
         with self._joining:
             del self._starting[:1]
             worker.follow(int(self.first[0]))
@@ -228,7 +233,7 @@ class Crew:
             self.first[0] = worker.address
 
     def run(self, orders: Orders, between: Callable[[], None] = lambda: None) -> None:
-        """Does every task until nothing is left to do; in between Python may raise, and nothing runs then."""
+        """Runs all tasks until they are done. `between` is called whenever they pause; it may raise."""
         orders.begin()
         wanted = orders.most - 1
         if len(self.workers) < wanted:
@@ -240,11 +245,11 @@ class Crew:
             between()
 
     def grow(self, wanted: int) -> None:
-        """Starts the threads that are missing, as far as the system has them: the work is done with fewer."""
+        """Starts threads up to `wanted` workers. If the system refuses one, calls run with fewer."""
         now = time.monotonic()
         if now - self._refused < REFUSED:
             return
-        # Those that another thread has started, and that have not joined yet.
+        # Workers that other threads have started and that have not joined yet.
         self._starting = [begun for begun in self._starting if now - begun < BEGINS]
         for _ in range(wanted - len(self.workers) - len(self._starting)):
             self._starting.append(now)
@@ -257,7 +262,7 @@ class Crew:
             worker.joined.acquire(timeout=BEGINS)
 
     def rouse(self, count: int) -> None:
-        """Wakes so many workers, for work that is about to come."""
+        """Wakes `count` workers ahead of calls that are expected soon."""
         if len(self.workers) < count:
             self.grow(count)
         for worker in self.workers[-count:]:
@@ -268,10 +273,11 @@ CREW = Crew()
 
 
 class Work:
-    """Work of a function of machine code on rows of words: a task each for threads, or a single call.
+    """Calls of a machine code function with different argument words, divided among threads.
 
-    words: the rows, which may be set to other numbers between calls. firsts: at which of them a task begins;
-    None for all.
+    function: the function.
+    words: rows of argument words, which may be changed between calls.
+    firsts: the rows at which a task begins; None for one task per row.
     """
 
     def __init__(self, function: NativeFunction, words: Array, firsts: Array | None = None) -> None:
@@ -282,7 +288,7 @@ class Work:
         self.orders = Orders(CREW, pairs) if len(pairs) > 1 else None
 
     def __call__(self) -> None:
-        """Does all of it."""
+        """Runs all tasks."""
         if self.orders is None:
             self.function.call(self.tasks[0])
         else:

@@ -1,4 +1,4 @@
-"""Writing LLVM code with loops and vectors: the few forms of code that the engine is made of."""
+"""An LLVM builder with loops, vectors and byte addressing: the few constructs that the engine's code uses."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -20,14 +20,14 @@ POINTER = ir.PointerType()
 REGISTER_TYPES = {
     "float32": ir.FloatType(),
     "float64": ir.DoubleType(),
-    "float16": I16,  # its bits, as those of bfloat16: neither is computed in
+    "float16": I16,  # the bits: float16 and bfloat16 are storage dtypes, not computed in
     "bfloat16": I16,
     "int32": I32,
     "int64": I64,
     "bool": I1,
 }
 HAS_SPLAT = llvm_version_info[0] >= 20
-"""Whether LLVM reads `splat (float 1.0)`. Written in full, such vectors are half of the text of a module."""
+"""Whether LLVM reads `splat (float 1.0)`. Written in full, such vectors are half of a module's text."""
 MEMORY_TYPES = {**REGISTER_TYPES, "bool": I8}
 
 
@@ -35,11 +35,11 @@ class Splat(ir.Constant):
     """A vector with the same number in every element."""
 
     def get_reference(self) -> str:
-        """Its text as an operand."""
+        """The text of the constant as an operand."""
         return f"splat ({self.constant[0]})"
 
 
-# Constants that are equal are one object, so that their text, which is long for a vector, is written once.
+# Equal constants are one object, so that their text, which is long for vectors, is generated once.
 
 
 @lru_cache(maxsize=4096)
@@ -56,28 +56,28 @@ def repeated(type_: ir.VectorType, number: ir.Constant) -> ir.Constant:
 
 @lru_cache(maxsize=1024)
 def places(first: int, count: int) -> ir.Constant:
-    """The integers from `first` on as a vector: which elements of vectors are taken."""
+    """The vector of `count` consecutive integers from `first` on: a mask for `shuffle_vector`."""
     return ir.Constant(ir.VectorType(I32, count), list(range(first, first + count)))
 
 
 class Undefined(ir.Constant):
-    """A register without a value, as one word of text: llvmlite writes every element of a vector."""
+    """LLVM's `undef`. llvmlite would write it for every element of a vector."""
 
     def get_reference(self) -> str:
-        """Its text as an operand."""
+        """The text of the constant as an operand."""
         return "undef"
 
 
 @lru_cache(maxsize=1024)
 def undefined(type_: ir.Type) -> ir.Constant:
-    """A register in which nothing is put yet."""
+    """An undefined value of a type."""
     return Undefined(type_, ir.Undefined)
 
 
 class Code(ir.IRBuilder):
-    """An LLVM builder that knows its target and can write loops.
+    """An LLVM builder that knows its target, with loops, conditions and vectors.
 
-    It uses byte pointers and byte offsets throughout: the records decide where values are, not LLVM's types.
+    It uses byte pointers and byte offsets throughout: memory layout is given by records, not by LLVM's types.
     """
 
     def __init__(self, block: ir.Block, target: Target) -> None:
@@ -85,15 +85,15 @@ class Code(ir.IRBuilder):
         self.target = target
         self.places: tuple[ir.Block, dict[tuple[str, int, int], ir.Value]] = block, {}
 
-    # ---- places: sums, products and pointers that a block has are not written again
+    # ---- addresses: integer sums, products and pointers, with common subexpressions of a block written once
 
     def once(self, what: str, a: ir.Value, b: ir.Value, write: Callable[[], ir.Value]) -> ir.Value:
-        """The value of an operation without effects, written where this block does not have it yet."""
+        """The value of an operation without side effects, written unless this block already has it."""
         block, known = self.places
         if block is not self.block:
             known = dict[tuple[str, int, int], ir.Value]()
             self.places = self.block, known
-        key = what, id(a), id(b)  # of objects that the instructions keep alive
+        key = what, id(a), id(b)  # the instructions keep these objects alive
         if key not in known:
             known[key] = write()
         return known[key]
@@ -117,13 +117,13 @@ class Code(ir.IRBuilder):
         return integer(value)
 
     def splat(self, type_: ir.Type, value: float) -> ir.Constant:
-        """`value` in every element of a vector of `type_`, or the scalar where `type_` is one."""
+        """The constant `value` of a scalar type, or a vector with it in every element."""
         if isinstance(type_, ir.VectorType):
             return repeated(type_, ir.Constant(type_.element, value))
         return ir.Constant(type_, value)
 
     def spread(self, value: ir.Value, width: int) -> ir.Value:
-        """A scalar in every element of a vector."""
+        """A scalar broadcast to a vector of `width` elements; the scalar itself for width 1."""
         if width == 1:
             return value
         nothing = undefined(ir.VectorType(value.type, width))
@@ -135,7 +135,9 @@ class Code(ir.IRBuilder):
         return self.shuffle_vector(value, undefined(value.type), places(first, count))
 
     def keep_first(self, value: ir.Value, count: int, width: int, others: ir.Value) -> ir.Value:
-        """Of each `width` elements of a register the first `count`, and of `others` the rest."""
+        """A register with elements from `count` on, in each group of `width`, replaced by those of
+        `others`.
+        """
         kept = [ir.Constant(I1, int(place % width < count)) for place in range(width_of(value))]
         mask = ir.Constant(ir.VectorType(I1, len(kept)), kept) if len(kept) > 1 else kept[0]
         return self.select(mask, value, others)
@@ -165,41 +167,41 @@ class Code(ir.IRBuilder):
         return self.call(function, arguments)
 
     def address(self, name: str) -> ir.Value:
-        """The address of a function by name, as a number."""
+        """The address of a function by name, as a 64-bit integer."""
         function = self.module.globals.get(name)
         if function is None:
             function = ir.Function(self.module, ir.FunctionType(I64, []), name)
         return self.ptrtoint(function, I64)
 
     def fused(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """a * b + c, rounded once where the target can; rounded twice elsewhere."""
+        """a * b + c: a fused multiply-add if the target has it; else rounded twice."""
         if not self.target.has_fused:
             return self.fadd(self.fmul(a, b), c)
         return self.intrinsic("fma", a.type, [a, b, c])
 
     def pause(self) -> None:
-        """Tells an x86 processor that this is a loop that waits."""
+        """Writes a pause, which tells an x86 processor that this is a spin loop."""
         if self.target.cpu:
             self.function_call("llvm.x86.sse2.pause", ir.VoidType(), [])
 
     # ---- memory
 
     def at(self, pointer: ir.Value, offset: "ir.Value | int") -> ir.Value:
-        """The pointer, `offset` bytes on."""
+        """The pointer plus an offset in bytes."""
         if isinstance(offset, int):
             return pointer if offset == 0 else self.at(pointer, self.number(offset))
         return self.once("at", pointer, offset, lambda: self.gep(pointer, [offset], source_etype=I8))
 
     def read(self, type_: ir.Type, pointer: ir.Value, align: int | None = None) -> ir.Value:
-        """The value of a type at a pointer."""
+        """A load of a value of a type."""
         return self.load(pointer, align=align, typ=type_)
 
     def write(self, value: ir.Value, pointer: ir.Value, align: int | None = None) -> None:
-        """A value put at a pointer."""
+        """Writes a store of a value."""
         self.store(value, pointer, align=align)
 
     def word_pointer(self, pointer: ir.Value) -> ir.Value:
-        """A pointer to a 64-bit word as llvmlite takes it for an atomic store: with the word's type."""
+        """A typed pointer to a 64-bit word, as llvmlite requires for atomic stores."""
         return self.inttoptr(self.ptrtoint(pointer, I64), I64.as_pointer())
 
     def read_number(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
@@ -207,22 +209,22 @@ class Code(ir.IRBuilder):
         return self.read(I64, self.at(pointer, self.mul(index, self.number(8))), 8)
 
     def write_number(self, value: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
-        """Element `index` of an array of 64-bit integers, set."""
+        """Sets element `index` of an array of 64-bit integers."""
         self.write(value, self.at(pointer, self.mul(index, self.number(8))), 8)
 
     def prefetch(self, pointer: ir.Value, is_written: bool) -> None:
-        """Asks for the cache line of a pointer, which will be read or written."""
+        """Prefetches the cache line of a pointer. is_written: whether it will be written."""
         hints = (ir.Constant(I32, hint) for hint in (int(is_written), 3, 1))
         self.function_call("llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
     def copy_bytes(self, target: ir.Value, source: ir.Value, count: int) -> None:
-        """`count` bytes copied; the two places do not overlap."""
+        """Copies `count` bytes; the two ranges must not overlap."""
         arguments = [target, source, self.number(count), ir.Constant(I1, 0)]
         if count:
             self.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), arguments)
 
     def zero_bytes(self, target: ir.Value, count: int) -> None:
-        """`count` bytes set to zero."""
+        """Sets `count` bytes to zero."""
         arguments = [target, ir.Constant(I8, 0), self.number(count), ir.Constant(I1, 0)]
         if count:
             self.function_call("llvm.memset.p0.i64", ir.VoidType(), arguments)
@@ -231,7 +233,7 @@ class Code(ir.IRBuilder):
 
     @contextmanager
     def loop(self, start: ir.Value, stop: ir.Value, step: "int | ir.Value" = 1) -> Generator[ir.Value]:
-        """Code inside runs for i = start, start + step, ... while i < stop; gives i."""
+        """A loop: the code inside runs for i = start, start + step, ... while i < stop; yields i."""
         head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
         before = self.block
         self.branch(head)
@@ -256,11 +258,13 @@ class Code(ir.IRBuilder):
         step: int = 1,
         runs: bool = False,
     ) -> list[ir.Value]:
-        """The values that a loop carries on registers: `begun` at first, and after the turn with index i what
-        `turn(i, values)` gives, for i = start, start + step, ... while i < stop.
+        """The final values of a loop that carries values in registers, as phi nodes.
 
-        runs: there is at least one turn. Then, as for a `stop` that is known, the test stands at the end of a
-        turn alone, and each turn has one branch.
+        They are `begun` initially, and `turn(i, values)` after iteration i, for i = start, start + step, ...
+        while i < stop.
+
+        runs: whether there is at least one iteration; implied by a constant `stop`. Then the condition is
+            tested only at the end of an iteration, which so has a single branch.
         """
         if isinstance(stop, int):
             if start >= stop:
@@ -289,7 +293,7 @@ class Code(ir.IRBuilder):
 
     @contextmanager
     def loop_while(self, holds: Callable[[], ir.Value]) -> Generator[None]:
-        """Code inside runs again and again while what `holds` writes is true."""
+        """A loop: the code inside runs while the condition holds. holds: writes the condition."""
         head, body, after = (self.append_basic_block(name) for name in ("head", "body", "after"))
         self.branch(head)
         self.position_at_end(head)
@@ -300,7 +304,7 @@ class Code(ir.IRBuilder):
         self.position_at_end(after)
 
     def return_when(self, condition: ir.Value, value: ir.Value) -> None:
-        """The function returns a value here if the condition holds."""
+        """Writes a return of a value if the condition holds."""
         leave, stay = self.append_basic_block("leave"), self.append_basic_block("stay")
         self.cbranch(condition, leave, stay)
         self.position_at_end(leave)
@@ -309,7 +313,7 @@ class Code(ir.IRBuilder):
 
     @contextmanager
     def when(self, condition: ir.Value) -> Generator[None]:
-        """Code inside runs if the condition holds."""
+        """A branch: the code inside runs if the condition holds."""
         inside, after = self.append_basic_block("then"), self.append_basic_block("next")
         self.cbranch(condition, inside, after)
         self.position_at_end(inside)
@@ -330,12 +334,12 @@ def mangled(type_: ir.Type) -> str:
 
 
 def register_type(dtype: str, width: int) -> ir.Type:
-    """The type of a value of `dtype` on registers: a vector, or a scalar where the width is 1."""
+    """The type of a register of `width` numbers of a dtype: a vector, or a scalar for width 1."""
     return vector_of(REGISTER_TYPES[dtype], width)
 
 
 def vector_of(element: ir.Type, width: int) -> ir.Type:
-    """A vector of elements, or the element where the width is 1."""
+    """The vector type of `width` elements; the element type itself for width 1."""
     return element if width == 1 else ir.VectorType(element, width)
 
 
@@ -345,7 +349,7 @@ def width_of(value: ir.Value) -> int:
 
 
 def element_type(type_: ir.Type) -> ir.Type:
-    """The type of one element of a register's type."""
+    """The element type of a register's type."""
     return type_.element if isinstance(type_, ir.VectorType) else type_
 
 
@@ -355,12 +359,12 @@ def is_float(value: ir.Value) -> bool:
 
 
 def is_single(type_: ir.Type) -> bool:
-    """Whether a register's type is of floats in single precision."""
+    """Whether the elements of a register's type are single-precision floats."""
     return isinstance(element_type(type_), ir.FloatType)
 
 
 def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: int) -> ir.Value:
-    """`width` numbers that lie side by side, as a register; booleans lie as bytes."""
+    """A register of `width` contiguous numbers, loaded from memory. Booleans are bytes in memory."""
     element = MEMORY_TYPES[dtype]
     value = code.read(element if width == 1 else ir.VectorType(element, width), pointer, align)
     if dtype != "bool":
@@ -369,7 +373,7 @@ def load_vector(code: Code, dtype: str, width: int, pointer: ir.Value, align: in
 
 
 def store_vector(code: Code, dtype: str, value: ir.Value, pointer: ir.Value, align: int) -> None:
-    """A register put where its numbers lie side by side."""
+    """Stores a register as contiguous numbers. Booleans become bytes."""
     if dtype == "bool":
         width = width_of(value)
         value = code.zext(value, I8 if width == 1 else ir.VectorType(I8, width))

@@ -1,8 +1,8 @@
 """sinh and cosh as LLVM code on vectors (or scalars) of float or double, as in `maths`.
 
-With x = n ln 2 + r they are sums of products of sinh and cosh of r, which are short series, and of n ln 2,
-which are (2^n ± 2^-n) / 2. A quarter of these is taken, and the result multiplied by 4: so that there is room
-for 2^n where there is for the result.
+With x = n ln 2 + r, the addition theorems express them by sinh r and cosh r, which are short series, and by
+sinh(n ln 2) and cosh(n ln 2), which are (2^n ∓ 2^-n) / 2. The latter are computed divided by 4 and the result
+is multiplied by 4, so that 2^n overflows only where the result does.
 """
 
 from fractions import Fraction
@@ -31,16 +31,19 @@ TINY = 2.0**-28
 """Below it sinh is its argument."""
 
 LAST = {True: 89.6, False: 710.6}
-"""Beyond it both overflow, in single precision (True) and in double."""
+"""Beyond this argument both functions overflow: in single precision (True) and in double (False)."""
 
 DEGREE = {True: 2, False: 5}
 LARGEST = Fraction(35, 100)
 
 
 class Parts(NamedTuple):
-    """2^n and 2^-n over 8; a quarter of sinh(n ln 2) and of cosh(n ln 2); sinh(r) and cosh(r).
+    """The terms of sinh and cosh.
 
-    sinh(r) = coarse + cube, where coarse is nearly r, and cosh(r) = 1 + square.
+    grown, shrunk: 2^n / 8 and 2^-n / 8.
+    sinh_n, cosh_n: sinh(n ln 2) / 4 and cosh(n ln 2) / 4.
+    coarse, cube: sinh(r) = coarse + cube, where coarse is nearly r.
+    square: cosh(r) = 1 + square.
     """
 
     grown: ir.Value
@@ -53,7 +56,7 @@ class Parts(NamedTuple):
 
 
 def sinh(code: Code, x: ir.Value) -> ir.Value:
-    """The hyperbolic sine: of r with that of n ln 2, the largest term added last."""
+    """The hyperbolic sine, by its addition theorem for n ln 2 + r, with the largest term added last."""
     pieces = parts(code, x)
     rest = code.fused(pieces.square, pieces.sinh_n, code.fmul(pieces.cube, pieces.cosh_n))
     value = code.fadd(pieces.sinh_n, code.fused(pieces.coarse, pieces.cosh_n, rest))
@@ -62,9 +65,9 @@ def sinh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def cosh(code: Code, x: ir.Value) -> ir.Value:
-    """The hyperbolic cosine: of r with that of n ln 2, the largest term added last.
+    """The hyperbolic cosine, by its addition theorem for n ln 2 + r, with the largest term added last.
 
-    That is the 2^n of cosh(n ln 2): 2^n + 2^-n may have been rounded, and the result be half as large.
+    The largest term is 2^n, not cosh(n ln 2): 2^n + 2^-n is rounded, and the result may be half as large.
     """
     pieces = parts(code, x)
     rest = code.fused(pieces.square, pieces.cosh_n, code.fmul(pieces.cube, pieces.sinh_n))
@@ -73,7 +76,7 @@ def cosh(code: Code, x: ir.Value) -> ir.Value:
 
 
 def parts(code: Code, x: ir.Value) -> Parts:
-    """The terms that sinh and cosh are made of."""
+    """The terms of sinh and cosh for an argument."""
     precision = precision_of(x.type)
     size = clamped(code, magnitude(code, x), None, LAST[precision is SINGLE])
     small = reduced(code, size, 1, precision.bias - 3)

@@ -1,17 +1,18 @@
 """Elementary functions as straight-line LLVM code on vectors (or scalars) of float or double.
 
-Each function takes the code and a value and gives the value of the function in every element. The same code
-serves every width and target; where there is a fused multiply-add, a result is the same bits in all.
+Each function takes the builder and a register, and returns the function of every element. The same code
+serves every width and target; on all targets with a fused multiply-add, results have the same bits.
 
-1. Nothing branches: all elements go one way, and `select` picks where there are two.
-2. Arguments are clamped to where the result still changes, by a comparison that a NaN fails and so passes.
-3. Where numbers come from: a Taylor series with exact rational coefficients, made shorter by Chebyshev
-   economisation (Lanczos, Applied Analysis, 1956), rounded once at the end. Two tables hold fitted numbers.
-4. ln 2 is split in two so that n * high has no rounding error even where there is no fused multiply-add
-   (Cody and Waite, Software Manual for the Elementary Functions, 1980).
-5. sigmoid and tanh are the epilogue of a matmul: in single precision they are 15 and 18 instructions, one of
-   them a division. It is one on every processor: an approximate reciprocal differs from maker to maker, and
-   the steps that make it exact take more of the multipliers' time than a division takes of the divider's.
+1. There are no branches: `select` chooses between two forms.
+2. Arguments are clamped to the range in which the result changes. The comparison is false for NaN, so NaN is
+   not clamped.
+3. Coefficients are those of Taylor series, as exact rationals, shortened by Chebyshev economisation (Lanczos,
+   Applied Analysis, 1956) and rounded once at the end. Two tables have fitted coefficients.
+4. ln 2 is split in two so that n * high is exact even without a fused multiply-add (Cody and Waite, Software
+   Manual for the Elementary Functions, 1980).
+5. sigmoid and tanh are the epilogue of a matmul: in single precision they take 15 and 18 instructions, one of
+   them a division, on every processor. Approximate reciprocals differ between manufacturers, and the Newton
+   steps that refine them take more time of the multipliers than a division takes of the divider.
 """
 
 from collections.abc import Sequence
@@ -66,9 +67,9 @@ ERFC_TAIL = (
 
 @dataclass(frozen=True)
 class Precision:
-    """A floating type: its bits, where exp under- and overflows, and the degree of each polynomial.
+    """A floating-point type: its format, the range of exp, and the degree of each polynomial.
 
-    `ln_2_bits` is the number of bits of ln 2 in its high part. Every n that occurs fits in the others.
+    `ln_2_bits` is the number of bits in the high part of ln 2; any exponent n fits in the remaining ones.
     """
 
     integer: ir.Type
@@ -96,10 +97,10 @@ DOUBLE = Precision(ir.IntType(64), "f8", 52, 1023, 41, -746.0, 710.0, 5, 7, 12, 
 
 
 def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
-    """e^x; e^(x + low), where that is given: so small that it matters beside the last place of x alone."""
+    """e^x; with `low`, e^(x + low), where low is about the size of the last place of x."""
     precision = precision_of(x.type)
     limited = clamped(code, x, precision.exp_first, precision.exp_last)
-    # The exponent is applied in two halves, for 2^n alone may be out of range; only the second half rounds.
+    # 2^n is applied in two factors, because it may itself be out of range; only the second product rounds.
     small = reduced(code, limited, 1, 2 * precision.bias)
     bits = as_integer(code, small.shifted)
     half = code.lshr(bits, code.splat(bits.type, 1))
@@ -110,7 +111,7 @@ def exp(code: Code, x: ir.Value, low: ir.Value | None = None) -> ir.Value:
 
 
 def expm1(code: Code, x: ir.Value) -> ir.Value:
-    """e^x - 1, as exact near zero as elsewhere."""
+    """e^x - 1, without cancellation near zero."""
     precision = precision_of(x.type)
     # Half of it, 2^(n-1) (e^r - 1) + 2^(n-1) - 1/2, because 2^n overflows before the result does.
     small = reduced(code, clamped(code, x, -40.0, precision.exp_last), 1, precision.bias - 1)
@@ -152,7 +153,7 @@ def sigmoid(code: Code, x: ir.Value) -> ir.Value:
         # Products are rounded by themselves, which takes the form below to 2.07 ulp: 1 / (1 + 2^n e^-r).
         c = code.splat(x.type, 2.0**-64)
         return code.fdiv(c, code.fadd(code.fused(code.fneg(power), change(code, small, -1), c), power))
-    # The least addition keeps the square from underflowing, which slows some processors down.
+    # Adding 2^-100 keeps the square from underflowing, which is slow on some processors.
     square = code.fused(r, r, code.splat(x.type, 2.0**-100))
     part = Fraction(3, 4)
     b = horner(code, square, [part * term for term in (2, *coth_series(precision))])
@@ -172,7 +173,7 @@ def log(code: Code, x: ir.Value) -> ir.Value:
 
 
 def log1p(code: Code, x: ir.Value) -> ir.Value:
-    """log(1 + x), as exact near zero as elsewhere: log(u) + (x - (u - 1)) / u, where u = 1 + x as rounded."""
+    """log(1 + x), accurate near zero: log(u) + (x - (u - 1)) / u, where u = 1 + x as rounded."""
     one, zero = code.splat(x.type, 1.0), code.splat(x.type, 0.0)
     u = code.fadd(x, one)
     lost = code.fdiv(code.fsub(x, code.fsub(u, one)), u)
@@ -216,7 +217,7 @@ def reduced(code: Code, x: ir.Value, scale: int, bias: int, in_one: bool = False
     in_one: ln 2 is taken as rounded, not in two parts.
     """
     precision = precision_of(x.type)
-    # Added to this number, any other is rounded to an integer, and the sum's low bits are that integer.
+    # Adding this number rounds the other operand to an integer, which is in the low bits of the sum.
     rounder = code.splat(x.type, 1.5 * 2.0**precision.fraction_bits + bias)
     shifted = code.fused(x, code.splat(x.type, float(scale / LN_2)), rounder)
     n = code.fsub(shifted, rounder)
@@ -326,7 +327,7 @@ def horner(code: Code, x: ir.Value, coefficients: Sequence[Fraction | int]) -> i
 
 
 def ln_2_parts(precision: Precision) -> tuple[Fraction, Fraction]:
-    """A number of few bits that is nearly ln 2, and the rest of it."""
+    """ln 2 as a number with few bits, and the remainder."""
     high = Fraction(round(LN_2 * 2**precision.ln_2_bits), 2**precision.ln_2_bits)
     return high, LN_2 - high
 

@@ -33,7 +33,7 @@ Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 def converted(code: Code, value: ir.Value, source: str, target: str) -> ir.Value:
-    """A register of dtype `source` as one of dtype `target`, as NumPy's astype does it."""
+    """A register cast from dtype `source` to dtype `target`, with the result of NumPy's astype."""
     if source == target:
         return value
     if source in STORED:
@@ -70,7 +70,7 @@ def to_integer(code: Code, value: ir.Value, type_: ir.Type) -> ir.Value:
 
 
 def either(floats: str, integers: str) -> Emit:
-    """The builder's method for floats, or the one for integers."""
+    """An operation that calls one method of the builder for floats and another for integers."""
 
     def emit(code: Code, node: Node, *operands: ir.Value) -> ir.Value:
         return getattr(code, floats if is_float(operands[0]) else integers)(*operands)
@@ -79,7 +79,7 @@ def either(floats: str, integers: str) -> Emit:
 
 
 def compare(sign: Comparison) -> Emit:
-    """A comparison; one with NaN is false, but != is true."""
+    """A comparison. With a NaN operand it is false, except that != is true."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
         if is_float(a):
@@ -113,7 +113,7 @@ def elementary(function: Callable[[Code, ir.Value], ir.Value]) -> Emit:
 
 
 def rounded(intrinsic: str) -> Emit:
-    """A rounding to whole numbers; integers are whole."""
+    """A rounding of floats to integral values; integers are unchanged."""
 
     def emit(code: Code, node: Node, x: ir.Value) -> ir.Value:
         return code.intrinsic(intrinsic, x.type, [x]) if is_float(x) else x
@@ -145,9 +145,10 @@ def sign(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def integer_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The quotient of integers rounded down and what is left, of the sign of the divisor; 0 and 0 by 0.
+    """The quotient of integers rounded down, and the remainder with the sign of the divisor.
 
-    By -1 they are -a and 0: a processor traps on the smallest integer, of which there is no negative.
+    Division by 0 gives 0 and 0. Division by -1 gives -a and 0 without a division instruction, which would
+    trap for the smallest integer, whose negative overflows.
     """
     zero, one = code.splat(a.type, 0), code.splat(a.type, 1)
     by_zero = code.icmp_signed("==", b, zero)
@@ -164,9 +165,9 @@ def integer_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir
 
 
 def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """The quotient of floats rounded down and what is left, of the sign of the divisor, as NumPy has them.
+    """The quotient of floats rounded down, and the remainder with the sign of the divisor, as in NumPy.
 
-    What the C library's fmod leaves is exact, and so nearly is (a - left) / b a whole number.
+    The remainder of the C library's fmod is exact, so (a - remainder) / b is an integer up to rounding.
     """
     zero, one = code.splat(a.type, 0.0), code.splat(a.type, 1.0)
     left = fmod(code, a, b)
@@ -187,7 +188,7 @@ def float_division(code: Code, a: ir.Value, b: ir.Value) -> tuple[ir.Value, ir.V
 
 
 def division(part: int) -> Emit:
-    """The quotient rounded down (0), or what is left (1)."""
+    """An operation that returns the floor quotient (`part` 0) or the remainder (`part` 1)."""
 
     def emit(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
         return (float_division if is_float(a) else integer_division)(code, a, b)[part]
@@ -225,22 +226,22 @@ def same(code: Code, node: Node, x: ir.Value) -> ir.Value:
 
 
 def logical_and(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Whether both hold."""
+    """Whether both operands are true."""
     return code.and_(a, b)
 
 
 def logical_or(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Whether one holds."""
+    """Whether at least one operand is true."""
     return code.or_(a, b)
 
 
 def logical_xor(code: Code, node: Node, a: ir.Value, b: ir.Value) -> ir.Value:
-    """Whether exactly one holds."""
+    """Whether exactly one operand is true."""
     return code.xor(a, b)
 
 
 def logical_not(code: Code, node: Node, x: ir.Value) -> ir.Value:
-    """Whether it does not hold."""
+    """Whether the operand is false."""
     return code.xor(x, code.splat(x.type, 1))
 
 

@@ -28,10 +28,10 @@ from stepnet.engines.llvm.writing.maths import (
 from stepnet.engines.llvm.writing.series import economised_even
 
 LARGEST_EXPONENT = 2.0**64
-"""From here on a number either overflows, underflows or is 1, as with any larger exponent."""
+"""For this exponent and all larger ones, every power overflows, underflows or is 1."""
 
 SPLITTER = 2.0**27 + 1
-"""Times a number less that less the number, it is the upper half of the number's bits (Dekker, 1971)."""
+"""With p = SPLITTER x, p - (p - x) is the upper half of the bits of x (Dekker, 1971)."""
 
 LOG_DEGREE = 10
 

@@ -1,12 +1,12 @@
-"""An angle as whole quarters of a turn and what is left: the argument reduction of sin, cos and tan.
+"""The argument reduction of sin, cos and tan: an angle as a multiple of π/2 and a remainder.
 
     x = quarter π/2 + high + low,  |high| <= π/4 or barely more
 
-Up to 2^20 π/2 is cut into parts of 33 bits, so that quarter * part has no rounding error (Cody and Waite,
-Software Manual for the Elementary Functions, 1980). Beyond it the fraction of x 2/π is found from those bits
-of 2/π that count, as integers (Payne and Hanek, SIGNUM Newsletter 18, 1983). That is done by a function of
-the module, element by element. It is called only where a register holds such a number. Each element has the
-bits that it has alone.
+For |x| up to 2^20, π/2 is split into parts of 33 bits, so that quarter * part is exact (Cody and Waite,
+Software Manual for the Elementary Functions, 1980). For larger |x|, the fraction of x 2/π is computed in
+integers from the relevant bits of 2/π (Payne and Hanek, SIGNUM Newsletter 18, 1983). A function of the module
+does that element by element; it is called only if a register holds such a number. The bits of an element do
+not depend on the other elements.
 """
 
 from fractions import Fraction
@@ -22,16 +22,16 @@ from stepnet.engines.llvm.writing.maths import as_integer, magnitude
 from stepnet.engines.llvm.writing.powers import Pair, ordered_sum, times
 
 LARGEST = 2.0**20
-"""Up to here there are so few quarters that their number times a part of π/2 is exact."""
+"""Up to this angle, the number of quarters times a part of π/2 is exact."""
 
 PART_BITS = 33
 I128 = ir.IntType(128)
 
 DIGITS = 1400
-"""Bits of π: the largest double is below 2^1024, and 190 bits beyond that count."""
+"""The computed bits of π: the largest double is below 2^1024, and 190 further bits are relevant."""
 
 ZEROS = 64
-"""Zero bits before those of 2/π, for arguments so small that the window begins before the point."""
+"""Zero bits ahead of those of 2/π: for the smallest arguments, the window begins before the binary point."""
 
 WORDS = 21
 FUNCTION, TABLE = "stepnet.quarters", "stepnet.two_over_pi"

@@ -1,4 +1,4 @@
-"""Power series with exact rational coefficients, made shorter by Chebyshev economisation (Lanczos, 1956)."""
+"""Power series with exact rational coefficients, shortened by Chebyshev economisation (Lanczos, 1956)."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -6,9 +6,11 @@ from functools import cache
 
 
 def economised(series: Sequence[Fraction], bound: Fraction, degree: int) -> list[Fraction]:
-    """The series cut down to `degree`, each term above replaced by what is nearest to it for |x| <= bound.
+    """The series truncated to `degree`. Each higher term is replaced by its best approximation of lower
+    degree for |x| <= bound.
 
-    x^n differs least from lower powers by the Chebyshev polynomial T_n, scaled: by 2^(1-n) where |x| <= 1.
+    The error of the best approximation of x^n by lower powers is the scaled Chebyshev polynomial T_n: at most
+    2^(1-n) for |x| <= 1.
     """
     result = list(series)
     while len(result) > degree + 1:
@@ -20,7 +22,7 @@ def economised(series: Sequence[Fraction], bound: Fraction, degree: int) -> list
 
 
 def economised_even(series: Sequence[Fraction], bound: Fraction, degree: int) -> list[Fraction]:
-    """The same for a series in x², which is taken for one in x with every other term zero."""
+    """`economised` for a series in x²: as a series in x with every other coefficient zero."""
     spread = [term for pair in series for term in (pair, Fraction(0))]
     return economised(spread, bound, 2 * degree)[::2]
 

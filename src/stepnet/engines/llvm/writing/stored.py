@@ -1,4 +1,4 @@
-"""Casts between float32 and the dtypes that arrays are only stored in: two bytes each, held as their bits.
+"""Casts between float32 and the 16-bit storage dtypes, which registers hold as integers with their bits.
 
     bfloat16    the upper half of a float32                                 8 bits of exponent, 7 of mantissa
     float16     IEEE's half: by instruction, or by what is done to its bits 5 bits of exponent, 10 of mantissa
@@ -19,7 +19,7 @@ ABSOLUTE, INFINITY = 0x7FFFFFFF, 0x7F800000
 
 @dataclass(frozen=True)
 class Stored:
-    """A dtype of storage: its bits widened to float32, and floats rounded to its bits."""
+    """The casts of a storage dtype: from its bits to float32, and from floats to its bits."""
 
     widened: Callable[[Code, ir.Value], ir.Value]
     rounded: Callable[[Code, ir.Value], ir.Value]
@@ -57,7 +57,7 @@ def single(code: Code, value: ir.Value) -> ir.Value:
 
 
 def widened_bfloat16(code: Code, value: ir.Value) -> ir.Value:
-    """The float32 whose upper half this is."""
+    """The float32 with these bits as its upper half."""
     bits = code.zext(value, like(value, I32))
     return single_of(code, code.shl(bits, code.splat(bits.type, 16)))
 

@@ -1,4 +1,4 @@
-"""Code that asks the system for the time, and for a rest."""
+"""Calls of the system: the clock, resting (a short sleep), and yielding the processor."""
 
 import sys
 
@@ -9,7 +9,7 @@ from stepnet.engines.llvm.writing.code import I32, I64, Code
 
 
 def write_ticks(code: Code, address: ir.Value, scratch: ir.Value) -> ir.Value:
-    """Code that reads the clock whose function is at an address; scratch: 16 bytes for its answer."""
+    """The time in ticks, from the clock function at an address. scratch: a buffer of 16 bytes."""
     number = clock().number
     if number is None:
         code.call_at(address, ir.VoidType(), [scratch])
@@ -21,10 +21,10 @@ def write_ticks(code: Code, address: ir.Value, scratch: ir.Value) -> ir.Value:
 
 
 def write_rest(code: Code, address: ir.Value) -> None:
-    """Code that rests by the function at an address."""
+    """Writes a rest: a call of the function at an address."""
     code.call_at(address, ir.VoidType(), [code.number(0 if sys.platform == "win32" else REST)])
 
 
 def write_yield(code: Code) -> None:
-    """Code that lets other threads have the processor, if any wait for it."""
+    """Writes a call that yields the processor to other threads."""
     code.function_call("system_yield", I32, [])
