@@ -183,7 +183,7 @@ ASKED = (
         )
     ),
     *(
-        Asked("rnn.pt", command, "semantics", "do not tell candidate_act", "--semantics activation=relu")
+        Asked("rnn.pt", command, "semantics", "do not determine candidate_act", "--semantics activation=relu")
         for command in (
             KERAS,
             EXPLAIN,
@@ -193,7 +193,7 @@ ASKED = (
         )
     ),
     *(
-        Asked("activated.pt", f"{command}", "semantics of", "do not tell candidate_act", EACH)
+        Asked("activated.pt", f"{command}", "semantics of", "do not determine candidate_act", EACH)
         for command in (KERAS, f"{EXPLAIN} --stack", f"{RUN} --stack", ITSELF)
     ),
     Asked(

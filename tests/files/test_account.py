@@ -166,7 +166,7 @@ def test_what_a_layer_has_besides_its_layout_is_an_error_unless_it_is_named(tmp_
     assert stated["left"] == ["rnn.weight_ci_l0", "rnn.ln.weight", "rnn.ln.bias"]
     said = refusal("convert", source, "--to", "keras", "-o", out, "--force", "--drop", "rnn.nothing")
     assert said.endswith(
-        "no array that would be left is called 'rnn.nothing': there is nothing for --drop to leave"
+        "no unconverted array is called 'rnn.nothing': there is nothing for --drop to leave out"
     )
 
 
@@ -191,7 +191,7 @@ def held_by(command: str, tmp_path: Path, source: Path, drop: tuple[str, ...]) -
     )
     assert not (tmp_path / "y.parquet").exists()
     wrong = refusal(*arguments, "--drop", "nothing.at_all")
-    assert "no array that would be left is called 'nothing.at_all'" in wrong
+    assert "no unconverted array is called 'nothing.at_all'" in wrong
     left = [part for name in drop for part in ("--drop", name)]
     code, _, stderr = stepnet(*arguments, *left)
     assert (code, stderr) == (0, "")
@@ -222,7 +222,7 @@ def test_verify_drops_what_either_file_has(tmp_path: Path):
 def test_the_activation_of_an_rnn_is_asked_for(tmp_path: Path):
     source = saved(tmp_path / "rnn.pt", nn.RNN(INPUTS, HIDDEN, nonlinearity="relu"))
     said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "out.npz")
-    assert "do not tell candidate_activation" in said
+    assert "do not determine candidate_activation" in said
     assert "--semantics candidate_activation=VALUE" in said
 
 
@@ -323,7 +323,7 @@ def test_layouts_are_said_by_module_and_by_family(tmp_path: Path):
     out = tmp_path / "out.npz"
     options = ("--to", "torch", "-o", out, "--module", "a", "--from", "keras2")
     asked = refusal("convert", tmp_path / "two.npz", *options)
-    assert "keras2.gru: the arrays do not tell gate_activation, which is set there as recurrent" in asked
+    assert "keras2.gru: the arrays do not determine gate_activation (its name there: recurrent)" in asked
     options = (*options, "--semantics", "recurrent_activation=sigmoid")
     assert account(tmp_path / "two.npz", *options)["left"] == ["b/linear/w", "b/linear/b"]
     assert "no framework is called 'kreas'" in refusal(

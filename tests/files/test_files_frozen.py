@@ -48,7 +48,7 @@ def test_cells_compute_what_the_graph_did(frozen: Path, graph: str, output: str)
 def test_what_the_graph_computes_is_listed_and_asked_for(frozen: Path, tmp_path: Path):
     source, out = frozen / "dynamic.pb", tmp_path / "out.pt"
     said = refusal("convert", source, "--to", "torch", "-o", out, "--from", "tf1.basic_lstm")
-    assert "the arrays do not tell forget_bias" in said
+    assert "the arrays do not determine forget_bias" in said
     model = read(source)
     assert {*model.rest} == {"dense"}
     assert "head/MatMul (MatMul)" in model.layers or "MatMul (MatMul)" in model.layers

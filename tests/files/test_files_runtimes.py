@@ -16,7 +16,7 @@ from test_cli import refusal, stepnet
 from tolerance import assert_close
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files.account import check_row
+from stepnet.files.account import check_stack
 from stepnet.files.formats import read
 from stepnet.files.orbax import zarr
 from stepnet.files.store import Store
@@ -200,14 +200,14 @@ def test_layers_that_are_no_row_are_none_whatever_is_said(
             f"out.onnx would run {module.name} over the outputs of {between[0].name}; the file says that it"
         )
         with pytest.raises(LayoutError, match=said):
-            check_row((between[0], module), "out.onnx", assumed=True)
+            check_stack((between[0], module), "out.onnx", assumed=True)
     arrays = ("convert", source, "--to", "torch", "-o", tmp_path / "out.pt", *drop, "--json")
     notes = json.loads(stepnet(*arrays)[1])["notes"]
     (given,) = (said for one, said in notes.items() if one.startswith("given"))
     assert given[0].endswith("is given when the model runs")
     if folder == "coreml":
         assert notes["first_0 + last_0"] == [
-            "its model takes its last output alone, which the new file does not say"
+            "its model uses only its last output, which the new file does not say"
         ]
 
 

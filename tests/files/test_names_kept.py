@@ -113,7 +113,7 @@ def test_what_an_optimiser_keeps_is_no_layer_unless_somebody_says_so(tmp_path: P
 def test_a_name_that_is_said_and_not_there(tmp_path: Path):
     source = saved(tmp_path / "x.pt", nn.LSTM(INPUTS, HIDDEN).state_dict(prefix="rnn."))
     said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "x.npz", "--from", "lstm=torch.lstm")
-    assert said == "no array is called as one of 'lstm', which is said to be torch.lstm"
+    assert said == "no array has a name of a layer 'lstm', which is said to be torch.lstm"
 
 
 # ---- names that begin without something

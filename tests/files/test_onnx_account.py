@@ -95,7 +95,7 @@ def test_a_constant_initial_state_is_a_part_of_its_layer(tmp_path: Path, moves: 
         written(source, choice=Choice(drop=["h0"]))
     done = written(source, choice=Choice(drop=["h0", "c0"]))
     assert done.account.left == ("h0", "c0")
-    told = "is a constant in the file, which is left"
+    told = "is a constant in the file, which is left out"
     assert done.notes["a"] == (f"initial_h {told}", f"initial_c {told}")
     assert difference(source) > 0.1  # which is why
     out = tmp_path / "out.safetensors"
@@ -117,7 +117,7 @@ def test_what_runs_a_model_does_not_forget_its_learned_states(tmp_path: Path, co
     code, text, _ = stepnet(command, *arguments[command], "--drop", "h0", "--drop", "c0")
     assert code == 0
     if command == "run":
-        assert "note: a: initial_h is a constant in the file, which is left" in text
+        assert "note: a: initial_h is a constant in the file, which is left out" in text
 
 
 def test_run_says_which_states_its_model_is_given(tmp_path: Path):

@@ -202,7 +202,7 @@ REFUSED: dict[str, Callable[[dict[str, Any]], Any]] = {
     f"{G} is int8 and {V} int8: cast": (
         lambda state: state.update({G: state[G].char(), V: state[V].char()})
     ),
-    "the file holds rnn.weight_hh_l0 in two ways, which do not fit one another": (
+    "the file holds rnn.weight_hh_l0 in two parametrizations that contradict each other": (
         lambda state: state.update({"rnn.weight_hh_l0": torch.ones(16, 5)})
     ),
     "rnn.weight_ih_l0 is made of rnn.weight_ih_l0_g, rnn.weight_ih_l0_raw by code": (

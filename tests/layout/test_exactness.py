@@ -697,12 +697,12 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: convert(ONNX, "onnx.gru", "keras.gru"),
-        "onnx.gru: the arrays do not tell reset, which is set there as linear_before_reset: "
+        "onnx.gru: the arrays do not determine reset (its name there: linear_before_reset): "
         "say --semantics reset=VALUE (Python: semantics={'reset': 'after' or 'before'})",
     ),
     (
         lambda: convert(drawn("tf1.basic_lstm"), "tf1.basic_lstm", "keras.lstm"),
-        "tf1.basic_lstm: the arrays do not tell forget_bias, which is set there as forget_bias: "
+        "tf1.basic_lstm: the arrays do not determine forget_bias (its name there: forget_bias): "
         "say --semantics forget_bias=VALUE (Python: semantics={'forget_bias': a number})",
     ),
     (

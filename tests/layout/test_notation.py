@@ -233,12 +233,12 @@ CLIPPED = Record("mine.gru", "gru", GRU, {"clip": Setting("clip"), "reset": "bef
         (lambda: Semantics("lstm", forget_bias=True), "semantics: forget_bias is a number, not True"),
         (
             lambda: OPEN.settled({}),
-            "mine.gru: the arrays do not tell reset, which is set there as lbr: "
+            "mine.gru: the arrays do not determine reset (its name there: lbr): "
             "say --semantics reset=VALUE (Python: semantics={'reset': 'after' or 'before'})",
         ),
         (
             lambda: CLIPPED.settled({}),
-            "mine.gru: the arrays do not tell clip, which is set there as clip: "
+            "mine.gru: the arrays do not determine clip (its name there: clip): "
             "say --semantics clip=VALUE (Python: semantics={'clip': a number})",
         ),
         (

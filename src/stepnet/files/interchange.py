@@ -16,14 +16,14 @@ from stepnet.files.account import (
     check_drop,
     check_merges,
     check_nothing_is_lost,
-    check_row,
+    check_stack,
     listed,
 )
 from stepnet.files.formats import Format, kind, read, writable, write
 from stepnet.files.model import Array, Model, Module, bare, family, stacked
 from stepnet.files.others import Others, Place, others
 from stepnet.files.parametrized import plain
-from stepnet.files.verified import again, verify_file, weights
+from stepnet.files.verified import read_back, verify_file, weights
 from stepnet.layout.convert import Conversion, RangeError, convert, refused
 from stepnet.layout.find import nearest
 from stepnet.layout.options import OPTIONS, option
@@ -35,7 +35,7 @@ from stepnet.layout.verify import Verdict, verify
 from stepnet.rnn.merge import checked_merge
 
 RESTS = ("drop", "copy")
-GIVES = {"last_only": "it gives its last output alone", "states": "it gives its last states too"}
+GIVES = {"last_only": "it returns only its last output", "states": "it also returns its final states"}
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class Choice:
     ) -> tuple[Module, ...]:
         """As `modules`; raises `LayoutError` if writing, running or comparing them would lose something.
 
-        copied: as for `check_nothing_is_lost`. beside: other files to which this choice applies too.
+        copied: as for `check_nothing_is_lost`. beside: further files to which this choice applies.
         """
-        modules = [module for each in (model, *beside) for module in each.modules]
+        modules = [module for file in (model, *beside) for module in file.modules]
         if modules and self.layout is not None and not any(map(self.is_of, modules)):
             layouts = [
                 f"{bare(module.name) or 'the layer'} is {' or '.join(module.layouts)}" for module in modules
             ]
             raise LayoutError(
-                f"{model.path}: {OPTIONS['layout'].name} says {self.layout}, which no layer can be: "
+                f"{model.path}: {OPTIONS['layout'].name} says {self.layout}, which fits none of its layers: "
                 f"{listed(layouts)}"
             )
         with named(model.path):
@@ -86,10 +86,10 @@ class Choice:
             check_function(chosen)
         return chosen
 
-    def modules(self, model: Model, beside: Sequence[Model] = ()) -> tuple[Module, ...]:
+    def modules(self, model: Model, other_models: Sequence[Model] = ()) -> tuple[Module, ...]:
         """The chosen modules with the stated settings; raises `LayoutError` if there is none."""
-        asked = [self.module] if self.module is not None else self.order
-        chosen = tuple(model.chosen(name) for name in asked) if asked else model.modules
+        named = [self.module] if self.module is not None else self.order
+        chosen = tuple(model.chosen(name) for name in named) if named else model.modules
         twice = [
             module.name
             for place, module in enumerate(chosen)
@@ -97,33 +97,33 @@ class Choice:
         ]
         if twice:
             raise LayoutError(f"{bare(twice[0])} is named twice ({OPTIONS['module'].name})")
-        if self.stack and not asked:
+        if self.stack and not named:
             chosen = model.in_a_row(chosen)
-        if not asked and model.problems:
+        if not named and model.problems:
             raise LayoutError("; ".join(model.problems.values()))
         if not chosen:
             raise self.nearest(model)
-        known = {name for module in model.modules for name in fields_of(module)}
+        all_fields = {name for module in model.modules for name in fields_of(module)}
         left_open = {name for module in model.modules for name in open_of(module)}
-        by_module = self.semantics_by_module(model, beside)
+        by_module = self.semantics_by_module(model, other_models)
         return tuple(
             self.with_settings(
                 module,
-                (known - fields_of(module)) | (left_open - open_of(module)),
+                (all_fields - fields_of(module)) | (left_open - open_of(module)),
                 by_module.get(module.name, {}),
             )
             for module in chosen
         )
 
-    def semantics_by_module(self, model: Model, beside: Sequence[Model]) -> dict[str, dict[str, Any]]:
-        """The semantics stated for single modules of a file, by their names; raises `LayoutError` for a name
-        that no module has, here or in the files beside.
+    def semantics_by_module(self, model: Model, other_models: Sequence[Model]) -> dict[str, dict[str, Any]]:
+        """The semantics that are stated for single modules, by module; raises `LayoutError` for a name
+        that no module has, in this file or in the others.
         """
         by_module: dict[str, dict[str, Any]] = {}
         for text, value in self.semantics.items():
             name, sign, field_name = text.rpartition(":")
-            elsewhere = not model.called(name) and any(other.called(name) for other in beside)
-            if sign and not elsewhere:
+            is_elsewhere = not model.called(name) and any(other.called(name) for other in other_models)
+            if sign and not is_elsewhere:
                 about = {"module": "MODULE", "field": field_name, "value": "VALUE", "choice": "VALUE"}
                 module = model.chosen(name, "semantics of", **about)
                 by_module.setdefault(module.name, {})[field_name] = value
@@ -139,19 +139,21 @@ class Choice:
         arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)
 
-    def with_settings(self, module: Module, of_others: Collection[str], own: Mapping[str, Any]) -> Module:
+    def with_settings(
+        self, module: Module, of_others: Collection[str], of_this_module: Mapping[str, Any]
+    ) -> Module:
         """A module with the stated layout, sizes and semantics.
 
-        of_others: the fields of semantics that apply to other modules only. own: the semantics stated for
-        this module alone.
+        of_others: the fields of semantics that apply only to other modules. of_this_module: the semantics
+        that are stated for this module by its name.
         """
         layout = self.layouts.get(module.name, self.layouts.get(bare(module.name), self.layout))
-        known = [candidate.name for candidate in family(layout)] if layout else []
-        layouts = tuple(name for name in module.layouts if name in known) or module.layouts
+        stated_layouts = [candidate.name for candidate in family(layout)] if layout else []
+        layouts = tuple(name for name in module.layouts if name in stated_layouts) or module.layouts
         of_all = {
             name: value for name, value in self.semantics.items() if ":" not in name and name not in of_others
         }
-        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **of_all, **own}
+        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **of_all, **of_this_module}
         merge = semantics.pop("merge", None)
         chosen = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
         if merge is None or checked_merge(merge) == module.merge:
@@ -165,12 +167,12 @@ class Choice:
 
 
 def fields_of(module: Module) -> set[str]:
-    """The fields of semantics of the cells that a module may be."""
+    """The fields of semantics of the cells in the module's possible layouts."""
     return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
 
 
 def open_of(module: Module) -> set[str]:
-    """The fields of semantics that neither the layout of a module nor its file specifies."""
+    """The fields of semantics that neither the layout of a module nor its file fixes."""
     return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 
@@ -187,8 +189,9 @@ def check_function(modules: Sequence[Module]) -> None:
         if len(names) > 1:
             about = {"field": name, "value": "VALUE", "choice": "VALUE"}
             raise LayoutError(
-                f"the arrays of {listed(names)} do not tell {name}: say {option('semantics', **about)} for "
-                f"all of them, or {option('semantics of', module=names[0], **about)} for each"
+                f"the arrays of {listed(names)} do not determine {name}: say "
+                f"{option('semantics', **about)} for all of them, "
+                f"or {option('semantics of', module=names[0], **about)} for each"
             )
 
 
@@ -225,13 +228,13 @@ def convert_file(
     dtype: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Written:
-    """What was written to `output`: the recurrent modules of a file in another layout.
+    """Converts the recurrent modules of a file to another layout, writes them to `output`, and reports on it.
 
     The file appears under its name only when it is complete.
 
     Args:
         source: The file to convert.
-        target: A layout, or a framework: then each module gets the first layout that it can become.
+        target: A layout, or a framework, of which each module gets the first layout that can express it.
         output: The new file.
         choice: What the user states about the source.
         exact: Whether to refuse a conversion that rounds numbers.
@@ -259,26 +262,31 @@ def convert_file(
             modules = stacked(modules, choice.stack)
         if not form.of_arrays:
             if choice.module is None:  # a module chosen by name stands alone
-                check_row(modules, output, choice.stack)
+                check_stack(modules, output, choice.stack)
             check_merges(modules)
             check_order(modules, output, form)
-        done: list[tuple[Module, Conversion]] = []
+        conversions: list[tuple[Module, Conversion]] = []
         for module in modules:
             with named(module.name or "the weights"):
-                done.append((module, converted(module, target, exact, dtype)))
+                conversions.append((module, converted(module, target, exact, dtype)))
             advance(1)
-        made = tuple(result(module, conversion) for module, conversion in done)
-        taken = passed_on(model, made, modules, form) if rest == "copy" else None
-        written, taken = without(strip, made, taken) if strip else (made, taken)
+        new_modules = tuple(result(module, conversion) for module, conversion in conversions)
+        taken = converted_others(model, new_modules, modules, form) if rest == "copy" else None
+        written, taken = without_prefix(strip, new_modules, taken) if strip else (new_modules, taken)
     try:
         write(output, written, taken.arrays if taken else {}, force=force)
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
-    reports = {module.name: conversion.report for module, conversion in done}
+    reports = {module.name: conversion.report for module, conversion in conversions}
     is_model = form.is_model(Path(output))
     notes = {
-        new.name: (*new.notes, *overruled(model, old), *not_finite(old), *not_expressed(new, form, is_model))
-        for old, new in zip(modules, made, strict=True)
+        new.name: (
+            *new.notes,
+            *notes_on_overrides(model, old),
+            *notes_on_infinities(old),
+            *notes_on_losses(new, form, is_model),
+        )
+        for old, new in zip(modules, new_modules, strict=True)
     }
     account = Account.of(model, modules, taken)
     return Written(
@@ -286,7 +294,7 @@ def convert_file(
     )
 
 
-def without(
+def without_prefix(
     strip: str, modules: tuple[Module, ...], taken: Others | None
 ) -> tuple[tuple[Module, ...], Others | None]:
     """Modules and other arrays with a prefix removed from their names; raises `LayoutError` if no name has
@@ -317,46 +325,48 @@ def without(
     return renamed, replace(taken, arrays=left, moved=moved)
 
 
-def passed_on(model: Model, made: tuple[Module, ...], modules: tuple[Module, ...], form: Format) -> Others:
-    """The other arrays of a model for a new file, by the conventions of its framework if it is certain what
-    they are. It is not if a file has layouts of several frameworks.
+def converted_others(
+    model: Model, new_modules: tuple[Module, ...], modules: tuple[Module, ...], form: Format
+) -> Others:
+    """The other arrays of a model for a new file, by the conventions of the new framework if it is certain
+    what they are. It is never certain if a file has layouts of several frameworks.
     """
     source, target = (
-        sorted({module.layout.partition(".")[0] for module in side}) for side in (modules, made)
+        sorted({module.layout.partition(".")[0] for module in side}) for side in (modules, new_modules)
     )
     if len(source) != 1 or len(target) != 1:
         return Others(model.rest, foreign=" and ".join(target))
     suffix = kind(Path(model.path)).suffix
-    # MXNet's save_parameters, which has unfused layers, puts a point where its other ways put a line.
-    sign = "." if all(module.layout.endswith("_unfused") for module in made) else form.prefix
+    # MXNet's save_parameters, which writes unfused layers, separates names by points, not by underscores.
+    sign = "." if all(module.layout.endswith("_unfused") for module in new_modules) else form.prefix
     return others(model.rest, model.stated, source[0], target[0], sign, suffix)
 
 
 def verified(
-    modules: tuple[Module, ...], made: tuple[Module, ...], output: str | Path, form: Format
+    modules: tuple[Module, ...], new_modules: tuple[Module, ...], output: str | Path, form: Format
 ) -> dict[str, Verdict]:
     """The verdicts of running the new file: for each module, or for the whole file if it is a model."""
     if not form.of_arrays:
-        return {"": verify_file(modules, made, output)}
-    pairs = zip(modules, again(output, made), strict=True)
+        return {"": verify_file(modules, new_modules, output)}
+    pairs = zip(modules, read_back(output, new_modules), strict=True)
     return {module.name: compare(module, new) for module, new in pairs}
 
 
 def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -> None:
-    """Raises `LayoutError` if the file would give the outputs of a backward layer in another order."""
+    """Raises `LayoutError` if the new file would return the outputs of a backward layer in another order."""
     flipped, in_order = "last step first", "each at its own step"
     for module in modules:
         flips = form.title == "Keras" and module.reverse
         if module.flipped != flips and not module.last_only:
             was, becomes = (flipped, in_order) if module.flipped else (in_order, flipped)
             raise LayoutError(
-                f"{bare(module.name)} runs from the last step and gives its outputs {was}; {output} "
-                f"would give them {becomes}: write a file of arrays instead, as .npz or .safetensors"
+                f"{bare(module.name)} runs from the last step and returns its outputs {was}; {output} "
+                f"would return them {becomes}: write a file of arrays instead, as .npz or .safetensors"
             )
 
 
-def overruled(model: Model, module: Module) -> Iterator[str]:
-    """Notes on semantics for which the user states another value than the file."""
+def notes_on_overrides(model: Model, module: Module) -> Iterator[str]:
+    """Notes on semantics for which the value that the user states differs from the file's."""
     for part in model.modules:
         for name, value in part.semantics.items() if part.name in module.parts else ():
             stated = module.semantics.get(name)
@@ -364,7 +374,7 @@ def overruled(model: Model, module: Module) -> Iterator[str]:
                 yield f"the file says {name}={value!r}, and {OPTIONS['semantics'].name} {stated!r}"
 
 
-def not_finite(module: Module) -> tuple[str, ...]:
+def notes_on_infinities(module: Module) -> tuple[str, ...]:
     """A note on arrays of a module that hold NaN or infinite numbers, if there are any."""
     with np.errstate(invalid="ignore"):  # isfinite of a bfloat16 NaN warns
         odd = [name for name, array in module.arrays.items() if not np.isfinite(array).all()]
@@ -372,8 +382,11 @@ def not_finite(module: Module) -> tuple[str, ...]:
     return (f"NaN or infinite numbers are in {listed(names)}",) if names else ()
 
 
-def not_expressed(module: Module, form: Format, is_model: bool) -> tuple[str, ...]:
-    """Notes on what a new file does not express of a module; is_model: whether it is more than arrays."""
+def notes_on_losses(module: Module, form: Format, is_model: bool) -> tuple[str, ...]:
+    """Notes on facts about a module that a new file cannot express.
+
+    is_model: whether the file describes how its layers run, and does not only hold arrays.
+    """
     says = form.says if is_model else ()
     expressed = {*says, *(["states"] if module.returned and "returned" in says else [])}
     uses = [use for name, use in GIVES.items() if getattr(module, name) and name not in expressed]
@@ -388,7 +401,7 @@ def not_expressed(module: Module, form: Format, is_model: bool) -> tuple[str, ..
 
 
 def targets(target: str, module: Module) -> list[Record]:
-    """The layouts that a target means for a module: the layout itself, or those of a framework."""
+    """The layouts that `target`, a layout or a framework, means for a module."""
     if target in records() or "." in target:
         return [record(target)]
     of_cell = [candidate for candidate in family(target) if candidate.cell == module.record.cell]
@@ -398,7 +411,7 @@ def targets(target: str, module: Module) -> list[Record]:
 
 
 def converted(module: Module, target: str, exact: bool, dtype: str | None = None) -> Conversion:
-    """A module in the first layout that it can become; raises `ConversionError` if there is none, or if
+    """A module in the first layout that can express it; raises `ConversionError` if there is none, or if
     `exact` and numbers would be rounded.
     """
     refusals: list[ConversionError] = []
@@ -422,7 +435,7 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
 
 
 def of_file(conversion: Conversion, module: Module) -> Conversion:
-    """A conversion whose report begins with the arrays that were computed while the file was read."""
+    """The conversion with a report that begins with the arrays that were computed while the file was read."""
     return replace(conversion, report=replace(conversion.report, made=module.made))
 
 

@@ -193,7 +193,7 @@ def chosen(name: str, field: str, setting: Setting, stated: Mapping[str, Any]) -
         choice = " or ".join(map(repr, setting.values)) if setting.values else "a number"
         remedy = option("semantics", field=field, value="VALUE", choice=choice)
         raise LayoutError(
-            f"{name}: the arrays do not tell {field}, which is set there as {setting.name}: say {remedy}"
+            f"{name}: the arrays do not determine {field} (its name there: {setting.name}): say {remedy}"
         )
     return setting.usual
 

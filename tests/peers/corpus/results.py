@@ -52,7 +52,7 @@ REFUSALS = {
     ),
     "i": Refusal("has a projection", "the target has no projection"),
     "j": Refusal(
-        "gives its outputs (last step first|each at its own step)",
+        "returns its outputs (last step first|each at its own step)",
         "the new file would give the outputs of a layer that runs from the end in another order",
     ),
     "k": Refusal(

@@ -52,10 +52,10 @@ def cells(graph: Message, arrays: Mapping[str, Array]) -> list[Cell]:
     for scope, name in expressions.operators:
         expressions.of((scope, name, 0))
     candidates = list(cells_in(expressions))
-    known = [cell for cell in candidates if cell.kind]
-    taken = {array for cell in known for array in cell.arrays.values()}
-    others = {tuple(cell.arrays.values()): cell for cell in candidates if not taken & {*cell.arrays.values()}}
-    return [*known, *others.values()]
+    recognised = [cell for cell in candidates if cell.kind]
+    used = {array for cell in recognised for array in cell.arrays.values()}
+    others = {tuple(cell.arrays.values()): cell for cell in candidates if not used & {*cell.arrays.values()}}
+    return [*recognised, *others.values()]
 
 
 def cells_in(graph: Graph) -> Iterator[Cell]:

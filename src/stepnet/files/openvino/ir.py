@@ -78,8 +78,8 @@ class Graph:
                 self.layers.get(edge.get("to-layer", "")),
             )
             ports = [edge.get(port, "") for port in ("from-port", "to-port")]
-            known = all(port.isdecimal() and len(port) < 10 for port in ports)
-            if source is None or target is None or not known:
+            are_ports = all(port.isdecimal() and len(port) < 10 for port in ports)
+            if source is None or target is None or not are_ports:
                 raise FileError("an edge in it leads from or to a layer that it does not have")
             from_port, to_port = map(int, ports)
             target.inputs[to_port], target.ports[to_port] = source, from_port

@@ -66,7 +66,7 @@ def array(description: bytes, get: Get, store: Store) -> Array:
     if math.prod(counts) > CHUNKS:
         raise FileError(f"it has an array in more than {CHUNKS} chunks")
     store.take(math.prod(form.shape) * form.kind.itemsize, f"an array of {form.shape}")
-    made = np.zeros(form.shape, form.kind)
+    numbers = np.zeros(form.shape, form.kind)
     for place in product(*map(range, counts)):
         data = get(form.key(place))
         if data is None:
@@ -77,9 +77,9 @@ def array(description: bytes, get: Get, store: Store) -> Array:
                 slice(at + more, at + more + length)
                 for at, more, length in zip(start, corner, piece.shape, strict=True)
             )
-            target = made[(*where, ...)]
+            target = numbers[(*where, ...)]
             target[...] = piece[(*(slice(0, length) for length in target.shape), ...)]
-    return made
+    return numbers
 
 
 def pieces(form: Form, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:
