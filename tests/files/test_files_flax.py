@@ -259,7 +259,7 @@ FOREIGN = {
     ),
     "chunks of two kinds": (
         pieces({"0": 2}, {"0": ONE, "1": np.ones(1)}),
-        "a long array in it has chunks that",
+        "a long array in it has no chunks",
     ),
     "too few numbers": (
         pieces({"0": 3}, {"0": ONE}),

@@ -162,7 +162,7 @@ APART = {  # by the kind of file: what the layers are fed with, and start from
         ("one (expand_dims)", "between (tanh)"),
         "continued_0 as an ordinary layer, and it starts from what other operations compute "
         "(initial_h and initial_c)",
-        "learned_0 has learned_initial_h_0 besides what coreml.lstm has",
+        "learned_0 has learned_initial_h_0, which coreml.lstm does not have",
     ),
     "openvino/apart.xml": (
         {
@@ -175,7 +175,7 @@ APART = {  # by the kind of file: what the layers are fed with, and start from
         },
         ("between (Tanh)",),
         "continued as an ordinary layer, and it starts from what other layers compute (first)",
-        "learned has Constant_2 besides what openvino.lstm has",
+        "learned has Constant_2, which openvino.lstm does not have",
     ),
 }
 

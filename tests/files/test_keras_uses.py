@@ -206,7 +206,7 @@ def both_outputs(x: Any) -> Any:
 GIVEN = {
     "returns only its last output": (last_alone, ["above"]),
     "also returns its final states": (states_too, ["above"]),
-    "one of its model's 2 outputs": (both_outputs, ["below", "above"]),
+    "gives one of its model's 2 outputs": (both_outputs, ["below", "above"]),
 }
 
 
@@ -223,7 +223,7 @@ def test_what_a_layer_gives_is_said(tmp_path: Path, what: str, ending: str):
     made, noted = GIVEN[what]
     target = {".onnx": "onnx", ".tflite": "tflite"}.get(ending, "keras")
     stated = converted(saved(tmp_path, made), "--to", target, "-o", tmp_path / f"out{ending}")
-    note = f"it gives {what}, which the new file does not say"
+    note = f"it {what}, which the new file does not say"
     written = what in WRITTEN.get(ending, ())
     assert [name for name, notes in stated["notes"].items() if note in notes] == ([] if written else noted)
 

@@ -113,7 +113,7 @@ def test_settings_are_translated_by_the_frameworks_own_words(name: str):
             assert setting.allows(ours)
         assert setting.usual is None or setting.allows(setting.usual)
         if setting.values is not None:
-            message = f"{name} knows {setting.name} to be "
+            message = f"{setting.name} of {name} is one of "
             with pytest.raises(LayoutError, match=re.escape(message)):
                 each.translated({setting.name: "no such"})
     assert each.translated({"no such": 1}) == {}

@@ -37,7 +37,7 @@ REFUSALS = {
         "it takes .* instead: |takes something else, or more, which would be lost",
         "a model runs its layers in a row, and something lies between them",
     ),
-    "c": Refusal("a raw buffer is of one recurrent module", "a raw buffer is of one layer alone"),
+    "c": Refusal("a raw buffer holds one recurrent module", "a raw buffer is of one layer alone"),
     "d": Refusal(r"has no layout for a (gru|rnn)", "TFLite has no GRU, and Equinox no simple recurrence"),
     "e": Refusal(
         "the target has no place for d_n", "the target has no recurrent bias of n, and it is not zero"
