@@ -268,7 +268,7 @@ def test_heads_that_groups_do_not_share_evenly():
 
 
 def test_kernel_and_memory_of_a_convolution():
-    message = "the memory holds 3 inputs, and the kernel has length 3: causal_convolution remembers one"
+    message = "the memory holds 3 inputs, and the kernel has length 3: causal_convolution has a"
     with pytest.raises(InputError, match=message):
         sn.RNN(sn.cells.causal_convolution, {"weight": np.ones((5, 3))}, memory=(5, 3))(np.ones((1, 2, 5)))
 

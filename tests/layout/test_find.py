@@ -117,7 +117,7 @@ def test_what_shapes_do_not_tell_apart_is_asked_for():
     with pytest.raises(LayoutError) as error:
         found.layout  # noqa: B018
     assert str(error.value) == (
-        "kernel, recurrent_kernel, bias fit keras.gru and keras2.gru, which have the same shapes: "
+        "kernel, recurrent_kernel, bias fit keras.gru and keras2.gru, which shapes do not distinguish: "
         "say --from LAYOUT (Python: layout=LAYOUT)"
     )
     (found,) = find(shapes_of("keras.gru", Sizes(2, 3)), [record("keras2.gru"), record("torch.gru")])

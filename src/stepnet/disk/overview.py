@@ -65,8 +65,7 @@ def entries(chosen: Settings) -> list[Kept]:
 
 
 def left(chosen: Settings) -> list[str]:
-    """The names of links, folders and the like that are named as entries; clearing and eviction ignore them.
-    """
+    """The names of links, folders and the like that are named as entries. Nothing removes them."""
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), opened(chosen.folder, make=False) as folder:
             return foreign(folder)

@@ -51,7 +51,7 @@ class Match:
             arrays = ", ".join(self.names)
             raise LayoutError(
                 f"{arrays} fit{'s' if len(self.names) == 1 else ''} {' and '.join(self.layouts)}, "
-                f"which have the same shapes: say {option('layout')}"
+                f"which shapes do not distinguish: say {option('layout')}"
             )
         return self.layouts[0]
 

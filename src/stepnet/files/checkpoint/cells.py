@@ -26,8 +26,10 @@ ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "Softsign":
 class Cell:
     """A recurrent cell of a graph.
 
-    arrays: the names of its constants, by Keras' names. kind: such as "lstm"; "" if it is unknown.
-    activations: those of its gates and its candidate. reverse: whether its loop begins at the last step.
+    arrays: the names of its constants, by Keras' names of weights.
+    kind: its kind, such as "lstm"; "" if it is unknown.
+    activations: the activations of its gates and of its candidate.
+    reverse: whether its loop begins at the last step.
     """
 
     arrays: Mapping[str, str]

@@ -50,8 +50,12 @@ Value = tuple[str, str, int]  # the function, "" for the graph itself; the node 
 
 @dataclass(frozen=True)
 class Operator:
-    """A node: its operator and its inputs. numbers: the integers of a constant, if they are few. masks: those
-    of a slice.
+    """A node of the graph.
+
+    op: the name of its operator.
+    inputs: the values that are its inputs.
+    numbers: the integers of a constant, if they are few.
+    masks: the mask attributes of a slice, by name.
     """
 
     op: str
@@ -142,8 +146,10 @@ def value_of(scope: str, text: str) -> Value:
 class Product:
     """A product with a constant matrix.
 
-    number: of the product. left: the number of its left factor. name: of the constant. of_item: whether the
-    left factor is an item of the sequence.
+    number: the number of the product.
+    left: the number of its left factor.
+    name: the name of the constant matrix.
+    of_item: whether the left factor is the item of a sequence at a step.
     """
 
     number: int
@@ -154,8 +160,11 @@ class Product:
 
 @dataclass(frozen=True)
 class Loop:
-    """A memory of a loop: the number of its next value, the two products in that (of the item, and of another
-    value), and the names of the constants that may be the bias.
+    """A memory of a loop.
+
+    becomes: the number of its next value.
+    item, recurrent: the two products in that, of the item and of another value.
+    biases: the names of the constants that may be the bias.
     """
 
     becomes: int
@@ -259,7 +268,7 @@ class Graph:
         return begin, -1 if place == len(widths) - 1 else begin + widths[place]
 
     def origin(self, value: Value) -> Value:
-        """The value that another one is equal to, behind operators that pass it on unchanged."""
+        """The value before all operators that pass a value on unchanged."""
         for _ in range(DEEPEST):
             node = self.operators.get(value[:2])
             if node is None or node.op not in SAME or not node.inputs:

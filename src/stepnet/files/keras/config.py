@@ -110,9 +110,17 @@ class ConfiguredLayer:
 
 @dataclass(frozen=True)
 class Around:
-    """The context of the layers of a model: the models around it, the layers that compute each of its inputs,
-    its own calls, and the group of its layers in files of Keras 3, if that does not follow from their
-    classes.
+    """The context of the layers of a model.
+
+    prefix: the names of the models around it.
+    place: the group of its layers in files of Keras 3.
+    outermost: the layer of the outermost model that it lies in.
+    feeds: for each of its inputs, the layers that compute it.
+    depth: the number of models around it.
+    timed: the name of the TimeDistributed around it, if there is one.
+    group: the group of its only layer, if that does not follow from the layer's class.
+    calls: how often the model is called.
+    training: whether it is called with training=True.
     """
 
     prefix: str = ""
@@ -263,7 +271,7 @@ def within(
 
 
 def use_of(calls: Sequence[Call], around: Around) -> Use:
-    """How a model uses a layer with these calls."""
+    """How a model uses a layer, from the layer's calls."""
     return Use(
         around.calls * len(calls),
         more=any(call.more for call in calls),

@@ -219,7 +219,7 @@ def parts_in(place: str, paths: Sequence[str], configured: Mapping[Steps, Part])
     """The parts of a layer with their arrays, by paths in its group `place`; without random generators'
     states.
 
-    known: the parts in the layer's configuration.
+    configured: the parts in the layer's configuration.
     """
     arrays: dict[Steps, list[tuple[str, str]]] = {}
     for path in sorted(paths, key=natural):

@@ -49,9 +49,11 @@ KINDS = {
 class Layer:
     """A layer of a graph.
 
-    data: its settings. inputs: the layers that compute its inputs, by input port. ports: the output ports of
-    these, by input port; a layer's output ports are numbered on from its input ports. shapes: of its inputs
-    and outputs by port, -1 for an unknown length.
+    name, type: its name and the name of its operator.
+    data: its settings.
+    inputs: the layers that compute its inputs, by input port.
+    ports: the output ports of these layers, by input port. Output ports are numbered after input ports.
+    shapes: the shapes of its inputs and outputs by port, -1 for an unknown length.
     """
 
     name: str

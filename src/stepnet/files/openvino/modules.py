@@ -22,7 +22,7 @@ from stepnet.files.openvino import ir
 from stepnet.files.openvino.ir import CONST, Layer
 from stepnet.layout.registry import record
 
-# The place of the first weight among the inputs, and the layout.
+# The index of the first weight among the inputs, and the layout.
 OPERATORS = {
     "RNNSequence": (3, "openvino.rnn"),
     "GRUSequence": (3, "openvino.gru"),

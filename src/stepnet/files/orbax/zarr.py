@@ -42,11 +42,20 @@ Get = Callable[[str], bytes | None]
 
 @dataclass(frozen=True)
 class Form:
-    """The form of an array: its shape, the shape of its chunks, dtype, compression, and how keys are made."""
+    """The form of an array.
+
+    shape: its shape.
+    chunks: the shape of its chunks.
+    inner: the shape of the chunks in a shard; None without shards.
+    kind: its dtype in the file.
+    packing: the compression codecs.
+    order: the order of axes in a chunk, C or F.
+    front, separator: the prefix of the keys of chunks, and the separator of the indices in a key.
+    """
 
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
-    inner: tuple[int, ...] | None  # of the chunks in a shard
+    inner: tuple[int, ...] | None
     kind: np.dtype[Any]
     packing: tuple[str, ...]
     order: str = "C"

@@ -28,8 +28,9 @@ NONLINEARITY = {"RNN_TANH": "tanh", "RNN_RELU": "relu"}  # by the mode of torch.
 class Held:
     """The contents of a file of torch.save.
 
-    arrays: by name. settings: of whole recurrent modules, by the prefix of their names, then by PyTorch's
-    name of the setting. classes: of modules whose class is not PyTorch's, by the prefix of their names.
+    arrays: the arrays by name.
+    settings: the settings of whole recurrent modules, by the prefix of their names, then by PyTorch's name.
+    classes: the classes of modules that are not PyTorch's, by the prefix of their names.
     """
 
     arrays: dict[str, np.ndarray]

@@ -109,7 +109,7 @@ SHARING = 64  # times the file's size: the limit for all tensors together, as th
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Numbers that lie in the file under a key: `count` of them from number `start` on."""
+    """A range of the numbers that the file stores under a key: `count` numbers from index `start` on."""
 
     key: str
     dtype: str

@@ -78,7 +78,9 @@ def read(path: str | Path) -> TfliteFile:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph of a model: its tensors, the buffers of their numbers, and the operator behind each tensor."""
+    """A graph of a model: its tensors, the buffers of their numbers, and the operator that computes each
+    tensor.
+    """
 
     tensors: list[Table]
     buffers: list[Table]
@@ -111,7 +113,7 @@ def operands(operator: Table, field: int) -> list[int]:
 
 
 def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) -> dict[int, Maker]:
-    """The operator behind each tensor, in the order of the operators."""
+    """The operator that computes each tensor, in the order of the operators."""
     makers: dict[int, Maker] = {}
     for operator in operators:
         code = item(codes, operator.get(0, "I"), "operator code", store)
@@ -243,8 +245,11 @@ def options_of(operator: Table, kind: Kind, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A source of an operator's input: the operator behind it, whether its first axis is time, and whether it
-    is reversed in time on the way.
+    """A source of an operator's input.
+
+    maker: the operator that computes it; None for an input of the model.
+    time_first: whether its first axis is time.
+    turned: whether it is reversed in time before it reaches the operator.
     """
 
     maker: Maker | None

@@ -66,7 +66,7 @@ def ran(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
 
 
 def of_cells(name: str, kind: str, front: str, semantics: dict[str, Any], evidence: Evidence) -> Record:
-    """The record of a layer or cell whose arrays have the names of cells; known: the semantics."""
+    """The record of a layer or cell whose arrays have the names of cells."""
     both = ("l_cell.", "r_cell.")
     cell, named = KINDS[kind][0], arrays(kind, f"{front}{{D}}")
     return Record(f"mxnet.{name}", cell, named, semantics, evidence, both, lone_direction="")
