@@ -227,7 +227,7 @@ ASKED = (
         Asked("headed.pt", command, "drop", "which torch.gru does not have", HEAD)
         for command in (KERAS, EXPLAIN, RUN, ITSELF)
     ),
-    Asked("headed.pt", KERAS, "rest", "where it is no part", "--rest copy"),
+    Asked("headed.pt", KERAS, "rest", "if they are not part", "--rest copy"),
     *(
         Asked(
             "headed.pt",

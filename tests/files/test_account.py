@@ -187,7 +187,7 @@ def held_by(command: str, tmp_path: Path, source: Path, drop: tuple[str, ...]) -
     said = refusal(*arguments)
     converted = refusal("convert", source, "--to", "keras", "-o", tmp_path / "out.npz")
     assert said == converted.replace(
-        ", or --rest copy (Python: rest='copy') where it is no part of the layer", ""
+        ", or --rest copy (Python: rest='copy') if they are not part of the layer", ""
     )
     assert not (tmp_path / "y.parquet").exists()
     wrong = refusal(*arguments, "--drop", "nothing.at_all")

@@ -353,7 +353,7 @@ REASONS: dict[str, Truth] = {
     r"the source resets (\w+) the recurrent product and (\S+) (\w+) it: R_n \(r h\) and r \(R_n h\) are "
     r"equal for every r only if R_n is diagonal, so (R_n[^;]*?) must be diagonal, and \w+ \w+ "
     r"not; a target that resets (\w+) it asks for no such R_n": resets,
-    r"the gate that keeps or writes also resets: signs would turn round both": minimal,
+    r"the update gate also resets, and negating its weights would invert both": minimal,
     r"the source's (\w+) is (\S+), and \S+ has (\S+): these are different functions": is_another,
 }
 

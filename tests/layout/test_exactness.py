@@ -102,7 +102,7 @@ def test_z_is_turned_round_only_by_what_is_symmetric(activation: str):
     fields = {"update": "keep", "gate_activation": activation}
     same = convert(drawn("paddle.fusion_gru"), "paddle.fusion_gru", "paddle.dynamic_gru", semantics=fields)
     assert same.report.exact
-    why = f"the sense of z turns round by signs only where s.-a. = 1 - s.a., not for {activation}"
+    why = f"signs invert the sense of z only if s.-a. = 1 - s.a., which fails for {activation}"
     with pytest.raises(ConversionError, match=why):
         convert(
             drawn("paddle.fusion_gru"),
@@ -116,7 +116,7 @@ def test_the_gate_of_an_mgu_is_not_turned_round():
     """It resets as well: with other signs that would be turned round too."""
     parts = {"w": "W[x (g:fn h)]", "u": "R[k (g:fn h)]"}
     keeps = Record("mine.mgu", "mgu", parts, {"reset": "before", "update": "keep"})
-    why = "the gate that keeps or writes also resets: signs would turn round both"
+    why = "the update gate also resets, and negating its weights would invert both"
     with pytest.raises(ConversionError, match=why):
         convert(weights(keeps, SIZES), keeps, "stepnet.minimal_gated_unit")
 
@@ -258,7 +258,7 @@ def test_another_dtype_is_rounded_to_once(source: str, target: str):
 def test_a_number_past_the_largest_of_a_narrower_dtype_is_refused():
     arrays = drawn("torch.lstm")
     arrays["weight_ih_l0"][5, 1] = 1e6
-    with pytest.raises(ConversionError, match=r"kernel\[1, 5\] \(W_f\) would be beyond .* float16, 65504"):
+    with pytest.raises(ConversionError, match=r"kernel\[1, 5\] \(W_f\) would exceed .* float16, 65504"):
         convert(arrays, "torch.lstm", "keras.lstm", dtype="float16")
     arrays["weight_ih_l0"][5, 1] = np.inf
     kernel = convert(arrays, "torch.lstm", "keras.lstm", dtype="float16").arrays["kernel"]
@@ -691,7 +691,7 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: convert(VECTOR, "cudnn.gru", "keras.gru", sizes={"hidden": 4}),
-        "weight_space has 63 numbers, and no sizes of cudnn.gru with what is given make that",
+        "weight_space has 63 numbers, and no sizes of cudnn.gru that agree with the stated ones make that",
     ),
     (
         lambda: convert(ONNX, "onnx.gru", "keras.gru"),
@@ -729,7 +729,8 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: convert(DEEP, "torch.gru", "onednn.lbr_gru"),
-        "torch.gru cannot become onednn.lbr_gru: all layers of onednn.lbr_gru have as many inputs, and here "
+        "torch.gru cannot become onednn.lbr_gru: all layers of onednn.lbr_gru have the same number "
+        "of inputs, and here "
         "the first has 2 and the others 3: there the first layer is separate",
     ),
     (
@@ -751,7 +752,7 @@ def test_what_comes_nearest_is_said():
     said = "keras.gru comes nearest, but a.bias has shape (2, 8) where (2, 9) is expected"
     assert str(nearest(shapes)).startswith(f"no recurrent layer is here: {said}")
     assert str(nearest({"head.w": (2, 9)})).startswith(
-        "no recurrent layer is here: no name is one of a layout"
+        "no recurrent layer is here: no array has a name of a layout"
     )
 
 

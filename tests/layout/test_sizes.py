@@ -152,13 +152,14 @@ KERAS = {"kernel": (2, 9), "recurrent_kernel": (3, 9), "bias": (2, 9)}
             "cudnn.gru",
             {"weight_space": (63,)},
             {"hidden": 2},
-            "weight_space has 63 numbers, and no sizes of cudnn.gru with what is given make that",
+            "weight_space has 63 numbers, and no sizes of cudnn.gru that agree with the stated ones "
+            "make that",
         ),
         (
             "cudnn.gru",
             {"weight_space": (0,)},
             {},
-            "weight_space has 0 numbers, and no sizes of cudnn.gru with what is given make that",
+            "weight_space has 0 numbers, and no sizes of cudnn.gru that agree with the stated ones make that",
         ),
     ],
 )
