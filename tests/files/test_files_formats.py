@@ -297,8 +297,9 @@ def test_kinds_with_no_place_for_the_rest(tmp_path: Path, ending: str):
     said = refusal("convert", source, "--to", target, "-o", out)
     assert said == (
         f"{source}: the recurrent layer has head.weight, step, which torch.gru does not have: say --from "
-        "LAYOUT (Python: layout=LAYOUT) if the layer has another layout, or --drop NAME (Python: drop="
-        "[NAME]) to leave an array out, or --rest copy (Python: rest='copy') if they are not part of the layer"
+        "LAYOUT (Python: layout=LAYOUT) if the layer has another layout, or --drop NAME "
+        "(Python: drop=[NAME]) to leave an array out, or --rest copy (Python: rest='copy') "
+        "if they are not part of the layer"
     )
     said = refusal("convert", source, "--to", target, "-o", out, "--rest", "copy", "--drop", "step")
     assert said.startswith(f"{out}: a ")

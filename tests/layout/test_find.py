@@ -207,8 +207,8 @@ KERAS = shapes_of("keras.gru", Sizes(2, 3), "gru/")
         (
             {"weight_space": (1,)},
             ["cudnn.gru"],
-            "cudnn.gru comes nearest, but weight_space has 1 numbers, and no sizes of cudnn.gru with what is "
-            "given make that",
+            "cudnn.gru comes nearest, but weight_space has 1 numbers, and no sizes of cudnn.gru that "
+            "agree with the stated ones make that",
         ),
         (
             {"a.kernel": (3,)},
