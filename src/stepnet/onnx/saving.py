@@ -51,7 +51,7 @@ def save(
 
     Raises:
         ModelError: For an operation that ONNX cannot express, with the user's line.
-        InputError: For invalid arguments, and for a graph that has not been called yet.
+        InputError: For invalid arguments, and for a graph whose inputs are not known yet.
         FileError: If `path` exists, unless `force`, and if onnx is not installed.
     """
     instance(graph, Graph, "what is saved is a Graph")

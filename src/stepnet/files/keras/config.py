@@ -113,7 +113,7 @@ class Around:
     """The context of the layers of a model.
 
     prefix: the names of the models around it.
-    place: the group of its layers in files of Keras 3.
+    place: the prefix of the groups of its layers in files of Keras 3.
     outermost: the layer of the outermost model that it lies in.
     feeds: for each of its inputs, the layers that compute it.
     depth: the number of models around it.
