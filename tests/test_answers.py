@@ -166,13 +166,13 @@ ROW = "the file does not say that it takes them"
 ASKED = (
     # which layout
     Asked("optimised.pt", KERAS, "layout of", "was not looked for", "--from optimizer=torch.lstm"),
-    Asked("headed.pt", KERAS, "layout", "besides what torch.gru has", HEAD),
+    Asked("headed.pt", KERAS, "layout", "which torch.gru does not have", HEAD),
     # which module
     Asked("copies.pt", f"{KERAS} --module rnn", "module", "may be any of", "--module model.rnn"),
     Asked("gru.pt", f"{EXPLAIN} --module other", "module", "the only one has no name", ""),
     Asked("two.pt", f"{EXPLAIN} --module other", "module", "no recurrent module is", "--module two"),
     Asked("two.pt", "verify SOURCE {folder}/one.pt", "module", "has 2 recurrent modules", "--module one"),
-    Asked("two.pt", f"{CONVERT}.json --to cudnn.gru", "module", "of one recurrent module", "--module one"),
+    Asked("two.pt", f"{CONVERT}.json --to cudnn.gru", "module", "holds one recurrent module", "--module one"),
     # sizes and functions
     *(
         Asked("vector.npz", f"{command} --from cudnn.gru", "sizes", "which fit several sizes", SIZES)
@@ -184,7 +184,7 @@ ASKED = (
         )
     ),
     *(
-        Asked("rnn.pt", command, "semantics", "do not tell candidate_act", "--semantics activation=relu")
+        Asked("rnn.pt", command, "semantics", "do not determine candidate_act", "--semantics activation=relu")
         for command in (
             KERAS,
             EXPLAIN,
@@ -194,7 +194,7 @@ ASKED = (
         )
     ),
     *(
-        Asked("activated.pt", f"{command}", "semantics of", "do not tell candidate_act", EACH)
+        Asked("activated.pt", f"{command}", "semantics of", "do not determine candidate_act", EACH)
         for command in (KERAS, f"{EXPLAIN} --stack", f"{RUN} --stack", ITSELF)
     ),
     Asked(
@@ -225,10 +225,10 @@ ASKED = (
     ),
     # what is left over
     *(
-        Asked("headed.pt", command, "drop", "besides what torch.gru has", HEAD)
+        Asked("headed.pt", command, "drop", "which torch.gru does not have", HEAD)
         for command in (KERAS, EXPLAIN, RUN, ITSELF)
     ),
-    Asked("headed.pt", KERAS, "rest", "where it is no part", "--rest copy"),
+    Asked("headed.pt", KERAS, "rest", "if they are not part", "--rest copy"),
     *(
         Asked(
             "headed.pt",
@@ -243,7 +243,7 @@ ASKED = (
     Asked("lstm.pt", f"{KERAS} --exact", "exact", "rounded once", ""),
     Asked("wide.pt", KERAS, "dtype", "these weights are bfloat16", "--dtype float32"),
     *(
-        Asked("large.pt", command, "dtype", "would be beyond the largest float16", "--dtype float32")
+        Asked("large.pt", command, "dtype", "would exceed the largest float16", "--dtype float32")
         for command in (KERAS, "show SOURCE --to keras", "verify SOURCE keras.lstm")
     ),
     Asked("gru.pt", "convert SOURCE --to torch -o {folder}/rnn.pt", "force", "there already", "--force"),

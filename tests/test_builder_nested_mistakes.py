@@ -270,7 +270,7 @@ IN_OUTER: dict[str, tuple[str, Around]] = {
         lambda outer, sentence, h, inner, word, s: outer.add_input(inner),
     ),
     "a Ragged beside a value": (
-        r"a Ragged is no one array; take .values \[total, \*features\], or to_padded\(\)",
+        r"a Ragged is not a single array; use .values \[total, \*features\], or to_padded\(\)",
         lambda outer, sentence, h, inner, word, s: h.pre_state() + TEXTS,
     ),
 }

@@ -221,7 +221,7 @@ def delta(**changes: Any) -> Any:
         ),
         (
             delta(beta=np.ones((1, 2, 4, 1))),
-            "beta of delta_rule has the axes rows, heads, and given are 3 axes",
+            "beta of delta_rule has the axes rows, heads, not 3 axes",
         ),
         (
             delta(v=np.ones((1, 2, 4, 6))),
@@ -263,12 +263,12 @@ def test_parameters_of_a_cell_without():
 
 def test_heads_that_groups_do_not_share_evenly():
     x = cell_cases.inputs("mamba2", 1, 2) | {name: np.ones((1, 2, 3, 3)) for name in "BC"}
-    with pytest.raises(InputError, match="mamba2 has 4 heads, which are not shared evenly by 3 groups"):
+    with pytest.raises(InputError, match="mamba2 has 4 heads, which must be a multiple of its 3 groups"):
         sn.RNN(sn.cells.mamba2, cell_cases.parameters("mamba2"), memory=cell_cases.memory("mamba2"))(x)
 
 
 def test_kernel_and_memory_of_a_convolution():
-    message = "the memory holds 3 inputs, and the kernel is of 3: causal_convolution remembers one"
+    message = "the memory holds 3 inputs, and the kernel has length 3: causal_convolution has a"
     with pytest.raises(InputError, match=message):
         sn.RNN(sn.cells.causal_convolution, {"weight": np.ones((5, 3))}, memory=(5, 3))(np.ones((1, 2, 5)))
 
@@ -285,7 +285,7 @@ def test_memory_by_sizes(cell: str):
     ("cell", "sizes", "message"),
     [
         ("delta", {}, "no cell is called 'delta'; there are causal_convolution, "),
-        ("mamba", {"channels": 2}, "the memory of mamba has the sizes channels, states; given are channels"),
+        ("mamba", {"channels": 2}, "the memory of mamba has the sizes channels, states, not channels"),
         ("mamba", {"channels": 2, "states": 1.5}, "states is a size, not 1.5"),
     ],
 )

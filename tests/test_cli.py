@@ -151,7 +151,7 @@ def test_run_over_one_number_per_step(tmp_path: Path):
     source = write(tmp_path / "in.parquet", x=pa.array([[1.0, 2.0], [3.0]], pa.list_(pa.float32())))
     said = refusal("run", model, source, "-o", tmp_path / "out.parquet")
     assert (
-        "torch.rnn: the arrays do not tell candidate_activation, which is set there as nonlinearity" in said
+        "torch.rnn: the arrays do not determine candidate_activation (its name there: nonlinearity)" in said
     )
     run = ("run", model, source, "-o", tmp_path / "out.parquet")
     assert stepnet(*run, "--semantics", "activation=tanh")[0] == 0

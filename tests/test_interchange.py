@@ -160,7 +160,7 @@ def test_what_cannot_be_told_is_asked_for(tmp_path: Path):
     save_file({"weight_space": np.ones(63, "float32")}, tmp_path / "flat.safetensors")
     flat = tmp_path / "flat.safetensors"
     said = refusal("convert", flat, "--to", "torch.gru", "-o", tmp_path / "o.pt")
-    assert "which shapes do not tell apart: say --from LAYOUT (Python: layout=LAYOUT)" in said
+    assert "which shapes do not distinguish: say --from LAYOUT (Python: layout=LAYOUT)" in said
     said = refusal("convert", flat, "--from", "cudnn.gru", "--to", "torch.gru", "-o", tmp_path / "o.pt")
     assert "63 numbers, which fit several sizes of cudnn.gru (18 inputs, 1 hidden; 2 inputs, 3 hidden" in said
     given = ("--from", "cudnn.gru", "--to", "torch.gru", "--size", "hidden=3", "--size", "inputs=2")
@@ -230,7 +230,7 @@ def test_show_lists_modules_and_what_is_open(tmp_path: Path):
     assert json.loads(text)["rest"] == ["head.weight", "head.bias"]
     save_file({"weight_space": np.ones(63, "float32")}, tmp_path / "flat.safetensors")
     _, text, _ = stepnet("show", tmp_path / "flat.safetensors", "--json")
-    assert "which shapes do not tell apart" in json.loads(text)["modules"][0]["open"]
+    assert "which shapes do not distinguish" in json.loads(text)["modules"][0]["open"]
 
 
 def test_layers_of_an_onnx_file_run(tmp_path: Path):

@@ -257,7 +257,7 @@ BAD = {
     ),
     "offsets fall": (
         lambda: Ragged(np.zeros(2), (np.array([0, 3, 1, 2]),)),
-        "offsets[0] falls from 3 to 1 at entry 1; offsets never fall",
+        "offsets[0] falls from 3 to 1 at entry 1; offsets never decrease",
     ),
     "offsets fall by so much that the difference wraps": (
         lambda: Ragged(np.zeros(2), (np.array([0, 2**62, -(2**62) - 9, 2]),)),
@@ -304,7 +304,7 @@ BAD = {
         lambda: small().group(4),
         "the lengths have shape (), and must have (1,), one for each group",
     ),
-    "as an array": (lambda: np.asarray(small()), "a Ragged is no one array; take .values"),
+    "as an array": (lambda: np.asarray(small()), "a Ragged is not a single array; use .values"),
 }
 
 
@@ -374,7 +374,7 @@ BAD_LISTS = {
     ),
     "untold": (
         lambda: Ragged.from_list([[], []]),
-        "no sequence holds anything that tells its features; give features=",
+        "no sequence shows the shape of its features; pass features=",
     ),
     "other features": (
         lambda: Ragged.from_list([[], np.zeros((2, 3)), np.zeros((2, 4))]),
@@ -414,7 +414,7 @@ BAD_LISTS = {
     ),
     "no common dtype": (
         lambda: Ragged.from_list([np.zeros(1, ml_dtypes.bfloat16), np.zeros(1, ml_dtypes.float8_e5m2)]),
-        "the sequences have no common dtype; give dtype=",
+        "the sequences have no common dtype; pass dtype=",
     ),
 }
 
@@ -511,11 +511,11 @@ BAD_PADDED = {
     "masked": (lambda: Ragged.from_padded(np.ma.zeros((2, 2)), [1, 1]), "the padded array is a masked array"),
     "uneven": (
         lambda: Ragged.from_padded([[1], [2, 3]]),
-        "the padded array has rows of unequal length; give those to from_list",
+        "the padded array has rows of unequal length; use from_list for these",
     ),
     "length": (
         lambda: small().to_padded(length=1),
-        "sequence 0 has 2 steps, more than length=1; give it a larger one",
+        "sequence 0 has 2 steps, more than length=1; pass a larger length=",
     ),
     "negative length": (
         lambda: Ragged.from_list([], features=1).to_padded(length=-1),
@@ -534,7 +534,7 @@ BAD_PADDED = {
     ),
     "two levels": (
         lambda: small().group([4]).to_padded(),
-        "to_padded takes sequences of one level, and these have 2; take inner() first",
+        "to_padded takes sequences of one level, and these have 2; use inner() first",
     ),
 }
 
@@ -798,7 +798,7 @@ BAD_PACKED = {
     ),
     "unsorted": (
         lambda: small().take([0, 2, 3]).to_packed(enforce_sorted=True),
-        "sequence 2 is longer than the one before it; give enforce_sorted=False, or sort them",
+        "sequence 2 is longer than the sequence before it; pass enforce_sorted=False, or sort them",
     ),
     "two levels": (
         lambda: small().group([4]).to_packed(),

@@ -1,4 +1,4 @@
-"""The model that a file holds: its whole graph where it has one, else its recurrent layers."""
+"""The model in a file: its whole graph if it has one, else its recurrent layers."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ from stepnet.values.arguments import file_path
 
 
 def model_of(path: str | Path) -> Graph | Layer:
-    """The graph of a file that holds one, else its recurrent layers.
+    """The graph in a file, or its recurrent layers if it has no graph.
 
-    Raises `FileError` for a file that cannot be read, and `LayoutError` where the file leaves open what its
+    Raises `FileError` for a file that cannot be read, and `LayoutError` if the file does not specify what its
     arrays mean.
     """
     file = file_path(path, "model")
@@ -22,7 +22,7 @@ def model_of(path: str | Path) -> Graph | Layer:
 
 
 def whole_graph(file: Path) -> Graph | None:
-    """The graph of a file that holds one; None for other files."""
+    """The graph in a file of ONNX or PaddlePaddle; None for files of other kinds."""
     if file.suffix == ".onnx":
         return load_onnx(file)
     if file.suffix in (".pdmodel", ".json") and file.with_suffix(".pdiparams").exists():

@@ -157,17 +157,17 @@ def test_what_a_layer_has_besides_its_layout_is_an_error_unless_it_is_named(tmp_
     source, out = saved(tmp_path / "peepholes.pt", Peepholes()), tmp_path / "out.npz"
     said = refusal("convert", source, "--to", "keras", "-o", out)
     assert said == (
-        f"{source}: rnn has rnn.weight_ci_l0, rnn.ln.weight, rnn.ln.bias besides what torch.lstm has: "
-        "say --from LAYOUT (Python: layout=LAYOUT) where it is another one, "
-        "or --drop NAME (Python: drop=[NAME]) for what may be left"
+        f"{source}: rnn has rnn.weight_ci_l0, rnn.ln.weight, rnn.ln.bias, which torch.lstm does not have: "
+        "say --from LAYOUT (Python: layout=LAYOUT) if the layer has another "
+        "layout, or --drop NAME (Python: drop=[NAME]) to leave an array out"
     )
     drop = ("--drop", "rnn.weight_ci_l0", "--drop", "rnn.ln.weight")
-    assert "rnn has rnn.ln.bias besides" in refusal("convert", source, "--to", "keras", "-o", out, *drop)
+    assert "rnn has rnn.ln.bias, which" in refusal("convert", source, "--to", "keras", "-o", out, *drop)
     stated = account(source, "--to", "keras", "-o", out, *drop, "--drop", "rnn.ln.bias")
     assert stated["left"] == ["rnn.weight_ci_l0", "rnn.ln.weight", "rnn.ln.bias"]
     said = refusal("convert", source, "--to", "keras", "-o", out, "--force", "--drop", "rnn.nothing")
     assert said.endswith(
-        "no array that would be left is called 'rnn.nothing': there is nothing for --drop to leave"
+        "no unconverted array is called 'rnn.nothing': there is nothing for --drop to leave out"
     )
 
 
@@ -188,11 +188,11 @@ def held_by(command: str, tmp_path: Path, source: Path, drop: tuple[str, ...]) -
     said = refusal(*arguments)
     converted = refusal("convert", source, "--to", "keras", "-o", tmp_path / "out.npz")
     assert said == converted.replace(
-        ", or --rest copy (Python: rest='copy') where it is no part of the layer", ""
+        ", or --rest copy (Python: rest='copy') if they are not part of the layer", ""
     )
     assert not (tmp_path / "y.parquet").exists()
     wrong = refusal(*arguments, "--drop", "nothing.at_all")
-    assert "no array that would be left is called 'nothing.at_all'" in wrong
+    assert "no unconverted array is called 'nothing.at_all'" in wrong
     left = [part for name in drop for part in ("--drop", name)]
     code, _, stderr = stepnet(*arguments, *left)
     assert (code, stderr) == (0, "")
@@ -204,11 +204,11 @@ def held_by(command: str, tmp_path: Path, source: Path, drop: tuple[str, ...]) -
 def test_what_runs_a_file_accounts_for_it_as_a_conversion_does(tmp_path: Path, command: str):
     names = ("rnn.weight_ci_l0", "rnn.ln.weight", "rnn.ln.bias")
     said = held_by(command, tmp_path, saved(tmp_path / "peepholes.pt", Peepholes()), names)
-    assert "rnn has rnn.weight_ci_l0, rnn.ln.weight, rnn.ln.bias besides what torch.lstm has" in said
+    assert "rnn has rnn.weight_ci_l0, rnn.ln.weight, rnn.ln.bias, which torch.lstm does not have" in said
     flat = nn.LSTM(INPUTS, HIDDEN)
     flat.add_module("head", nn.Linear(HIDDEN, 2))
     said = held_by(command, tmp_path, saved(tmp_path / "flat.pt", flat), ("head.weight", "head.bias"))
-    assert said.endswith("or --drop NAME (Python: drop=[NAME]) for what may be left")
+    assert said.endswith("or --drop NAME (Python: drop=[NAME]) to leave an array out")
 
 
 def test_verify_drops_what_either_file_has(tmp_path: Path):
@@ -216,14 +216,14 @@ def test_verify_drops_what_either_file_has(tmp_path: Path):
     names = ("rnn.weight_ci_l0", "rnn.ln.weight", "rnn.ln.bias")
     drop = [part for name in names for part in ("--drop", name)]
     assert stepnet("convert", here, "--to", "torch", "-o", there, *drop)[0] == 0
-    assert "rnn.ln.bias besides" in refusal("verify", there, here, *drop[:4])
+    assert "rnn.ln.bias, which" in refusal("verify", there, here, *drop[:4])
     assert stepnet("verify", there, here, *drop)[0] == 0
 
 
 def test_the_activation_of_an_rnn_is_asked_for(tmp_path: Path):
     source = saved(tmp_path / "rnn.pt", nn.RNN(INPUTS, HIDDEN, nonlinearity="relu"))
     said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "out.npz")
-    assert "do not tell candidate_activation" in said
+    assert "do not determine candidate_activation" in said
     assert "--semantics candidate_activation=VALUE" in said
 
 
@@ -324,7 +324,7 @@ def test_layouts_are_said_by_module_and_by_family(tmp_path: Path):
     out = tmp_path / "out.npz"
     options = ("--to", "torch", "-o", out, "--module", "a", "--from", "keras2")
     asked = refusal("convert", tmp_path / "two.npz", *options)
-    assert "keras2.gru: the arrays do not tell gate_activation, which is set there as recurrent" in asked
+    assert "keras2.gru: the arrays do not determine gate_activation (its name there: recurrent" in asked
     options = (*options, "--semantics", "recurrent_activation=sigmoid")
     assert account(tmp_path / "two.npz", *options)["left"] == ["b/linear/w", "b/linear/b"]
     assert "no framework is called 'kreas'" in refusal(

@@ -255,7 +255,7 @@ def test_what_would_fill_the_memory_is_refused(
 
 def test_what_would_take_for_ever_is_refused(tmp_path: Path, reading: Reading):
     assert (
-        "its values are made of one another in too many steps" in reading.taken(zeros_of_zeros(tmp_path))[1]
+        "its values depend on each other through too many nodes" in reading.taken(zeros_of_zeros(tmp_path))[1]
     )
 
 

@@ -49,7 +49,7 @@ def test_both_directions_of_a_square_link_are_asked_for(saved: Path, tmp_path: P
     """Two children of the same shapes are two layers of NStepGRU, and two directions of NStepBiGRU."""
     source, out = saved / "square.npz", tmp_path / "out.pt"
     said = refusal("convert", source, "--to", "torch", "-o", out)
-    assert "fit chainer.nstep_gru and chainer.nstep_bigru, which shapes do not tell apart" in said
+    assert "fit chainer.nstep_gru and chainer.nstep_bigru, which shapes do not distinguish" in said
     code, _, _ = stepnet("convert", source, "--from", "chainer.nstep_bigru", "--to", "torch", "-o", out)
     assert code == 0
     assert read(out).modules[0].solved_sizes().directions == 2
@@ -74,4 +74,4 @@ def test_other_hdf5_files_hold_no_layer_that_is_known(tmp_path: Path):
     with h5py.File(tmp_path / "table.h5", "w") as file:
         file["table"] = np.zeros(3)
     said = refusal("show", tmp_path / "table.h5")
-    assert "no recurrent layer is here: no name is one of a layout; there are table (3,)" in said
+    assert "no recurrent layer is here: no array has a name of a layout; the arrays are table (3,)" in said

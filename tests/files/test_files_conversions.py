@@ -139,9 +139,9 @@ def test_what_a_checkpoint_does_not_tell_is_asked_for(tmp_path: Path):
     source, out = DATA / "basic_lstm.index", tmp_path / "out.pt"
     said = refusal("convert", source, "--to", "torch", "-o", out)
     assert said.startswith(f"{source}: ")
-    assert f"fit {' and '.join(LSTMS)}, which shapes do not tell apart" in said
+    assert f"fit {' and '.join(LSTMS)}, which shapes do not distinguish" in said
     said = refusal("convert", source, "--to", "torch", "-o", out, "--from", "tf1.lstm")
-    assert "the arrays do not tell forget_bias" in said
+    assert "the arrays do not determine forget_bias" in said
     said = refusal("convert", DATA / "gru.index", "--to", "torch", "-o", out, "--from", "tf1.gru")
     assert "the source resets before the recurrent product and torch.gru after it" in said
     both = refusal(
@@ -261,7 +261,7 @@ def test_a_layer_that_goes_backwards_is_said_to(tmp_path: Path):
     assert "  note: it runs from each sequence's last step, which the new file does not say\n" in text
     out = tmp_path / "out.onnx"
     assert refusal("convert", source, "--to", "onnx", "-o", out) == (
-        f"{source}: lstm runs from the last step and gives its outputs last step first; {out} would give "
+        f"{source}: lstm runs from the last step and returns its outputs last step first; {out} would return "
         "them each at its own step: write a file of arrays instead, as .npz or .safetensors"
     )
     with h5py.File(source, "r+") as file:

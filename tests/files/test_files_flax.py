@@ -198,7 +198,7 @@ def tuples(depth: int) -> bytes:
     return serialized(value)
 
 
-NO_BYTES = "an array in it has not as many bytes as its shape says"
+NO_BYTES = "an array in it has more or fewer bytes than its shape requires"
 NO_CHUNKS = "a long array in it has no shape and chunks"
 FOREIGN = {
     "empty": (b"", "this is no whole .msgpack file ("),
@@ -248,16 +248,22 @@ FOREIGN = {
         "an array in it",
     ),
     "no shape": (pieces(5, {"0": ONE}), NO_CHUNKS),
-    "no chunks": (pieces({"0": 1}, {}), "a long array in it has chunks that are none"),
+    "no chunks": (
+        pieces({"0": 1}, {}),
+        "a long array in it has no chunks, or chunks that are not arrays of one dtype",
+    ),
     "a missing chunk": (pieces({"0": 2}, {"0": ONE, "2": ONE}), NO_CHUNKS),
-    "chunks that are numbers": (pieces({"0": 1}, {"0": 5}), "a long array in it has chunks that are none"),
+    "chunks that are numbers": (
+        pieces({"0": 1}, {"0": 5}),
+        "a long array in it has no chunks, or chunks that are not arrays of one dtype",
+    ),
     "chunks of two kinds": (
         pieces({"0": 2}, {"0": ONE, "1": np.ones(1)}),
-        "a long array in it has chunks that",
+        "a long array in it has no chunks",
     ),
     "too few numbers": (
         pieces({"0": 3}, {"0": ONE}),
-        "a long array in it has not as many numbers as its shape",
+        "a long array in it has more or fewer numbers than its shape",
     ),
 }
 

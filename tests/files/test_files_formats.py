@@ -105,7 +105,7 @@ def test_other_endings_are_refused(tmp_path: Path, model: Path, name: str):
 @pytest.mark.parametrize("name", ["a.ckpt", "a.index"])
 def test_kinds_that_are_only_read(tmp_path: Path, model: Path, name: str):
     said = refusal("convert", model, "--to", "torch", "-o", tmp_path / name)
-    assert said == f"{tmp_path / name}: a TensorFlow checkpoint is read, and not written"
+    assert said == f"{tmp_path / name}: stepnet reads TensorFlow checkpoint files, and does not write them"
 
 
 CONTENTS = {
@@ -192,7 +192,7 @@ def test_numbers_beyond_the_dtype_are_refused(tmp_path: Path):
     state["bias_ih_l0"][4] = state["bias_hh_l0"][4] = 60000
     torch.save(state, source)
     said = refusal("convert", source, "--to", "keras", "-o", out)
-    assert "bias[4] (b_f) would be beyond the largest float16, 65504" in said
+    assert "bias[4] (b_f) would exceed the largest float16, 65504" in said
     assert "--dtype float32" in said
     assert files(tmp_path) == ["source.pt"]
     assert stepnet("convert", source, "--to", "keras", "-o", out, "--dtype", "float32", "--verify")[0] == 0
@@ -296,9 +296,10 @@ def test_kinds_with_no_place_for_the_rest(tmp_path: Path, ending: str):
     target = {".onnx": "onnx", ".json": "cudnn.gru"}.get(ending, "keras")
     said = refusal("convert", source, "--to", target, "-o", out)
     assert said == (
-        f"{source}: the recurrent layer has head.weight, step besides what torch.gru has: say --from LAYOUT "
-        "(Python: layout=LAYOUT) where it is another one, or --drop NAME (Python: drop=[NAME]) for what may "
-        "be left, or --rest copy (Python: rest='copy') where it is no part of the layer"
+        f"{source}: the recurrent layer has head.weight, step, which torch.gru does not have: say --from "
+        "LAYOUT (Python: layout=LAYOUT) if the layer has another layout, or --drop NAME "
+        "(Python: drop=[NAME]) to leave an array out, or --rest copy (Python: rest='copy') "
+        "if they are not part of the layer"
     )
     said = refusal("convert", source, "--to", target, "-o", out, "--rest", "copy", "--drop", "step")
     assert said.startswith(f"{out}: a ")

@@ -48,7 +48,7 @@ def test_cells_compute_what_the_graph_did(frozen: Path, graph: str, output: str)
 def test_what_the_graph_computes_is_listed_and_asked_for(frozen: Path, tmp_path: Path):
     source, out = frozen / "dynamic.pb", tmp_path / "out.pt"
     said = refusal("convert", source, "--to", "torch", "-o", out, "--from", "tf1.basic_lstm")
-    assert "the arrays do not tell forget_bias" in said
+    assert "the arrays do not determine forget_bias" in said
     model = read(source)
     assert {*model.rest} == {"dense"}
     assert "head/MatMul (MatMul)" in model.layers or "MatMul (MatMul)" in model.layers
@@ -145,7 +145,7 @@ def test_what_the_graph_does_not_make_clear_is_asked_for(loops: Path, tmp_path: 
     """The gates of `other` are in no order of Keras'."""
     source, out = loops / "other.pb", tmp_path / "x.npz"
     said = refusal("convert", source, "--to", "keras", "-o", out)
-    assert "which one is not clear from its graph: say --from while=LAYOUT" in said
+    assert "its graph does not show of which kind: say --from while=LAYOUT" in said
     (module,) = read(source, None, {"while": "keras.lstm"}).modules
     assert module.layout == "keras.lstm"
     assert stepnet("convert", source, "--to", "keras", "-o", out, "--from", "while=keras.lstm")[0] == 0

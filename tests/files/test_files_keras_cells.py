@@ -248,7 +248,7 @@ def test_how_two_directions_are_merged_is_asked_for(
     assert module.merge is None
     gates = ("--semantics", "recurrent_activation=sigmoid")
     said = refusal("convert", source, "--to", "keras", "-o", out, *gates)
-    assert "the file does not say what becomes of their outputs: say --semantics merge=VALUE" in said
+    assert "the file does not say how their outputs are merged: say --semantics merge=VALUE" in said
     merge = "product" if name == "both" else "average"
     code, text, errors = stepnet(
         "convert", source, "--to", "keras", "-o", out, *gates, "--semantics", f"merge={merge}", "--verify"

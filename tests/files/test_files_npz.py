@@ -188,8 +188,8 @@ FOREIGN = {
         NO_HEADER,
     ),
     "a negative shape": (one(described("'<f4'", "(-2, -1)"), bytes(8)), "its member 'a.npy' has no header"),
-    "cut numbers": (one(F4, bytes(7)), "its member 'a.npy' has not the size of its array"),
-    "more numbers": (one(F4, bytes(9)), "its member 'a.npy' has not the size of its array"),
+    "cut numbers": (one(F4, bytes(7)), "its member 'a.npy' has more or fewer bytes than its array"),
+    "more numbers": (one(F4, bytes(9)), "its member 'a.npy' has more or fewer bytes than its array"),
     "a huge shape": (
         one(described("'<f4'", f"({1 << 62}, 4)"), bytes(8)),
         f"its member 'a.npy' claims the shape ({1 << 62}, 4), which it cannot hold",
@@ -275,7 +275,7 @@ def test_a_member_that_claims_more_than_it_unpacks_to(path: Path):
     stream = zipped(("a.npy", npy(described("'<f4'", f"({1 << 20},)"), bytes(8))))
     real = len(npy(described("'<f4'", f"({1 << 20},)"), bytes(8)))
     path.write_bytes(stream.replace(struct.pack("<II", real, real), struct.pack("<II", real, 5 << 20)))
-    assert "its member 'a.npy' has not the size of its array" in refusal(read, path)
+    assert "its member 'a.npy' has more or fewer bytes than its array" in refusal(read, path)
 
 
 def entries(*names: str, start: int, size: int) -> bytes:

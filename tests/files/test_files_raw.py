@@ -100,7 +100,7 @@ def test_several_modules_and_other_arrays_are_not_written(path: Path):
         said = refusal(lambda path, m=modules, r=rest: write(path, m, r, force=False), path)
         question = "module" if len(modules) != 1 else "rest"
         option = f"--{question} .* [(]Python: {question}="
-        assert re.match(f"a raw buffer is of one recurrent module and nothing else; say {option}", said)
+        assert re.match(f"a raw buffer holds one recurrent module and nothing else; say {option}", said)
     assert not list(path.parent.iterdir())
 
 
@@ -146,8 +146,8 @@ FOREIGN = {
     "below": (said(file="inner/weights.bin"), f"its file is 'inner/weights.bin', {NO_NAME}"),
     "no file": (said(file=""), f"its file is '', {NO_NAME}"),
     "a number": (said(file=5), f"its file is 5, {NO_NAME}"),
-    "no layout": (said(layout="cudnn.grus"), "its layout is 'cudnn.grus', which is none"),
-    "a list of layouts": (said(layout=["cudnn.gru"]), "its layout is ['cudnn.gru'], which is none"),
+    "no layout": (said(layout="cudnn.grus"), "its layout is 'cudnn.grus', which is unknown"),
+    "a list of layouts": (said(layout=["cudnn.gru"]), "its layout is ['cudnn.gru'], which is unknown"),
     "a dtype": (said(dtype="int8"), NO_KIND),
     "a list as dtype": (said(dtype=[]), NO_KIND),
     "an order": (said(byteorder="middle"), NO_KIND),

@@ -16,7 +16,7 @@ from test_cli import refusal, stepnet
 from tolerance import assert_close
 
 from stepnet.errors import FileError, LayoutError
-from stepnet.files.account import check_row
+from stepnet.files.account import check_stack
 from stepnet.files.formats import read
 from stepnet.files.orbax import zarr
 from stepnet.files.store import Store
@@ -162,7 +162,7 @@ APART = {  # by the kind of file: what the layers are fed with, and start from
         ("one (expand_dims)", "between (tanh)"),
         "continued_0 as an ordinary layer, and it starts from what other operations compute "
         "(initial_h and initial_c)",
-        "learned_0 has learned_initial_h_0 besides what coreml.lstm has",
+        "learned_0 has learned_initial_h_0, which coreml.lstm does not have",
     ),
     "openvino/apart.xml": (
         {
@@ -175,7 +175,7 @@ APART = {  # by the kind of file: what the layers are fed with, and start from
         },
         ("between (Tanh)",),
         "continued as an ordinary layer, and it starts from what other layers compute (first)",
-        "learned has Constant_2 besides what openvino.lstm has",
+        "learned has Constant_2, which openvino.lstm does not have",
     ),
 }
 
@@ -200,14 +200,14 @@ def test_layers_that_are_no_row_are_none_whatever_is_said(
             f"out.onnx would run {module.name} over the outputs of {between[0].name}; the file says that it"
         )
         with pytest.raises(LayoutError, match=said):
-            check_row((between[0], module), "out.onnx", assumed=True)
+            check_stack((between[0], module), "out.onnx", assumed=True)
     arrays = ("convert", source, "--to", "torch", "-o", tmp_path / "out.pt", *drop, "--json")
     notes = json.loads(stepnet(*arrays)[1])["notes"]
     (given,) = (said for one, said in notes.items() if one.startswith("given"))
     assert given[0].endswith("is given when the model runs")
     if folder == "coreml":
         assert notes["first_0 + last_0"] == [
-            "its model takes its last output alone, which the new file does not say"
+            "its model uses only its last output, which the new file does not say"
         ]
 
 

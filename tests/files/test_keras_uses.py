@@ -15,7 +15,7 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 
 from stepnet.errors import LayoutError
-from stepnet.files.account import check_row
+from stepnet.files.account import check_stack
 from stepnet.files.formats import read
 from stepnet.files.keras.config import layers_of
 from stepnet.files.model import Module
@@ -152,8 +152,8 @@ def test_what_the_file_says_is_not_overruled(tmp_path: Path):
     said = refusal("convert", source, "--to", "onnx", "-o", out, "--stack")
     assert f"{out} would run above over the outputs of below; the file says that it takes something" in said
     around = [Module(name, ("keras.gru",), {}, follows=other) for name, other in (("a", "b"), ("b", "a"))]
-    with pytest.raises(LayoutError, match=r"a takes the outputs of b, which out\.onnx would run behind it"):
-        check_row(tuple(around), "out.onnx", assumed=True)
+    with pytest.raises(LayoutError, match=r"a takes the outputs of b, which out\.onnx would run after it"):
+        check_stack(tuple(around), "out.onnx", assumed=True)
 
 
 def dropped(x: Any) -> Any:
@@ -204,16 +204,16 @@ def both_outputs(x: Any) -> Any:
 
 
 GIVEN = {
-    "its last output alone": (last_alone, ["above"]),
-    "its last states too": (states_too, ["above"]),
-    "one of its model's 2 outputs": (both_outputs, ["below", "above"]),
+    "returns only its last output": (last_alone, ["above"]),
+    "also returns its final states": (states_too, ["above"]),
+    "gives one of its model's 2 outputs": (both_outputs, ["below", "above"]),
 }
 
 
 # What the new files say.
 WRITTEN = {
-    ".keras": ("its last output alone",),
-    ".onnx": ("its last output alone", "its last states too"),
+    ".keras": ("returns only its last output",),
+    ".onnx": ("returns only its last output", "also returns its final states"),
 }
 
 
@@ -223,7 +223,7 @@ def test_what_a_layer_gives_is_said(tmp_path: Path, what: str, ending: str):
     made, noted = GIVEN[what]
     target = {".onnx": "onnx", ".tflite": "tflite"}.get(ending, "keras")
     stated = converted(saved(tmp_path, made), "--to", target, "-o", tmp_path / f"out{ending}")
-    note = f"it gives {what}, which the new file does not say"
+    note = f"it {what}, which the new file does not say"
     written = what in WRITTEN.get(ending, ())
     assert [name for name, notes in stated["notes"].items() if note in notes] == ([] if written else noted)
 
@@ -232,7 +232,7 @@ def test_layers_with_a_last_output_are_still_layers_of_one(tmp_path: Path):
     source = saved(tmp_path, last_alone)
     stated = converted(source, "--to", "torch", "-o", tmp_path / "out.npz", "--verify")
     assert stated["notes"] == {
-        "below + above": ["it gives its last output alone, which the new file does not say"]
+        "below + above": ["it returns only its last output, which the new file does not say"]
     }
 
 

@@ -116,7 +116,7 @@ def test_states_that_a_graph_gives_are_noted(tmp_path: Path):
     for y, right in zip((found[0], found[1][0], found[2][0]), wanted, strict=True):
         assert_close(y, right, length=TIME, width=2 * HIDDEN)
     stated = converted(onnx, "--to", "keras", "-o", out)
-    assert stated["notes"] == {"lstm": ["it gives its last states too, which the new file does not say"]}
+    assert stated["notes"] == {"lstm": ["it also returns its final states, which the new file does not say"]}
 
 
 @pytest.mark.parametrize("every", [True, False])
@@ -141,5 +141,5 @@ def test_states_that_a_keras_model_gives_are_given_by_the_new_one(tmp_path: Path
     assert [one.states for one in read(out).modules] == [one.states for one in read(source).modules]
     notes = converted(source, "--to", "torch", "-o", between)["notes"]
     assert any(
-        "it gives its last states too, which the new file does not say" in said for said in notes.values()
+        "it also returns its final states, which the new file does not say" in said for said in notes.values()
     )

@@ -54,13 +54,13 @@ def test_a_tied_array_is_needed_by_both_its_names(tmp_path: Path):
     model = Skipping()
     source, out = saved(tmp_path / "x.pt", model.state_dict()), tmp_path / "y.pt"
     said = refusal("convert", source, "--to", "torch", "-o", out, "--semantics", "activation=tanh")
-    assert "has skip.weight besides what torch.rnn has" in said
+    assert "has skip.weight, which torch.rnn does not have" in said
     done = convert_file(source, "torch", out, choice=TANH, rest="copy")
     assert (done.account.copied, done.account.spare) == (("skip.weight",), {})
     model.load_state_dict(torch.load(out, weights_only=True))
     named = saved(tmp_path / "named.pt", model.state_dict(prefix="rnn."))
     said = refusal("convert", named, "--to", "torch", "-o", out, "--rest", "copy", "--force")
-    assert "rnn has rnn.skip.weight besides what torch.rnn has" in said
+    assert "rnn has rnn.skip.weight, which torch.rnn does not have" in said
 
 
 def test_what_a_layer_without_a_name_normalises_is_no_part_of_another_layer(tmp_path: Path):
@@ -69,7 +69,7 @@ def test_what_a_layer_without_a_name_normalises_is_no_part_of_another_layer(tmp_
     source, out = saved(tmp_path / "x.pt", state), tmp_path / "y.npz"
     for more in ((), ("--rest", "copy")):
         said = refusal("convert", source, "--to", "keras", "-o", out, *more)
-        assert "has layernorm_i.weight, layernorm_i.bias besides what torch.lstm_cell has" in said
+        assert "has layernorm_i.weight, layernorm_i.bias, which torch.lstm_cell does not have" in said
     dropped = ("layernorm_i.weight", "layernorm_i.bias")
     assert convert_file(source, "keras", out, choice=Choice(drop=dropped)).account.left == dropped
 
@@ -80,7 +80,7 @@ def test_what_is_behind_another_layer_is_none_of_a_layer_without_a_name(tmp_path
     done = convert_file(source, "keras", tmp_path / "x.npz", choice=Choice(drop=["b.h0"]))
     assert done.account.left == ("b.h0",)
     said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "y.npz")
-    assert "b has b.h0 besides" in said
+    assert "b has b.h0, which" in said
 
 
 # ---- what optimisers keep
@@ -114,7 +114,7 @@ def test_what_an_optimiser_keeps_is_no_layer_unless_somebody_says_so(tmp_path: P
 def test_a_name_that_is_said_and_not_there(tmp_path: Path):
     source = saved(tmp_path / "x.pt", nn.LSTM(INPUTS, HIDDEN).state_dict(prefix="rnn."))
     said = refusal("convert", source, "--to", "keras", "-o", tmp_path / "x.npz", "--from", "lstm=torch.lstm")
-    assert said == "no array is called as one of 'lstm', which is said to be torch.lstm"
+    assert said == "no array has a name of a layer 'lstm', whose layout is stated as torch.lstm"
 
 
 # ---- names that begin without something

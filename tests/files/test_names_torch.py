@@ -234,7 +234,7 @@ def test_an_older_rnn_says_its_mode(tmp_path: Path):
     assert read(tmp_path / "mode.pt").modules[0].semantics == RELU
     rnn.mode = "LSTM"
     torch.save(rnn, tmp_path / "none.pt")
-    with pytest.raises(LayoutError, match="do not tell candidate_activation"):
+    with pytest.raises(LayoutError, match="do not determine candidate_activation"):
         convert_file(tmp_path / "none.pt", "keras", tmp_path / "none.npz")
 
 

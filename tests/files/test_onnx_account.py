@@ -90,13 +90,13 @@ TILED = [node("Tile", "h0 one", "turned")]
 @pytest.mark.parametrize(("moves", "state"), [([], "h0"), (EXPANDED, "turned"), (TILED, "turned")])
 def test_a_constant_initial_state_is_a_part_of_its_layer(tmp_path: Path, moves: list[Any], state: str):
     source = saved(tmp_path / "in.onnx", [*moves, lstm("a", "x", "", state, "c0")], "aY")
-    with pytest.raises(LayoutError, match=r"a has h0, c0 besides what onnx.lstm has: .*--drop NAME"):
+    with pytest.raises(LayoutError, match=r"a has h0, c0, which onnx.lstm does not have: .*--drop NAME"):
         written(source)
-    with pytest.raises(LayoutError, match=r"a has c0 besides"):
+    with pytest.raises(LayoutError, match=r"a has c0, which"):
         written(source, choice=Choice(drop=["h0"]))
     done = written(source, choice=Choice(drop=["h0", "c0"]))
     assert done.account.left == ("h0", "c0")
-    told = "is a constant in the file, which is left"
+    told = "is a constant in the file, which is left out"
     assert done.notes["a"] == (f"initial_h {told}", f"initial_c {told}")
     assert difference(source) > 0.1  # which is why
     out = tmp_path / "out.safetensors"
@@ -114,11 +114,11 @@ def test_what_runs_a_model_does_not_forget_its_learned_states(tmp_path: Path, co
     }
     said = refusal(command, *arguments[command])
     assert said == refusal("convert", source, "--to", "torch", "-o", tmp_path / "out.npz")
-    assert "a has h0, c0 besides what onnx.lstm has" in said
+    assert "a has h0, c0, which onnx.lstm does not have" in said
     code, text, _ = stepnet(command, *arguments[command], "--drop", "h0", "--drop", "c0")
     assert code == 0
     if command == "run":
-        assert "note: a: initial_h is a constant in the file, which is left" in text
+        assert "note: a: initial_h is a constant in the file, which is left out" in text
 
 
 def test_run_says_which_states_its_model_is_given(tmp_path: Path):
@@ -155,7 +155,7 @@ def test_states_that_other_nodes_compute_make_no_row(tmp_path: Path):
 
 def test_constant_lengths_are_a_part_of_their_layer_unless_they_are_all_steps(tmp_path: Path):
     source = saved(tmp_path / "in.onnx", [lstm("a", "x", "steps")], "aY")
-    with pytest.raises(LayoutError, match=r"a has steps besides"):
+    with pytest.raises(LayoutError, match=r"a has steps, which"):
         written(source)
     written(source, choice=Choice(drop=["steps"]))
     assert difference(source) > 0.1

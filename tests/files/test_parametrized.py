@@ -170,7 +170,7 @@ def test_weight_dropout_is_the_raw_weight(tmp_path: Path, kind: str):
     assert f"{front}weight_hh_l0: as it is without the dropout of training, of {raw}: bit-exact" in str(
         done.reports[front]
     )
-    reason = f"{front}weight_hh_l0 is made of {raw} whenever the layer runs"
+    reason = f"{front}weight_hh_l0 is computed from {raw} whenever the layer runs"
     assert done.account.spare == ({f"{front}weight_hh_l0": reason} if kind == "fastai 1" else {})
     assert done.account.left == ()
 
@@ -190,9 +190,9 @@ def spoilt(tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
 
 G, V = "rnn.weight_hh_l0_g", "rnn.weight_hh_l0_v"
 REFUSED: dict[str, Callable[[dict[str, Any]], Any]] = {
-    f"rnn.weight_hh_l0 is made of {G} by code that the file does not have: "
-    "torch.nn.utils.remove_weight_norm(layer, name) makes it": lambda state: state.pop(V),
-    f"rnn.weight_hh_l0 is made of {V} by code": lambda state: state.pop(G),
+    f"rnn.weight_hh_l0 is computed from {G} by code that the file does not have: "
+    "torch.nn.utils.remove_weight_norm(layer, name) turns it": lambda state: state.pop(V),
+    f"rnn.weight_hh_l0 is computed from {V} by code": lambda state: state.pop(G),
     f"{G} has shape (15, 1) and {V} (16, 4): weight_norm has one length": (
         lambda state: state.update({G: torch.ones(15, 1)})
     ),
@@ -203,10 +203,10 @@ REFUSED: dict[str, Callable[[dict[str, Any]], Any]] = {
     f"{G} is int8 and {V} int8: cast": (
         lambda state: state.update({G: state[G].char(), V: state[V].char()})
     ),
-    "the file holds rnn.weight_hh_l0 in two ways, which do not fit one another": (
+    "the file holds rnn.weight_hh_l0 in two parametrizations that contradict each other": (
         lambda state: state.update({"rnn.weight_hh_l0": torch.ones(16, 5)})
     ),
-    "rnn.weight_ih_l0 is made of rnn.weight_ih_l0_g, rnn.weight_ih_l0_raw by code": (
+    "rnn.weight_ih_l0 is computed from rnn.weight_ih_l0_g, rnn.weight_ih_l0_raw by code": (
         lambda state: state.update(
             {f"rnn.weight_ih_l0_{part}": state["rnn.weight_ih_l0"] for part in ("g", "raw")}
         ) or state.pop("rnn.weight_ih_l0")
@@ -262,7 +262,7 @@ def test_what_only_code_could_make_is_refused_with_what_to_do(tmp_path: Path, na
     change(model.rnn)
     state = dict(reversed(model.state_dict().items()))
     torch.save({**state, **nn.GRU(INPUTS, HIDDEN).state_dict(prefix="other.")}, tmp_path / "x.pt")
-    said = f"rnn.weight_hh_l0 is made of {parts} by code that the file does not have: {advice} makes it"
+    said = f"rnn.weight_hh_l0 is computed from {parts} by code that the file does not have: {advice} turns it"
     for more in ((), ("--module", "rnn")):
         assert said in refusal("convert", tmp_path / "x.pt", "--to", "keras", "-o", tmp_path / "x.npz", *more)
     convert_file(tmp_path / "x.pt", "keras", tmp_path / "x.npz", choice=Choice(module="other"))
@@ -281,7 +281,7 @@ def test_a_list_of_parametrizations_that_is_out_of_order_or_has_gaps(tmp_path: P
     state[f"{front}2"] = state.pop(f"{front}1")
     torch.save(state, tmp_path / "z.pt")
     message = refusal("convert", tmp_path / "z.pt", "--to", "keras", "-o", tmp_path / "x.npz")
-    assert f"is made of {front}0, {front}2 by code that the file does not have" in message
+    assert f"is computed from {front}0, {front}2 by code that the file does not have" in message
 
 
 def test_what_a_layer_has_beside_its_weight_is_none_of_its_parts(tmp_path: Path):
@@ -289,7 +289,7 @@ def test_what_a_layer_has_beside_its_weight_is_none_of_its_parts(tmp_path: Path)
     model.rnn.register_buffer("weight_hh_l0_mask", torch.ones(16, 4))
     torch.save(model.state_dict(), tmp_path / "x.pt")
     message = refusal("convert", tmp_path / "x.pt", "--to", "keras", "-o", tmp_path / "x.npz")
-    assert "rnn has rnn.weight_hh_l0_mask besides what torch.lstm has" in message
+    assert "rnn has rnn.weight_hh_l0_mask, which torch.lstm does not have" in message
 
 
 class Scaled(nn.Module):

@@ -188,13 +188,16 @@ def test_a_layout_is_said_of_the_side_that_leaves_it_open(tmp_path: Path):
     assert "fit equinox.lstm and coreml.lstm" in refusal("verify", *sides)
     assert stepnet("verify", *sides, "--from", "equinox")[0] == 0
     said = refusal("verify", *sides, "--from", "equinox.gru")
-    assert "--from says equinox.gru, which no layer can be: the layer is torch.lstm, the layer is " in said
+    assert (
+        "--from says equinox.gru, which fits none of its layers: the layer is torch.lstm, the layer is "
+        in said
+    )
 
 
 def test_a_layout_that_no_layer_has_is_refused(tmp_path: Path):
     torch.save(nn.GRU(2, HIDDEN).state_dict(), tmp_path / "x.pt")
     said = refusal("convert", tmp_path / "x.pt", "--to", "torch", "-o", tmp_path / "y.pt", "--from", "haiku")
-    assert "x.pt: --from says haiku, which no layer can be: the layer is torch.gru" in said
+    assert "x.pt: --from says haiku, which fits none of its layers: the layer is torch.gru" in said
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +266,9 @@ def test_each_module_has_the_activation_that_is_said_of_it(tmp_path: Path):
     out = tmp_path / "out.onnx"
     command = ("convert", tmp_path / "x.pt", "--to", "onnx", "-o", out, "--stack", "--verify")
     said = refusal(*command)
-    assert "the arrays of state_dict.module.a, state_dict.module.b do not tell candidate_activation" in said
+    assert (
+        "the arrays of state_dict.module.a, state_dict.module.b do not determine candidate_activation" in said
+    )
     assert "--semantics state_dict.module.a:candidate_activation=VALUE (Python: semantics={'state_di" in said
     assert stepnet(*command, *ONE_EACH)[0] == 0
     assert_close(run_onnx(out), in_a_row(model.values(), X), length=TIME, width=HIDDEN)

@@ -179,7 +179,7 @@ def test_padding_that_would_count_is_refused_with_its_node(name: str) -> None:
 
 def test_an_output_of_unknown_padding_is_refused() -> None:
     model = padded([*WIDE, node("Where", "mask x x", "z"), node("Exp", "z")], 3)
-    assert refusal(model).startswith("output 'y' has numbers behind the ends of sequences that are not known")
+    assert refusal(model).startswith("output 'y' has unknown numbers after the ends of sequences")
     (made,) = stepnet_onnx.Backend.run_model(model, {"x": X, "n": np.full(4, 5, "int32")})
     assert_close(made, np.exp(X.astype("float64")))
 

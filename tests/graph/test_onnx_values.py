@@ -225,7 +225,7 @@ GIVEN: dict[str, tuple[Any, str]] = {
     "no name": ({}, "the model has the inputs x: 'x' missing"),
     "a name too many": (
         {"x": np.zeros((2, 3, 4), "f4"), "z": 1},
-        "the model has the inputs x: 'z' is none of them",
+        "the model has the inputs x: 'z' is not one of them",
     ),
     "a number for a name": ({0: np.zeros((2, 3, 4), "f4")}, "the model has the inputs x: 'x' missing"),
     "too few": ([], "the model has 1 inputs, x, not 0"),

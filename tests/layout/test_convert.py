@@ -252,7 +252,7 @@ def listed(text: str) -> list[str]:
 
 
 def each_is(names: str, value: str) -> str:
-    """The equations of "p_i and p_f are asked to be 0"."""
+    """The equations of "p_i and p_f must be 0"."""
     return " and ".join(f"{name} = {value}" for name in listed(names))
 
 
@@ -340,22 +340,20 @@ REASONS: dict[str, Truth] = {
     r"(\S+) is of (one direction|both directions), and here (one direction|both directions) would be": (
         of_directions
     ),
-    r"the target has no place for ([^;]+?), so \1 (?:is|are) asked to be (\S+), and \w+ \w+ not": no_place,
-    r"the target has no place for ([^;]+?), so ([^;]+) are asked for, and they do not hold": no_place,
-    r"the target has no bias of n that it does not reset, so ([^;]+?) (?:is|are) asked to be 0, "
+    r"the target has no place for ([^;]+?), so \1 must be (\S+), and \w+ \w+ not": no_place,
+    r"the target has no place for ([^;]+?), so ([^;]+) must hold, and they do not": no_place,
+    r"the target has no bias of n that it does not reset, so ([^;]+?) must be 0, "
     r"and \w+ \w+ not": only_reset,
-    r"the target has no projection, so (P[^;]*?) (?:is|are) asked to be the identity, and \w+ \w+ not": (
-        no_projection
-    ),
+    r"the target has no projection, so (P[^;]*?) must be the identity, and \w+ \w+ not": (no_projection),
     r"(\S+) has a projection(?: to 2)?, and (\S+) has none": projects,
-    r"i is 1 - f in the target, so ([^;=]+?) (?:is|are) asked to be (\S+), and \w+ \w+ not": not_coupled,
-    r"i is 1 - f in the target, so ([^;]+) are asked for, and they do not hold": not_coupled,
-    r"(\S+) resets no bias, so (d_n[^;]*?) (?:is|are) asked to be 0, and \w+ \w+ not": resets_no_bias,
+    r"i is 1 - f in the target, so ([^;=]+?) must be (\S+), and \w+ \w+ not": not_coupled,
+    r"i is 1 - f in the target, so ([^;]+) must hold, and they do not": not_coupled,
+    r"(\S+) resets no bias, so (d_n[^;]*?) must be 0, and \w+ \w+ not": resets_no_bias,
     r"the target has no bias for f that takes \S+": no_forget_bias,
     r"the source resets (\w+) the recurrent product and (\S+) (\w+) it: R_n \(r h\) and r \(R_n h\) are "
-    r"equal for every r only if R_n is diagonal, so (R_n[^;]*?) (?:is|are) asked to be diagonal, and \w+ \w+ "
+    r"equal for every r only if R_n is diagonal, so (R_n[^;]*?) must be diagonal, and \w+ \w+ "
     r"not; a target that resets (\w+) it asks for no such R_n": resets,
-    r"the gate that keeps or writes also resets: signs would turn round both": minimal,
+    r"the update gate also resets, and negating its weights would invert both": minimal,
     r"the source's (\w+) is (\S+), and \S+ has (\S+): these are different functions": is_another,
 }
 

@@ -239,7 +239,7 @@ def test_gradients_of_two_biases_that_are_not_those_of_one_sum():
     arrays = drawn("torch.lstm")
     said = (
         "both biases add to one sum, so their gradients are equal, so d_i = b_i, d_f = b_f, d_g = b_g and "
-        "d_o = b_o are asked for, and they do not hold"
+        "d_o = b_o must hold, and they do not"
     )
     with pytest.raises(ConversionError, match=f"torch.lstm cannot become keras.lstm .gradient.: {said}"):
         convert(arrays, "torch.lstm", "keras.lstm", kind="gradient")
@@ -254,10 +254,10 @@ def test_gradients_of_two_biases_that_were_added_up_in_two_orders(dtype: str):
     arrays["bias_hh_l0"] = np.nextafter(arrays["bias_ih_l0"], np.array(np.inf, dtype))
     done = convert(arrays, "torch.lstm", "keras.lstm", kind="gradient")
     assert same_bits(done.arrays["bias"], arrays["bias_ih_l0"])
-    with pytest.raises(ConversionError, match="so d_i = b_i, d_f = b_f, d_g = b_g and d_o = b_o are asked"):
+    with pytest.raises(ConversionError, match="so d_i = b_i, d_f = b_f, d_g = b_g and d_o = b_o must hold"):
         convert(arrays, "torch.lstm", "keras.lstm", kind="gradient", exact=True)
     arrays["bias_hh_l0"] = arrays["bias_ih_l0"] + np.array(0.1, dtype)
-    with pytest.raises(ConversionError, match="so d_i = b_i, d_f = b_f, d_g = b_g and d_o = b_o are asked"):
+    with pytest.raises(ConversionError, match="so d_i = b_i, d_f = b_f, d_g = b_g and d_o = b_o must hold"):
         convert(arrays, "torch.lstm", "keras.lstm", kind="gradient")
 
 
@@ -265,7 +265,7 @@ REFUSED = [
     ("nnx.gru", "torch.gru", "the source has no gradient of d_n, which the target has"),
     ("keras.lstm", "stepnet.lstm_peephole", "the source has no gradient of p_i, which the target has"),
     ("stepnet.lstm_peephole", "keras.lstm", "the target has no place for p_i, p_f and p_o, so p_i"),
-    ("torch.gru", "nnx.gru", "the target has no place for d_n, so d_n is asked to be 0"),
+    ("torch.gru", "nnx.gru", "the target has no place for d_n, so d_n must be 0"),
     ("torch.lstm", "tflite.lstm_coupled", "the gradient of i and f cannot be told apart where i is 1 - f"),
     ("tflite.lstm_coupled", "torch.lstm", "the gradient of i and f cannot be told apart where i is 1 - f"),
     ("keras.gru", "haiku.gru", "the gradient of R_n is another where the reset is before it"),
@@ -283,7 +283,7 @@ def test_a_gradient_of_a_projection_has_no_place_though_it_is_the_identity():
     sizes = Sizes(INPUTS, HIDDEN, projected=HIDDEN)
     arrays = weights(record("torch.lstm_projection"), sizes) | {"weight_hr_l0": np.eye(3, dtype="float32")}
     arrays["bias_hh_l0"] = arrays["bias_ih_l0"]
-    said = "the target has no place for P, so P is asked to be 0, and it is not"
+    said = "the target has no place for P, so P must be 0, and it is not"
     with pytest.raises(ConversionError, match=said):
         convert(arrays, "torch.lstm_projection", "keras.lstm", kind="gradient")
 

@@ -88,7 +88,7 @@ def test_z_that_keeps_becomes_z_that_writes(activation: str):
     done = convert(arrays, keeps, writes, exact=True)
     sign = np.repeat(np.array([1, -1, 1], "float32"), 3)
     assert all(same_bits(done.arrays[name], array * sign) for name, array in arrays.items())
-    why = "1 - s(a) = s(-a) turns the sense of the update gate round"
+    why = "1 - s(a) = s(-a) inverts the sense of the update gate"
     assert said(done) == [
         "W_rn, R_rn, b_rn: moved: bit-exact",
         f"W_z, R_z, b_z: negated, as {why}: bit-exact",
@@ -102,7 +102,7 @@ def test_z_is_turned_round_only_by_what_is_symmetric(activation: str):
     fields = {"update": "keep", "gate_activation": activation}
     same = convert(drawn("paddle.fusion_gru"), "paddle.fusion_gru", "paddle.dynamic_gru", semantics=fields)
     assert same.report.exact
-    why = f"the sense of z turns round by signs only where s.-a. = 1 - s.a., not for {activation}"
+    why = f"signs invert the sense of z only if s.-a. = 1 - s.a., which fails for {activation}"
     with pytest.raises(ConversionError, match=why):
         convert(
             drawn("paddle.fusion_gru"),
@@ -116,7 +116,7 @@ def test_the_gate_of_an_mgu_is_not_turned_round():
     """It resets as well: with other signs that would be turned round too."""
     parts = {"w": "W[x (g:fn h)]", "u": "R[k (g:fn h)]"}
     keeps = Record("mine.mgu", "mgu", parts, {"reset": "before", "update": "keep"})
-    why = "the gate that keeps or writes also resets: signs would turn round both"
+    why = "the update gate also resets, and negating its weights would invert both"
     with pytest.raises(ConversionError, match=why):
         convert(weights(keeps, SIZES), keeps, "stepnet.minimal_gated_unit")
 
@@ -215,7 +215,7 @@ def test_a_signaling_nan_is_not_diagonal(dtype: str, bits: int):
     arrays = {name: array.astype(dtype) for name, array in drawn("torch.gru").items()}
     held = arrays["weight_hh_l0"]
     held.view(f"u{held.itemsize}")[:] = bits
-    with pytest.raises(ConversionError, match="R_n is asked to be diagonal, and it is not"):
+    with pytest.raises(ConversionError, match="R_n must be diagonal, and it is not"):
         convert(arrays, "torch.gru", "keras.gru_reset_before")
 
 
@@ -225,13 +225,13 @@ def test_a_sum_past_the_largest_number_is_refused():
     with pytest.raises(ConversionError) as caught:
         convert(arrays, "torch.lstm", "keras.lstm")
     assert str(caught.value) == (
-        "torch.lstm cannot become keras.lstm: bias[4] (b_f) would be beyond the largest float16, 65504: "
+        "torch.lstm cannot become keras.lstm: bias[4] (b_f) would exceed the largest float16, 65504: "
         "say --dtype float32 (Python: dtype='float32') or a wider one"
     )
     wide = convert(arrays, "torch.lstm", "keras.lstm", dtype="float32").arrays["bias"]
     assert wide[4] == 120000
     largest = {name: np.full_like(array, 1e308, np.float64) for name, array in arrays.items()}
-    with pytest.raises(ConversionError, match=r"bias\[0\] \(b_i\) would be beyond the largest float64"):
+    with pytest.raises(ConversionError, match=r"bias\[0\] \(b_i\) would exceed the largest float64"):
         convert(largest, "torch.lstm", "keras.lstm")
 
 
@@ -258,7 +258,7 @@ def test_another_dtype_is_rounded_to_once(source: str, target: str):
 def test_a_number_past_the_largest_of_a_narrower_dtype_is_refused():
     arrays = drawn("torch.lstm")
     arrays["weight_ih_l0"][5, 1] = 1e6
-    with pytest.raises(ConversionError, match=r"kernel\[1, 5\] \(W_f\) would be beyond .* float16, 65504"):
+    with pytest.raises(ConversionError, match=r"kernel\[1, 5\] \(W_f\) would exceed .* float16, 65504"):
         convert(arrays, "torch.lstm", "keras.lstm", dtype="float16")
     arrays["weight_ih_l0"][5, 1] = np.inf
     kernel = convert(arrays, "torch.lstm", "keras.lstm", dtype="float16").arrays["kernel"]
@@ -313,7 +313,7 @@ def test_reset_before_sums_the_biases_of_n_as_well():
 def test_a_recurrent_bias_of_n_without_a_place():
     """torch has it, nnx.GRUCell has not: only zeros may be left out."""
     arrays = drawn("torch.gru")
-    why = "the target has no place for d_n, so d_n is asked to be 0, and it is not"
+    why = "the target has no place for d_n, so d_n must be 0, and it is not"
     with pytest.raises(ConversionError) as caught:
         convert(arrays, "torch.gru", "nnx.gru")
     assert str(caught.value) == f"torch.gru cannot become nnx.gru: {why}"
@@ -331,12 +331,12 @@ def test_peepholes_without_a_place():
         convert(arrays, "stepnet.lstm_peephole", "torch.lstm")
     assert str(caught.value) == (
         "stepnet.lstm_peephole cannot become torch.lstm: the target has no place for p_i, p_f and p_o, "
-        "so p_i, p_f and p_o are asked to be 0, and they are not"
+        "so p_i, p_f and p_o must be 0, and they are not"
     )
     arrays["p"][[0, 2]] = 0
     with pytest.raises(ConversionError) as caught:
         convert(arrays, "stepnet.lstm_peephole", "torch.lstm")
-    assert "p_f is asked to be 0" in str(caught.value)
+    assert "p_f must be 0" in str(caught.value)
     assert "p_i is" not in str(caught.value)
     arrays["p"][:] = 0
     assert_same_function(
@@ -355,9 +355,7 @@ def test_peepholes_that_are_missing_are_left_out_or_zeros():
 def test_a_projection_without_a_place():
     name = "torch.lstm_projection"
     arrays = weights(record(name), PROJECTED)
-    with pytest.raises(
-        ConversionError, match="has no projection, so P is asked to be the identity, and it is not"
-    ):
+    with pytest.raises(ConversionError, match="has no projection, so P must be the identity, and it is not"):
         convert(arrays, name, "torch.lstm")
     arrays["weight_hr_l0"] = np.eye(3, dtype="float32")
     assert_same_function(convert(arrays, name, "torch.lstm", exact=True), arrays, name)
@@ -387,7 +385,7 @@ def test_coupled_gates_become_two_and_back():
     assert same_bits(f, arrays["input_to_forget_weights"].T.copy())
     assert same_bits(i, -f)
     assert same_bits(done.arrays["p"][0], -arrays["cell_to_forget_weights"])
-    why = "1 - s(a) = s(-a) makes an input gate of the coupled forget gate"
+    why = "1 - s(a) = s(-a) turns the coupled forget gate into an input gate"
     assert f"W_i, R_i, b_i, p_i: negated, as {why}: bit-exact" in said(done)
     assert_same_function(done, arrays, "tflite.lstm_coupled")
     back = convert(done.arrays, "stepnet.lstm_peephole", "tflite.lstm_coupled", exact=True).arrays
@@ -395,7 +393,7 @@ def test_coupled_gates_become_two_and_back():
     done.arrays["R"][1, 1] += 1
     with pytest.raises(ConversionError) as caught:
         convert(done.arrays, "stepnet.lstm_peephole", "tflite.lstm_coupled")
-    why = "i is 1 - f in the target, so R_i is asked to be -R_f, and it is not"
+    why = "i is 1 - f in the target, so R_i must be -R_f, and it is not"
     assert str(caught.value) == f"stepnet.lstm_peephole cannot become tflite.lstm_coupled: {why}"
 
 
@@ -412,7 +410,7 @@ def test_coupled_gates_beside_a_forget_bias():
         convert(drawn("haiku.lstm"), "haiku.lstm", "tflite.lstm_coupled")
     assert str(caught.value) == (
         "haiku.lstm cannot become tflite.lstm_coupled: i is 1 - f in the target, so W_i = -W_f, R_i = -R_f "
-        "and b_i + b_f = -1 are asked for, and they do not hold"
+        "and b_i + b_f = -1 must hold, and they do not"
     )
 
 
@@ -443,7 +441,7 @@ def test_of_two_biases_only_the_sums_have_to_be_coupled():
         i, f, *_ = np.split(arrays[name], 4)
         i[...] = -f
     arrays["bias_ih_l0"][0] += 0.5
-    with pytest.raises(ConversionError, match=r"so b_i \+ d_i \+ b_f \+ d_f is asked to be 0, and it is not"):
+    with pytest.raises(ConversionError, match=r"so b_i \+ d_i \+ b_f \+ d_f must be 0, and it is not"):
         convert(arrays, "torch.lstm", "tflite.lstm_coupled")
     arrays["bias_hh_l0"][0] -= 0.5
     assert_same_function(
@@ -483,14 +481,14 @@ def test_a_reset_before_is_one_after_where_nothing_is_mixed(source: str, target:
 )
 def test_a_reset_before_is_not_one_after(source: str, target: str):
     biased = source == "cudnn.gru"  # behind the product, where it is reset
-    lost = "; the target has no place for d_n, so d_n is asked to be 0, and it is not"
+    lost = "; the target has no place for d_n, so d_n must be 0, and it is not"
     one, other = ("after", "before") if biased else ("before", "after")
     with pytest.raises(ConversionError) as caught:
         convert(drawn(source), source, target, sizes=SIZES)
     assert str(caught.value) == (
         f"{source} cannot become {target}: the source resets {one} the recurrent product and {target} "
-        f"{other} it: R_n (r h) and r (R_n h) are equal for every r only if R_n is diagonal, so R_n is "
-        f"asked to be diagonal, and it is not; a target that resets {one} it asks for no such R_n"
+        f"{other} it: R_n (r h) and r (R_n h) are equal for every r only if R_n is diagonal, so R_n "
+        f"must be diagonal, and it is not; a target that resets {one} it asks for no such R_n"
         f"{lost if biased else ''}"
     )
 
@@ -569,7 +567,7 @@ def test_a_forget_bias_of_a_layer_without_biases():
     haiku["linear/b"][:] = np.repeat([0, 0, -1, 0], 3)
     assert convert(haiku, "haiku.lstm", "cudnn.lstm_no_bias").report.exact
     haiku["linear/b"][:] = 0
-    with pytest.raises(ConversionError, match="so b_f is asked to be -1, and it is not"):
+    with pytest.raises(ConversionError, match="so b_f must be -1, and it is not"):
         convert(haiku, "haiku.lstm", "cudnn.lstm_no_bias")
 
 
@@ -681,11 +679,11 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: convert(GRU, "torch.gru", "keras.gru", sizes={"layers": 2}),
-        "torch.gru: the names are of 1 layers, and given is layers=2",
+        "torch.gru: the names of the arrays have 1 layers, and layers=2 is stated",
     ),
     (
         lambda: convert(GRU, "torch.gru", "keras.gru", sizes={"projected": 2}),
-        "projected is given, and the layout has no projection",
+        "projected is stated, and the layout has no projection",
     ),
     (
         lambda: convert(VECTOR, "cudnn.gru", "keras.gru"),
@@ -693,16 +691,16 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: convert(VECTOR, "cudnn.gru", "keras.gru", sizes={"hidden": 4}),
-        "weight_space has 63 numbers, and no sizes of cudnn.gru with what is given make that",
+        "weight_space has 63 numbers, and no sizes of cudnn.gru that agree with the stated ones make that",
     ),
     (
         lambda: convert(ONNX, "onnx.gru", "keras.gru"),
-        "onnx.gru: the arrays do not tell reset, which is set there as linear_before_reset: "
+        "onnx.gru: the arrays do not determine reset (its name there: linear_before_reset): "
         "say --semantics reset=VALUE (Python: semantics={'reset': 'after' or 'before'})",
     ),
     (
         lambda: convert(drawn("tf1.basic_lstm"), "tf1.basic_lstm", "keras.lstm"),
-        "tf1.basic_lstm: the arrays do not tell forget_bias, which is set there as forget_bias: "
+        "tf1.basic_lstm: the arrays do not determine forget_bias (its name there: forget_bias): "
         "say --semantics forget_bias=VALUE (Python: semantics={'forget_bias': a number})",
     ),
     (
@@ -719,11 +717,11 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: convert(GRU, "torch.gru", "keras.gru", semantics=BEFORE),
-        "torch.gru has reset='after', which is not to be chosen, and given is 'before'",
+        "torch.gru has reset='after', which cannot be changed to 'before'",
     ),
     (
         lambda: convert(GRU, "torch.gru", "keras.gru", semantics={"target": {"update": "write"}}),
-        "keras.gru has update='keep', which is not to be chosen, and given is 'write'",
+        "keras.gru has update='keep', which cannot be changed to 'write'",
     ),
     (
         lambda: convert(GRU, "torch.gru", "keras.gru", semantics={"target": {"updates": "write"}}),
@@ -731,8 +729,9 @@ LINES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: convert(DEEP, "torch.gru", "onednn.lbr_gru"),
-        "torch.gru cannot become onednn.lbr_gru: all layers of onednn.lbr_gru have as many inputs, and here "
-        "the first has 2 and the others 3: the first layer is one by itself there",
+        "torch.gru cannot become onednn.lbr_gru: all layers of onednn.lbr_gru have the same number "
+        "of inputs, and here "
+        "the first has 2 and the others 3: there the first layer is separate",
     ),
     (
         lambda: convert(GRU, "torch.gru", "keras.lstm"),
@@ -753,7 +752,7 @@ def test_what_comes_nearest_is_said():
     said = "keras.gru comes nearest, but a.bias has shape (2, 8) where (2, 9) is expected"
     assert str(nearest(shapes)).startswith(f"no recurrent layer is here: {said}")
     assert str(nearest({"head.w": (2, 9)})).startswith(
-        "no recurrent layer is here: no name is one of a layout"
+        "no recurrent layer is here: no array has a name of a layout"
     )
 
 

@@ -117,7 +117,7 @@ def test_what_shapes_do_not_tell_apart_is_asked_for():
     with pytest.raises(LayoutError) as error:
         found.layout  # noqa: B018
     assert str(error.value) == (
-        "kernel, recurrent_kernel, bias fit keras.gru and keras2.gru, which shapes do not tell apart: "
+        "kernel, recurrent_kernel, bias fit keras.gru and keras2.gru, which shapes do not distinguish: "
         "say --from LAYOUT (Python: layout=LAYOUT)"
     )
     (found,) = find(shapes_of("keras.gru", Sizes(2, 3)), [record("keras2.gru"), record("torch.gru")])
@@ -151,16 +151,16 @@ KERAS = shapes_of("keras.gru", Sizes(2, 3), "gru/")
 @pytest.mark.parametrize(
     ("shapes", "among", "message"),
     [
-        ({}, None, "no name is one of a layout; there are none"),
+        ({}, None, "no array has a name of a layout; the arrays are none"),
         (
             HEAD,
             ["torch.gru"],
-            "no name is one of a layout; there are head.weight (5, 3), head.bias (5,), steps ()",
+            "no array has a name of a layout; the arrays are head.weight (5, 3), head.bias (5,), steps ()",
         ),
         (
             {"0.weight": (12, 7), "0.bias": (12,)},  # as most layers have a bias, it is near none
             None,
-            "no name is one of a layout; there are 0.weight (12, 7), 0.bias (12,)",
+            "no array has a name of a layout; the arrays are 0.weight (12, 7), 0.bias (12,)",
         ),
         (
             without(GRU, "weight_hh_l0"),
@@ -207,8 +207,8 @@ KERAS = shapes_of("keras.gru", Sizes(2, 3), "gru/")
         (
             {"weight_space": (1,)},
             ["cudnn.gru"],
-            "cudnn.gru comes nearest, but weight_space has 1 numbers, and no sizes of cudnn.gru with what is "
-            "given make that",
+            "cudnn.gru comes nearest, but weight_space has 1 numbers, and no sizes of cudnn.gru that "
+            "agree with the stated ones make that",
         ),
         (
             {"a.kernel": (3,)},

@@ -254,11 +254,11 @@ def test_what_a_framework_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_pat
         (side("torch.gru", reverse=True), "it has no layer that runs backward alone"),
         (
             side("torch.lstm", {"directions": 2}, merge="sum"),
-            "it puts the outputs of both directions side by side, and here merge is 'sum'",
+            "it concatenates the outputs of both directions, and here merge is 'sum'",
         ),
         (
             side("onnx.rnn", {"directions": 2}, merge="average"),
-            "it puts the outputs of both directions side by side, and here merge is 'average'",
+            "it concatenates the outputs of both directions, and here merge is 'average'",
         ),
         (
             side("torch.lstm_projection", {"projected": HIDDEN}),

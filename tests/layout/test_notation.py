@@ -131,9 +131,9 @@ WRONG = [  # the text, what is said, and the character it is said of
     ("W[h x] /", "the text ends too early", 8),
     ("W[h x] W[h x]", "nothing more is expected", 6),
     ("W[h x]; R[h k] 3", "nothing more is expected", 14),
-    ("W[h x] %", "this is no sign of the notation", 8),
-    ("W[h   %]", "this is no sign of the notation", 7),
-    ("W_[h x]", "this is no sign of the notation", 2),
+    ("W[h x] %", "this character is not part of the notation", 8),
+    ("W[h   %]", "this character is not part of the notation", 7),
+    ("W_[h x]", "this character is not part of the notation", 2),
     ("V[h x]", "a parameter is one of W R b d p P q", 1),
     ("W[h x]; u_n[h]", "a parameter is one of W R b d p P q", 11),
     ("W[(g:rzn h) u]", "no axis is called u; there are x h k y g L D", 13),
@@ -141,7 +141,7 @@ WRONG = [  # the text, what is said, and the character it is said of
     ("W[(g:rr h) x]", "the gates are different letters", 5),
     ("W[(g:12 h) x]", "the gates are different letters", 5),
     ("W[(g: h) x]", "the gates are different letters", 5),
-    ("W_n[(g:rz h) x]", "the gate is said twice", 15),
+    ("W_n[(g:rz h) x]", "the gate is named twice", 15),
     ("W[x h ~ (h x)]", "the axes of a raw buffer are letters", 14),
     ("W[x (g:rz h) ~ g:rz h]", "the axes of a raw buffer are letters", 22),
     ("W h x]", "[ is expected", 1),
@@ -153,10 +153,14 @@ WRONG = [  # the text, what is said, and the character it is said of
     ("{h: W[h x]}", "a loop is over L, D or L D", 1),
     ("{D L: W[h x]}", "a loop is over L, D or L D", 4),
     ("{L L: W[h x]}", "a loop is over L, D or L D", 4),
-    ("b[h] | d[h] / b[h]", "terms are put together along one axis", 18),
-    ("W[h x] /1 R[h k] | b[h 1]", "terms are put together along one axis", 25),
-    ("W[h x] / b[h]", "terms that are put together have as many axes, and that axis", 13),
-    ("W[h x] /2 R[h k]", "terms that are put together have as many axes, and that axis", 16),
+    ("b[h] | d[h] / b[h]", "terms are concatenated along one axis", 18),
+    ("W[h x] /1 R[h k] | b[h 1]", "terms are concatenated along one axis", 25),
+    ("W[h x] / b[h]", "concatenated terms have the same number of axes, and the axis of concatenation", 13),
+    (
+        "W[h x] /2 R[h k]",
+        "concatenated terms have the same number of axes, and the axis of concatenation",
+        16,
+    ),
 ]
 
 
@@ -233,12 +237,12 @@ CLIPPED = Record("mine.gru", "gru", GRU, {"clip": Setting("clip"), "reset": "bef
         (lambda: Semantics("lstm", forget_bias=True), "semantics: forget_bias is a number, not True"),
         (
             lambda: OPEN.settled({}),
-            "mine.gru: the arrays do not tell reset, which is set there as lbr: "
+            "mine.gru: the arrays do not determine reset (its name there: lbr): "
             "say --semantics reset=VALUE (Python: semantics={'reset': 'after' or 'before'})",
         ),
         (
             lambda: CLIPPED.settled({}),
-            "mine.gru: the arrays do not tell clip, which is set there as clip: "
+            "mine.gru: the arrays do not determine clip (its name there: clip): "
             "say --semantics clip=VALUE (Python: semantics={'clip': a number})",
         ),
         (
@@ -247,13 +251,13 @@ CLIPPED = Record("mine.gru", "gru", GRU, {"clip": Setting("clip"), "reset": "bef
         ),
         (
             lambda: CLIPPED.settled({"clip": 0.0, "reset": "after"}),
-            "mine.gru has reset='before', which is not to be chosen, and given is 'after'",
+            "mine.gru has reset='before', which cannot be changed to 'after'",
         ),
         (
             lambda: OPEN.settled({"reset": "after", "update": "write"}),
-            "mine.gru has update='keep', which is not to be chosen, and given is 'write'",
+            "mine.gru has update='keep', which cannot be changed to 'write'",
         ),
-        (lambda: OPEN.translated({"lbr": 2}), "mine.gru knows lbr to be 1, 0, not 2"),
+        (lambda: OPEN.translated({"lbr": 2}), "lbr of mine.gru is one of 1, 0, not 2"),
     ],
 )
 def test_semantics_that_do_not_go(settle: Callable[[], Any], message: str):

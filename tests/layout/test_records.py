@@ -113,7 +113,7 @@ def test_settings_are_translated_by_the_frameworks_own_words(name: str):
             assert setting.allows(ours)
         assert setting.usual is None or setting.allows(setting.usual)
         if setting.values is not None:
-            message = f"{name} knows {setting.name} to be "
+            message = f"{setting.name} of {name} is one of "
             with pytest.raises(LayoutError, match=re.escape(message)):
                 each.translated({setting.name: "no such"})
     assert each.translated({"no such": 1}) == {}
@@ -125,7 +125,7 @@ def test_open_semantics_are_asked_for_one_by_one_and_all_else_is_settled(name: s
     asked = {field: setting for field, setting in each.settings().items() if setting.usual is None}
     given: dict[str, Any] = {}
     for field, setting in asked.items():
-        message = f"{name}: the arrays do not tell {field}, which is set there as {setting.name}: "
+        message = f"{name}: the arrays do not determine {field} (its name there: {setting.name}): "
         with pytest.raises(LayoutError, match=re.escape(message)):
             each.settled(given)
         given[field] = 1.0 if setting.values is None else next(iter(setting.values))
@@ -182,7 +182,7 @@ def test_what_some_records_compute(name: str, said: str):
     "name", ["onnx.gru", "burn.gru", "paddle.fusion_gru", "keras2.gru", "tf1.basic_lstm"]
 )
 def test_what_shapes_cannot_tell_has_no_usual_value(name: str):
-    with pytest.raises(LayoutError, match="the arrays do not tell"):
+    with pytest.raises(LayoutError, match="the arrays do not determine"):
         record(name).settled({})
 
 

@@ -58,13 +58,13 @@ KERAS = {"kernel": (2, 9), "recurrent_kernel": (3, 9), "bias": (2, 9)}
             "torch.gru",
             LOOSE | UPPER,
             {"layers": 3},
-            "torch.gru: the names are of 2 layers, and given is layers=3",
+            "torch.gru: the names of the arrays have 2 layers, and layers=3 is stated",
         ),
         (
             "torch.gru",
             {f"{name}_reverse": shape for name, shape in LOOSE.items()} | LOOSE,
             {"directions": 1},
-            "torch.gru: the names are of 2 directions, and given is directions=1",
+            "torch.gru: the names of the arrays have 2 directions, and directions=1 is stated",
         ),
         (
             "torch.gru",
@@ -90,7 +90,7 @@ KERAS = {"kernel": (2, 9), "recurrent_kernel": (3, 9), "bias": (2, 9)}
             {},
             "kernel has an axis of 3, which is not inputs + output",
         ),
-        ("torch.gru", {}, {}, "torch.gru needs weight_ih_l0, weight_hh_l0; given are none"),
+        ("torch.gru", {}, {}, "torch.gru needs weight_ih_l0, weight_hh_l0; the arrays are none"),
         (
             "keras.gru",
             {"kernel": (2, 9)},
@@ -101,7 +101,7 @@ KERAS = {"kernel": (2, 9), "recurrent_kernel": (3, 9), "bias": (2, 9)}
             "keras.gru",
             {"recurrent_kernel": (3, 9)},
             {},
-            "keras.gru needs kernel; given are recurrent_kernel",
+            "keras.gru needs kernel; the arrays are recurrent_kernel",
         ),
         (
             "keras.gru",
@@ -137,8 +137,9 @@ KERAS = {"kernel": (2, 9), "recurrent_kernel": (3, 9), "bias": (2, 9)}
             "onednn.gru",
             {"weights_layer": (2, 1, 5, 3, 4), "weights_iter": (2, 1, 4, 3, 4), "bias": (2, 1, 3, 4)},
             {},
-            "all layers of onednn.gru have as many inputs, and here the first has 5 and the others 4: "
-            "the first layer is one by itself there",
+            "all layers of onednn.gru have the same number of inputs, "
+            "and here the first has 5 and the others 4: "
+            "there the first layer is separate",
         ),
         (
             "torch.gru",
@@ -146,18 +147,19 @@ KERAS = {"kernel": (2, 9), "recurrent_kernel": (3, 9), "bias": (2, 9)}
             {"outputs": 3},
             "no size is called 'outputs'; there are inputs, hidden, projected, layers, directions",
         ),
-        ("torch.gru", TORCH, {"projected": 2}, "projected is given, and the layout has no projection"),
+        ("torch.gru", TORCH, {"projected": 2}, "projected is stated, and the layout has no projection"),
         (
             "cudnn.gru",
             {"weight_space": (63,)},
             {"hidden": 2},
-            "weight_space has 63 numbers, and no sizes of cudnn.gru with what is given make that",
+            "weight_space has 63 numbers, and no sizes of cudnn.gru that agree with the stated ones "
+            "make that",
         ),
         (
             "cudnn.gru",
             {"weight_space": (0,)},
             {},
-            "weight_space has 0 numbers, and no sizes of cudnn.gru with what is given make that",
+            "weight_space has 0 numbers, and no sizes of cudnn.gru that agree with the stated ones make that",
         ),
     ],
 )

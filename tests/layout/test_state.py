@@ -171,7 +171,7 @@ def test_cell_is_told_by_the_shapes(kind: str, cell: str, hidden: int):
     options = {"proj_size": 1} if kind == "projected" and hidden > 1 else {}
     state = made(3, hidden, **options).state_dict()
     if kind == "tanh":
-        with pytest.raises(LayoutError, match="does not tell whether a simple RNN has tanh"):
+        with pytest.raises(LayoutError, match="does not say whether a simple RNN has tanh"):
             from_torch(state)
     found = from_torch(state, cell="simple_rnn" if kind == "tanh" else None)
     assert repr(found).startswith(f"RNN({cell if options or kind != 'projected' else 'lstm'}, ")
@@ -206,16 +206,16 @@ def changed(kind: str, name: str, value: Any = None, **options: Any) -> dict[str
 @pytest.mark.parametrize(
     ("state", "options", "message"),
     [
-        ({}, {}, "no recurrent layer is here: no name is one of a layout; there are none"),
+        ({}, {}, "no recurrent layer is here: no array has a name of a layout; the arrays are none"),
         (
             {"head.weight": np.ones(2), "head.bias": np.ones(2)},
             {},
-            "no name is one of a layout; there are head.weight (2,), head.bias (2,)",
+            "no array has a name of a layout; the arrays are head.weight (2,), head.bias (2,)",
         ),
         (
             state_of("gru", "encoder.") | state_of("gru"),
             {},
-            "there are 2 recurrent modules; give one of prefix= 'encoder.', ''",
+            "there are 2 recurrent modules; choose one by prefix=, one of 'encoder.', ''",
         ),
         (state_of("gru", "a."), {"prefix": "b"}, "no recurrent layer has the prefix 'b'; there are 'a.'"),
         (

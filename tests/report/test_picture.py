@@ -114,7 +114,7 @@ def test_negations():
     moved = [one["data-tells"] for one in Page(text).cells.values() if "moved" in one["data-tells"]]
     assert len(negated) == 2 * (6 + 9 + 3)
     assert len(moved) == 2 * 2 * (6 + 9 + 3)
-    assert "1 - s(a) = s(-a) turns the sense of the update gate round" in Page(text).text
+    assert "1 - s(a) = s(-a) inverts the sense of the update gate" in Page(text).text
 
 
 def test_what_is_filled_and_what_has_no_place():

@@ -1,8 +1,8 @@
-"""Cells as step functions: gated ones by name with `rnn`, and those of `FORMS`, to be given to `RNN`.
+"""Cells as step functions: gated cells, by name with `rnn`, and the cells of `FORMS`, for `RNN`.
 
-The gated ones take a vector of inputs, and have parameters that this module makes and checks. The others
-take a dict of arrays by name, [rows, heads, ...]: what the projections of a layer give. They are loaded when
-they are first asked for.
+Gated cells take a vector of inputs, and this module makes and checks their parameters. The cells of `FORMS`
+take a dict of arrays by name, [rows, heads, ...], which the projections of a layer compute. Their modules are
+imported at first access.
 """
 
 from importlib import import_module

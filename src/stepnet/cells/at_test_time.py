@@ -13,7 +13,7 @@ EPSILON = 1e-6
 
 
 def ttt_linear(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """TTT-Linear: a linear model that each step trains by one step of gradient descent, and then asks.
+    """TTT-Linear: a linear model that each step trains by one step of gradient descent, and then evaluates.
 
     Y. Sun and others, "Learning to (learn at test time): RNNs with expressive hidden states", 2024 (arXiv
     2407.04620), with mini-batches of one step.

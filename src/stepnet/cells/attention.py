@@ -1,14 +1,14 @@
-"""Linear attention: a memory of keys and values that decays, each step adding a value at its key.
+"""Linear attention: a decaying matrix memory to which each step adds the outer product of a key and a value.
 
-All take q and k [rows, heads, key] and v [rows, heads, value], already scaled and passed through feature maps
-as the model has it. The memory is [rows, heads, key, value], the output [rows, heads, value]: q S, with S as
-it is after the step. They differ in the decay:
+All cells take q and k [rows, heads, key] and v [rows, heads, value], after the model's scaling and feature
+maps. The memory S is [rows, heads, key, value], the output q S [rows, heads, value], with S after the step.
+The cells differ in the decay:
 
     linear_attention    none
-    retnet              one for each head, a parameter
-    simple_gla          one for each head and step
-    gla                 one for each feature of the key
-    hgrn2               the same, and k is 1 - decay
+    retnet              per head, a parameter
+    simple_gla          per head and step
+    gla                 per feature of the key and step
+    hgrn2               as gla, with k = 1 - decay
 """
 
 from typing import Any
@@ -101,7 +101,7 @@ def gla(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 
 
 def hgrn2(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The HGRN2, whose forget gate is the decay, and one minus it the key: S = f S + (1 - f) v, o = q S.
+    """The HGRN2, whose forget gate f is the decay, and 1 - f the key: S = f S + (1 - f) v, o = q S.
 
     Z. Qin and others, "HGRN2: gated linear RNNs with state expansion", 2024 (arXiv 2404.07904).
 

@@ -11,10 +11,10 @@ __all__ = ["causal_convolution"]
 
 
 def causal_convolution(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """A causal convolution over time, one for each channel, as Mamba and others have it ahead of their cell.
+    """A causal depthwise convolution over time, as in Mamba and others in front of the cell.
 
-    y[t] = sum over j of weight[:, j] x[t - kernel + 1 + j] + bias: PyTorch's `Conv1d` with as many groups as
-    channels and kernel - 1 zeros in front. No activation.
+    y[t] = sum over j of weight[:, j] x[t - kernel + 1 + j] + bias: PyTorch's `Conv1d` with one group per
+    channel and kernel - 1 zeros of padding on the left. No activation.
 
     Args:
         x: [rows, channels].
@@ -27,8 +27,8 @@ def causal_convolution(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """
     u, last, weight, bias = arrays("causal_convolution", x, memory, params)
     if weight.shape[1] != last.shape[2] + 1:
-        sizes = f"the memory holds {last.shape[2]} inputs, and the kernel is of {weight.shape[1]}"
-        raise InputError(f"{sizes}: causal_convolution remembers one input fewer than its kernel")
+        sizes = f"the memory holds {last.shape[2]} inputs, and the kernel has length {weight.shape[1]}"
+        raise InputError(f"{sizes}: causal_convolution has a memory of kernel - 1 inputs")
     window = np.concatenate([last, u[..., None]], axis=-1)
     y = (window * weight).sum(-1)
     return (y if bias is None else y + bias), window[..., 1:]

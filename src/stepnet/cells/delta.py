@@ -1,7 +1,7 @@
-"""Delta rules: a memory of keys and values in which each step corrects what its key reads.
+"""Delta rules: a matrix memory of keys and values; each step corrects the value that its key reads.
 
-All take q and k [rows, heads, key], v [rows, heads, value] and beta [rows, heads], already normalised and
-scaled as the model has it. The memory is [rows, heads, key, value], the output [rows, heads, value].
+All cells take q and k [rows, heads, key], v [rows, heads, value] and beta [rows, heads], after the model's
+normalisation and scaling. The memory is [rows, heads, key, value], the output [rows, heads, value].
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ __all__ = ["delta_rule", "gated_delta_product", "gated_delta_rule", "kda"]
 
 
 def delta_rule(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The delta rule of linear attention: a step moves what its key reads towards its value.
+    """The delta rule of linear attention: a step moves the value that its key reads towards its own value.
 
     I. Schlag, K. Irie and J. Schmidhuber, "Linear transformers are secretly fast weight programmers", 2021
     (arXiv 2102.11174); S. Yang and others, "Parallelizing linear transformers with the delta rule over

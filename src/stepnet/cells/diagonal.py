@@ -1,4 +1,4 @@
-"""Linear recurrences with a diagonal matrix: each state has a decay of its own, real or complex.
+"""Linear recurrences with a diagonal matrix: each state has its own decay, real or complex.
 
 A complex number is a pair of arrays, its real part and its imaginary part.
 """
@@ -85,7 +85,7 @@ def rg_lru(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
         a = exp(-8 softplus(lambda) sigmoid(r))        h = a h + sqrt(1 - a^2) sigmoid(i) x
 
     Args:
-        x: x, r and i (ahead of their sigmoids) [rows, channels].
+        x: x, r and i (before their sigmoids) [rows, channels].
         memory: h [rows, channels], which is also the output.
         params: lambda [channels].
 
@@ -112,6 +112,6 @@ def product(a: Pair, b: Pair) -> Pair:
 
 
 def real_output(h: Pair, C: Pair, D: Any, u: Any) -> Any:
-    """Re(C h) + D u, without the latter where there is no D."""
+    """Re(C h) + D u, or Re(C h) if D is None."""
     y = h[0] @ C[0] - h[1] @ C[1]
     return y if D is None else y + D * u

@@ -1,4 +1,4 @@
-"""The arrays that each cell with a memory of its own shape takes: one table, and what follows from it."""
+"""The arrays of the cells other than gated ones: a table, and the checks and shapes that follow from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ AXES = {
     "v": "value",
     "w": "kernel",
 }
-"""What the letters stand for. Axes of a cell with the same letter have the same size."""
+"""The meaning of the letters. Axes of a cell with the same letter have the same size."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Form:
     Attributes:
         family: The module of `stepnet.cells` that has the cell.
         inputs: The inputs.
-        memory: The parts of the memory; letters alone for a memory that is one array.
+        memory: The parts of the memory; only letters for a memory that is a single array.
         parameters: The parameters, which have no rows; one whose name ends in ? may be left out.
     """
 
@@ -84,7 +84,7 @@ def axes_of(text: str) -> dict[str, str]:
 def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
     """The inputs of a cell, the parts of its memory and its parameters, in the order of its row in `FORMS`.
 
-    A parameter that may be left out, and is, is None.
+    An optional parameter that is missing is None.
 
     Raises:
         InputError: For an array that is missing, and for one whose axes do not fit the cell or the others.
@@ -97,49 +97,51 @@ def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
     stepnet.errors.InputError: beta of delta_rule has 3 heads where q has 2: the axes of beta are rows, heads
     """
     form, sizes, values = FORMS[cell], dict[str, tuple[int, str]](), list[Any]()
-    for what, given, text in (
+    for role, argument, text in (
         ("input", x, form.inputs),
         ("memory", memory, form.memory),
         ("parameter", params, form.parameters),
     ):
-        check_names(cell, what, given, text)
+        check_names(cell, role, argument, text)
         for name, letters in axes_of(text).items():
-            value = named(cell, what, given, name, text) if name else given
+            value = named(cell, role, argument, name, text) if name else argument
             if value is not None:
-                axes = letters if what == "parameter" else ROWS + letters
-                check_axes(cell, name.removesuffix("?") or f"the {what}", value, axes, sizes)
+                axes = letters if role == "parameter" else ROWS + letters
+                check_axes(cell, name.removesuffix("?") or f"the {role}", value, axes, sizes)
             values.append(value)
     return values
 
 
-def check_names(cell: str, what: str, given: Any, text: str) -> None:
-    """Raises `InputError` for an array of a name that the cell does not have."""
+def check_names(cell: str, role: str, value: Any, text: str) -> None:
+    """Raises `InputError` for an array whose name the cell does not have."""
     names = axes_of(text)
     if "" in names:
         return
-    unknown = set(by_name(given)) - {name.removesuffix("?") for name in names}
-    if unknown or (given is not None and not names and not isinstance(given, Mapping)):
+    unknown = set(by_name(value)) - {name.removesuffix("?") for name in names}
+    if unknown or (value is not None and not names and not isinstance(value, Mapping)):
         takes = f"a dict of {listed(text)}" if names else "none"
-        wrong = shown(min(unknown)) if unknown else kind(given)
-        raise InputError(f"{cell} was given {wrong} as {what}: it takes {takes}")
+        wrong = shown(min(unknown)) if unknown else kind(value)
+        raise InputError(f"{cell} was given {wrong} as {role}: it takes {takes}")
 
 
-def named(cell: str, what: str, given: Any, name: str, text: str) -> Any:
-    """The array of a name, or None for one that may be left out; raises `InputError` where there is none."""
-    values, plain = by_name(given), name.removesuffix("?")
+def named(cell: str, role: str, value: Any, name: str, text: str) -> Any:
+    """The array of a name, or None for a missing optional array; raises `InputError` for a missing required
+    one.
+    """
+    values, plain = by_name(value), name.removesuffix("?")
     if plain in values:
         return values[plain]
-    if plain != name and (given is None or isinstance(given, Mapping)):
+    if plain != name and (value is None or isinstance(value, Mapping)):
         return None
-    there = ", ".join(values) or kind(given)
-    raise InputError(f"{cell} has no {what} {plain}: it takes a dict of {listed(text)}, not {there}")
+    there = ", ".join(values) or kind(value)
+    raise InputError(f"{cell} has no {role} {plain}: it takes a dict of {listed(text)}, not {there}")
 
 
-def by_name(given: Any) -> Mapping[str, Any]:
-    """What is given by name; nothing where that is no dict. Names are text, whatever they were."""
-    if not isinstance(given, Mapping):
+def by_name(argument: Any) -> Mapping[str, Any]:
+    """The entries of a dict, with their names as text; empty for any other value."""
+    if not isinstance(argument, Mapping):
         return {}
-    values = cast("Mapping[Any, Any]", given)
+    values = cast("Mapping[Any, Any]", argument)
     return {str(name): value for name, value in values.items()}
 
 
@@ -151,19 +153,19 @@ def listed(text: str) -> str:
 def check_axes(cell: str, name: str, value: Any, axes: str, sizes: dict[str, tuple[int, str]]) -> None:
     """Raises `InputError` unless an array has the axes of the letters, in the sizes that other arrays have.
 
-    sizes: those known, each with the array that it is from; those of this array are added.
+    sizes: the sizes so far, by letter, each with the array that has it; those of this array are added.
     """
     shape = value.shape if isinstance(value, Traced) else array_of(value, f"{name} of {cell}").shape
     words = [AXES[letter] for letter in axes]
     if len(shape) != len(words):
-        given = f"{len(shape)} axes, {shown(value)}"
-        raise InputError(f"{name} of {cell} has the axes {', '.join(words)}, and given are {given}")
+        actual = f"{len(shape)} axes, {shown(value)}"
+        raise InputError(f"{name} of {cell} has the axes {', '.join(words)}, not {actual}")
     for letter, size in zip(axes, shape, strict=True):
         if letter == ROWS:
             continue
-        known, first = sizes.setdefault(letter, (size, name))
-        if known != size:
-            differ = f"{name} of {cell} has {size} {AXES[letter]} where {first} has {known}"
+        known_size, first = sizes.setdefault(letter, (size, name))
+        if known_size != size:
+            differ = f"{name} of {cell} has {size} {AXES[letter]} where {first} has {known_size}"
             raise InputError(f"{differ}: the axes of {name} are {', '.join(words)}")
 
 
@@ -175,7 +177,7 @@ def memory(cell: str, **sizes: int) -> Any:
         sizes: The size of each axis of the memory, by its word: heads, key, value, channels, states, ...
 
     Raises:
-        InputError: For another name, and for sizes that the memory does not have, or lacks.
+        InputError: For an unknown name, and for sizes that are missing or that the memory does not have.
 
     >>> memory("gated_delta_rule", heads=2, key=4, value=8), memory("mamba", channels=6, states=16)
     ((2, 4, 8), (6, 16))
@@ -185,8 +187,8 @@ def memory(cell: str, **sizes: int) -> Any:
     parts = axes_of(FORMS[cell].memory)
     words = {letter: AXES[letter] for letters in parts.values() for letter in letters}
     if sizes.keys() != set(words.values()):
-        given = ", ".join(sizes) or "none"
-        raise InputError(f"the memory of {cell} has the sizes {', '.join(words.values())}; given are {given}")
-    known = {name: whole(size, f"{name} is a size") for name, size in sizes.items()}
-    shapes = {name: tuple(known[words[letter]] for letter in letters) for name, letters in parts.items()}
+        stated = ", ".join(sizes) or "none"
+        raise InputError(f"the memory of {cell} has the sizes {', '.join(words.values())}, not {stated}")
+    checked = {name: whole(size, f"{name} is a size") for name, size in sizes.items()}
+    shapes = {name: tuple(checked[words[letter]] for letter in letters) for name, letters in parts.items()}
     return shapes.get("", shapes)

@@ -1,15 +1,15 @@
 """The named cells: each a step function, its equations in a few lines, and one row of `CELLS`.
 
-Parameters, all with their gates side by side in the order that the row says (rzn, ifgo, fn):
+Parameters, with the gates concatenated along the last axis in the order of the row (rzn, ifgo, fn):
 
     W  [inputs, gates x hidden]     the inputs' weights
     R  [output, gates x hidden]     the recurrent weights; the output is the hidden state, or its projection
-    b  [gates x hidden]             the input bias, and
-    d  [gates x hidden]             the recurrent bias: either may be left out
+    b  [gates x hidden]             the input bias, optional
+    d  [gates x hidden]             the recurrent bias, optional
     P  [hidden, projected]          the projection
     p  [3, hidden]                  the peepholes of the gates i f o, in this order
 
-They are functions of arrays as much as steps of a recurrence: x [rows, inputs], h and c [rows, hidden].
+The step functions also run on plain arrays: x [rows, inputs], h and c [rows, hidden].
 """
 
 import math
@@ -45,7 +45,7 @@ Parameters = Mapping[str, Any]
 
 
 def part(whole: Any, name: str, what: str) -> Any:
-    """One of a cell's parameters or memories; raises `InputError` where there is none of that name."""
+    """One of a cell's parameters or memories; raises `InputError` if there is none of that name."""
     if not isinstance(whole, Mapping) or name not in whole:
         raise InputError(
             f"the {what} of this cell are arrays by name, {name!r} among them, not {shown(whole)}"
@@ -54,13 +54,13 @@ def part(whole: Any, name: str, what: str) -> Any:
 
 
 def from_input(x: Any, params: Parameters) -> Any:
-    """The product x W + b, all gates side by side."""
+    """x W + b, for all gates."""
     product = x @ part(params, "W", "parameters")
     return product + params["b"] if "b" in params else product
 
 
 def from_state(h: Any, params: Parameters) -> Any:
-    """The product h R + d, all gates side by side."""
+    """h R + d, for all gates."""
     product = h @ part(params, "R", "parameters")
     return product + params["d"] if "d" in params else product
 
@@ -123,7 +123,7 @@ def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def gated(params: Parameters, gates: slice) -> dict[str, Any]:
-    """The recurrent parameters of some gates alone."""
+    """The recurrent parameters of some of the gates."""
     return {name: params[name][..., gates] for name in ("R", "d") if name in params}
 
 
@@ -174,7 +174,7 @@ def lstm_peephole(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def lstm_projection(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
-    """The `lstm` whose hidden state, and output, is projected to fewer numbers.
+    """The `lstm` whose hidden state, which is also its output, is projected to fewer features.
 
     H. Sak, A. Senior and F. Beaufays, "Long short-term memory recurrent neural network architectures for
     large scale acoustic modeling", Interspeech 2014.
@@ -193,7 +193,7 @@ def lstm_projection(x: Any, memory: Any, params: Parameters) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class Cell:
-    """A named step, and what is known of its parameters. `CELLS` holds one of each.
+    """A named cell: its step and the form of its parameters. `CELLS` lists all.
 
     Attributes:
         step: The step function.
@@ -244,7 +244,7 @@ class Cell:
             inputs: The number of inputs.
             hidden: The number of hidden units.
             projected: The size of the projection, for a cell that has one.
-            bias: Whether there are the biases b and d.
+            bias: Whether to make the biases b and d.
             seed: A whole number, or a generator of NumPy's.
             dtype: The dtype of the arrays.
 
@@ -254,9 +254,9 @@ class Cell:
         shapes = self.shapes(inputs, whole(hidden, HIDDEN, 1), projected).items()
         if not isinstance(seed, np.random.Generator):
             seed = whole(seed, "seed is a whole number from 0 on, or a generator of NumPy's")
-        wanted, bias = dtype_name(dtype, "the parameters"), flag(bias, "bias")
+        parameter_dtype, bias = dtype_name(dtype, "the parameters"), flag(bias, "bias")
         random, most = np.random.default_rng(seed), 1 / math.sqrt(hidden)
-        drawn = {name: random.uniform(-most, most, shape).astype(wanted) for name, shape in shapes}
+        drawn = {name: random.uniform(-most, most, shape).astype(parameter_dtype) for name, shape in shapes}
         return {name: value for name, value in drawn.items() if bias or name not in BIASES}
 
     def sizes(self, params: Parameters) -> tuple[int, int, int | None]:
@@ -321,7 +321,7 @@ def cell(name: str) -> Cell:
     """The cell of a name; see `CELLS`.
 
     Raises:
-        InputError: For any other name, with those that there are.
+        InputError: For any other name; the message lists the names.
     """
     if not is_one_of(name, CELLS):
         raise InputError(f"no cell is called {shown(name)}; there are {', '.join(CELLS)}")
@@ -334,8 +334,8 @@ def rnn(name: str, params: Parameters, *, reverse: bool = False) -> RNN:
     Args:
         name: One of `CELLS`: simple_rnn, simple_rnn_relu, gru, gru_reset_before, minimal_gated_unit, lstm,
             lstm_peephole, lstm_projection.
-        params: The parameters by name: W, R, and b, d, P, p as far as the cell has them. Inside a model or a
-            step they may be parameters of that, which then have gradients.
+        params: The parameters by name: W, R, and those of b, d, P, p that the cell has. Inside a model or a
+            step they may be parameters of the model or step, which then have gradients.
         reverse: Whether each sequence runs from its last step.
 
     Raises:

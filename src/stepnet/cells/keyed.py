@@ -1,7 +1,7 @@
-"""A memory of keys and values, [rows, heads, key, value]: what reads it, writes to it and corrects it.
+"""Reads, writes and corrections of a matrix memory of keys and values, [rows, heads, key, value].
 
-It is read by einsum, whose sums over the features of a key run side by side: a gated delta rule with 4 heads
-of 64 x 64 takes half the time that it takes with (q[..., None] * state).sum(-2).
+A read is an einsum, which sums over the features of the key for all values at once: a gated delta rule with 4
+heads of 64 x 64 takes half the time that it takes with (q[..., None] * state).sum(-2).
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["corrected", "read", "written"]
 
 
 def read(state: Any, q: Any) -> Any:
-    """What a query or a key reads: the sum over its features, [rows, heads, value]."""
+    """The value that a query or a key reads, summed over its features, [rows, heads, value]."""
     return np.einsum("rhk,rhkv->rhv", q, state)
 
 
@@ -22,5 +22,5 @@ def written(state: Any, k: Any, v: Any) -> Any:
 
 
 def corrected(state: Any, k: Any, v: Any, beta: Any) -> Any:
-    """The memory after a part beta of the way from what a key reads to its value."""
+    """The memory after the value that a key reads has moved by the fraction beta towards `v`."""
     return written(state, k, beta[..., None] * (v - read(state, k)))

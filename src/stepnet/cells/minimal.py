@@ -1,4 +1,6 @@
-"""Gated cells whose gates do not read the memory, so that all steps of a sequence are known at once."""
+"""Gated cells whose gates do not depend on the memory, so that the gates of all steps can be computed at
+once.
+"""
 
 from typing import Any
 
@@ -9,12 +11,12 @@ __all__ = ["min_gru", "min_lstm"]
 
 
 def min_gru(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The minimal GRU: h = (1 - z) h + z n, with z = sigmoid(x's z).
+    """The minimal GRU: h = (1 - z) h + z n, with z = sigmoid of the input z.
 
     L. Feng and others, "Were RNNs all we needed?", 2024 (arXiv 2410.01201).
 
     Args:
-        x: z (ahead of its sigmoid) and the candidate n [rows, channels].
+        x: z (before its sigmoid) and the candidate n [rows, channels].
         memory: h [rows, channels], which is also the output.
         params: None.
 
@@ -28,12 +30,12 @@ def min_gru(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 
 
 def min_lstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The minimal LSTM: h = (f h + i n) / (f + i), with the sigmoids of x's f and i.
+    """The minimal LSTM: h = (f h + i n) / (f + i), with f and i the sigmoids of the inputs f and i.
 
     L. Feng and others, "Were RNNs all we needed?", 2024 (arXiv 2410.01201).
 
     Args:
-        x: f, i (ahead of their sigmoids) and the candidate n [rows, channels].
+        x: f, i (before their sigmoids) and the candidate n [rows, channels].
         memory: h [rows, channels], which is also the output.
         params: None.
 

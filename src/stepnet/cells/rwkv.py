@@ -9,20 +9,20 @@ from stepnet.cells.keyed import read, written
 
 __all__ = ["rwkv4", "rwkv6", "rwkv7"]
 
-# Of a traced value it gives a traced one, which NumPy's stubs do not know.
+# Called with a traced value it returns a traced value, which NumPy's stubs do not know.
 where: Any = np.where
 
 
 def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """RWKV-4: a mean of all values, weighted by exp of their keys and of a decay of each channel.
+    """RWKV-4: a mean of all values, weighted by the exponentials of their keys and of a decay per channel.
 
     B. Peng and others, "RWKV: reinventing RNNs for the Transformer era", 2023 (arXiv 2305.13048).
 
         o = (num + exp(u + k) v) / (den + exp(u + k))
         num = exp(w) num + exp(k) v        den = exp(w) den + exp(k)
 
-    num and den are kept divided by exp(max), the largest exponent so far, so that nothing overflows. Where
-    den is 0 there is none, so a sequence starts with zeros.
+    num and den are stored divided by exp(max), where max is the largest exponent so far, so that nothing
+    overflows. If den is 0 there is no exponent yet; so a memory of zeros starts a sequence.
 
     Args:
         x: k, v [rows, channels].
@@ -41,7 +41,9 @@ def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def mean(before: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, Any, Any]:
-    """Both sums with exp(exponent) added, weighted by v and not, divided by exp(max), and that new max."""
+    """num with exp(exponent) v added and den with exp(exponent) added, divided by the new exp(max), and that
+    max.
+    """
     before = where(den == 0, exponent, before)
     most = np.maximum(before, exponent)
     old, new = np.exp(before - most), np.exp(exponent - most)
@@ -49,7 +51,8 @@ def mean(before: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, A
 
 
 def rwkv6(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """RWKV-6: a memory of keys and values with a decay for each feature, and a bonus for the present step.
+    """RWKV-6: a matrix memory of keys and values with a decay per feature, and a bonus u for the current
+    step.
 
     B. Peng and others, "Eagle and Finch: RWKV with matrix-valued states and dynamic recurrence", 2024 (arXiv
     2404.05892).
@@ -71,7 +74,7 @@ def rwkv6(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def rwkv7(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """RWKV-7: a delta rule whose keys of removal and of writing differ.
+    """RWKV-7: a delta rule with separate keys for removal and for writing.
 
     B. Peng and others, "RWKV-7 Goose with expressive dynamic state evolution", 2025 (arXiv 2503.14456), where
     a is the negated normalised removal key, and b this key times the rate of learning.

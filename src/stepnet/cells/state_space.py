@@ -1,4 +1,4 @@
-"""State spaces whose step depends on the input: a memory that decays, and is written and read by products."""
+"""Selective state spaces: the decay, the writing and the reading of the memory depend on the input."""
 
 from typing import Any
 
@@ -60,8 +60,8 @@ def mamba2(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def per_head(shared: Any, heads: int) -> Any:
-    """What groups of heads share, [rows, groups, states], for each head: [rows, heads, states]."""
+    """An array shared by groups of heads, [rows, groups, states], as one per head: [rows, heads, states]."""
     groups = shared.shape[1]
     if not groups or heads % groups:
-        raise InputError(f"mamba2 has {heads} heads, which are not shared evenly by {groups} groups")
+        raise InputError(f"mamba2 has {heads} heads, which must be a multiple of its {groups} groups")
     return shared[:, np.arange(heads) // (heads // groups)]

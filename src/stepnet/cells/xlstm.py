@@ -13,22 +13,23 @@ from stepnet.trace.functions import sigmoid, softplus
 
 __all__ = ["mlstm", "slstm"]
 
-# Of a traced value it gives a traced one, which NumPy's stubs do not know.
+# Called with a traced value it returns a traced value, which NumPy's stubs do not know.
 where: Any = np.where
 
 
 def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
-    """The mLSTM: a memory of keys and values with exponential gates, normalised by the sum of its keys.
+    """The mLSTM: a matrix memory of keys and values with exponential gates, normalised by the sum of its
+    keys.
 
     M. Beck and others, 2024 (arXiv 2405.04517), equations 19 to 27.
 
         C = sigmoid(f) C + exp(i) k v        n = sigmoid(f) n + exp(i) k
         o = q C / max(|q n|, 1)
 
-    C and n are kept divided by exp(m), the largest exponent so far.
+    C and n are stored divided by exp(m), where m is the largest exponent so far.
 
     Args:
-        x: q (scaled) and k [rows, heads, key], v [rows, heads, value], i and f (ahead of exp and sigmoid)
+        x: q (scaled) and k [rows, heads, key], v [rows, heads, value], i and f (before exp and sigmoid)
             [rows, heads].
         memory: C [rows, heads, key, value], n [rows, heads, key], m [rows, heads].
         params: None.
@@ -44,7 +45,7 @@ def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 
 
 def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
-    """Of a step of the mLSTM: q C, what it is divided by for each head, and the next memory."""
+    """The parts of a step of the mLSTM: the numerator q C, the denominator per head, and the next memory."""
     q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory, params)
     forget, new, most = gates(i, before - softplus(-f))
     cell = written(forget[..., None, None] * cell, new[..., None] * k, v)
@@ -54,7 +55,7 @@ def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
 
 
 def gates(i: Any, kept: Any) -> tuple[Any, Any, Any]:
-    """exp(kept) and exp(i), both divided by exp of the larger exponent, and that exponent."""
+    """exp(kept) and exp(i), both divided by exp(m), and m, the larger of the two exponents."""
     most = np.maximum(kept, i)
     return np.exp(kept - most), np.exp(i - most), most
 
@@ -66,11 +67,11 @@ def slstm(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
         c = sigmoid(f) c + exp(i) tanh(z)        n = sigmoid(f) n + exp(i)        h = sigmoid(o) c / n
 
-    c and n are kept divided by exp(m), the largest exponent so far; where n is 0 there is none. To each of i,
-    f, z and o comes h R, with the R of that gate.
+    c and n are stored divided by exp(m), where m is the largest exponent so far; if n is 0 there is none yet.
+    h R is added to each of i, f, z and o, with the R of that gate.
 
     Args:
-        x: i, f, z and o (what the inputs give, with biases) [rows, heads, features].
+        x: i, f, z and o (the projected inputs, with biases) [rows, heads, features].
         memory: h, c, n and m [rows, heads, features].
         params: Ri, Rf, Rz and Ro [heads, features, features].
 

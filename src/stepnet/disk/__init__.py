@@ -1,13 +1,13 @@
-"""A folder on disk for what takes long to compute: compiled code, and plans.
+"""The cache on disk for values that take long to compute: compiled code, and plans.
 
-    settings   where it is, how large, whether it is used at all
-    folder     the folder, which must be private to the user
-    entry      the bytes of one file, with a checksum
-    store      entries by key: read, written, evicted
-    overview   what is there, for people
-    data       values as bytes, and back
-    sources    a digest of the code that values were computed with
+    settings   the folder, the size limit, and whether the cache is used
+    folder     opens the folder and checks that it is private to the user
+    entry      the format of one file, with a checksum
+    store      reads, writes and evicts entries by key
+    overview   the contents of the cache, for the command line
+    data       serialization of values
+    sources    a digest of the code that computed the values
 
-What is read here is run as machine code. So an entry counts only if this user alone could have written it,
-and no byte of it has changed. Everything else is as if it was not there: it is computed again.
+Compiled code in the cache is run. So an entry is valid only if no other user could have written it and its
+checksum is right. An invalid entry is treated as missing: the value is computed again.
 """

@@ -1,11 +1,11 @@
-"""Values as bytes, and back: data only, so that to read them runs nothing but what makes them.
+"""Serialization of values as plain data. Reading calls only the constructors of known classes.
 
-    JSON     rows, a table of objects: [class, fields...], each after those that it refers to; and the value
-    blobs    the bytes of arrays and of `bytes`, one after the other
+    JSON     rows: a table of objects, [class, fields...], each after the objects that it refers to; the value
+    blobs    the bytes of arrays and of `bytes`, end to end
 
-A number, a text, a truth value and None stand for themselves, and a tuple is a list. All else is written as
-an object of one key: {"r": row} {"l": list} {"d": pairs of a dict} {"s": members of a frozenset}
-{"b": bytes} {"a": array}. Equal objects are written once, and are one object when they are read.
+Numbers, texts, booleans and None are written as in JSON, and a tuple as a list. Everything else is an object
+with one key: {"r": row} {"l": list} {"d": pairs of a dict} {"s": members of a frozenset} {"b": bytes}
+{"a": array}. Equal objects are written once, and become a single object again.
 """
 
 import json
@@ -17,17 +17,18 @@ import numpy as np
 
 PLAIN = (int, float, str, bool, type(None))
 HEAD = 8
-"""The bytes that hold the length of the JSON."""
+"""The number of bytes of the field with the length of the JSON."""
 
 
 class NotDataError(Exception):
-    """A value that cannot be written as data."""
+    """A value that cannot be serialized."""
 
 
 class Form:
-    """The form of values that are made of these dataclasses.
+    """A serializer of values that consist of objects of these dataclasses.
 
-    shortcuts: for classes whose own checks take long, what makes an object of its fields without them.
+    shortcuts: for classes whose checks take long, a function that makes an object from its fields without
+    them.
 
     >>> from stepnet.net.types import Literal, Type
     >>> form = Form(Type, Literal)
@@ -37,12 +38,12 @@ class Form:
     """
 
     def __init__(self, *classes: type, shortcuts: Mapping[type, Callable[..., Any]] | None = None) -> None:
-        self.classes = {each: place for place, each in enumerate(classes)}
-        self.names = [[field.name for field in fields(each)] for each in classes]
-        self.makers = [(shortcuts or {}).get(each, each) for each in classes]
+        self.classes = {class_: place for place, class_ in enumerate(classes)}
+        self.names = [[field.name for field in fields(class_)] for class_ in classes]
+        self.makers = [(shortcuts or {}).get(class_, class_) for class_ in classes]
 
     def packed(self, value: Any) -> bytes:
-        """The bytes of a value; raises `NotDataError` for what is no data."""
+        """The bytes of a value; raises `NotDataError` for objects of other classes."""
         writer = Writer(self)
         text = json.dumps(
             {"value": writer.written(value), "rows": writer.rows}, separators=(",", ":")
@@ -50,7 +51,7 @@ class Form:
         return b"".join([len(text).to_bytes(HEAD, "little"), text, *writer.blobs])
 
     def unpacked(self, data: bytes) -> Any:
-        """The value that bytes stand for."""
+        """The value with these bytes."""
         end = HEAD + int.from_bytes(data[:HEAD], "little")
         document = json.loads(data[HEAD:end])
         reader = Reader(self, memoryview(data)[end:])
@@ -60,7 +61,7 @@ class Form:
 
 
 class Writer:
-    """The rows and blobs of a value while it is written."""
+    """The state of a value that is being written: its rows and blobs."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -71,18 +72,18 @@ class Writer:
         self.size = 0
 
     def written(self, value: Any) -> Any:
-        """A value as JSON."""
+        """A value as JSON; adds its objects to the rows, and its arrays to the blobs."""
         kind = cast("type[Any]", type(value))
         if kind in PLAIN:
             return value
         if kind is tuple:
-            return [self.written(each) for each in value]
+            return [self.written(item) for item in value]
         if kind is list:
-            return {"l": [self.written(each) for each in value]}
+            return {"l": [self.written(item) for item in value]}
         if kind is dict:
-            return {"d": [[self.written(each) for each in pair] for pair in value.items()]}
+            return {"d": [[self.written(item) for item in pair] for pair in value.items()]}
         if kind is frozenset:
-            return {"s": [self.written(each) for each in sorted(value)]}
+            return {"s": [self.written(item) for item in sorted(value)]}
         if kind is bytes:
             return {"b": self.blob(value)}
         if kind is np.ndarray:
@@ -92,7 +93,7 @@ class Writer:
         raise NotDataError(f"{kind.__qualname__} is not written as data")
 
     def row(self, value: Any) -> int:
-        """The number of an object's row."""
+        """The index of an object's row, which is added if it is new."""
         if id(value) in self.seen:
             return self.seen[id(value)][1]
         place = self.form.classes[type(value)]
@@ -100,43 +101,43 @@ class Writer:
         number = self.known.setdefault(json.dumps(row), len(self.rows))
         if number == len(self.rows):
             self.rows.append(row)
-        self.seen[id(value)] = value, number  # held, so that no other object takes its place
+        self.seen[id(value)] = value, number  # keeps the object alive, so that its id stays unique
         return number
 
     def blob(self, data: bytes) -> list[int]:
-        """Where bytes begin among the blobs, and how many they are."""
+        """Adds bytes to the blobs; returns their offset and their number."""
         self.blobs.append(data)
         self.size += len(data)
         return [self.size - len(data), len(data)]
 
     def array(self, value: np.ndarray) -> list[Any]:
-        """An array: its dtype, its shape and where its bytes are."""
+        """Adds an array to the blobs; returns its dtype, its shape, and the place of its bytes."""
         if value.dtype.names is not None or np.dtype(value.dtype.name) != value.dtype:
             raise NotDataError(f"an array of {value.dtype} is not written as data")
         return [value.dtype.name, list(value.shape), *self.blob(value.tobytes())]
 
 
 class Reader:
-    """The objects and blobs while a value is read."""
+    """The state of a value that is being read: its objects and blobs."""
 
     def __init__(self, form: Form, blobs: memoryview) -> None:
         self.form, self.blobs = form, blobs
         self.objects = list[Any]()
 
     def read(self, value: Any) -> Any:
-        """The value that JSON stands for."""
+        """The value of a JSON value."""
         kind = cast("type[Any]", type(value))
         if kind is list:
-            return tuple([self.read(each) for each in value])
+            return tuple([self.read(item) for item in value])
         if kind is not dict:
             return value
         ((key, inside),) = value.items()
         if key == "r":
             return self.objects[inside]
         if key == "l":
-            return [self.read(each) for each in inside]
+            return [self.read(item) for item in inside]
         if key == "d":
-            return {self.read(name): self.read(each) for name, each in inside}
+            return {self.read(name): self.read(item) for name, item in inside}
         if key == "s":
             return frozenset(map(self.read, inside))
         if key == "b":
@@ -145,5 +146,5 @@ class Reader:
         return np.frombuffer(self.blob(*place), np.dtype(dtype)).reshape(shape)
 
     def blob(self, start: int, count: int) -> bytes:
-        """Bytes among the blobs."""
+        """Bytes of the blobs at an offset."""
         return bytes(self.blobs[start : start + count])

@@ -1,11 +1,12 @@
-"""The bytes of one file of the cache.
+"""The format of one file of the cache.
 
-    0    8    MAGIC
-    8    8    how often it was read, which the checksum leaves out
-    16   32   the checksum: of MAGIC, the file's name and the payload
-    48   ...  the payload
+    offset  bytes
+    0       8      MAGIC
+    8       8      the number of reads, which is not part of the checksum
+    16      32     the checksum of MAGIC, the file's name and the payload
+    48      ...    the payload
 
-A file under another name, or with a byte changed, missing or added, has another checksum.
+A file that was renamed, changed, truncated or extended has a wrong checksum.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ HITS_AT, SUM_AT, BEGIN = 8, 16, 48
 
 
 def checksum(name: str, payload: bytes) -> bytes:
-    """32 bytes that stand for a payload under a name."""
+    """The checksum, 32 bytes, of a payload and the name of its file."""
     hasher = hashlib.blake2b(MAGIC, digest_size=BEGIN - SUM_AT)
     hasher.update(len(name).to_bytes(8, "little") + name.encode())
     hasher.update(payload)
@@ -25,7 +26,7 @@ def checksum(name: str, payload: bytes) -> bytes:
 
 
 def written(name: str, payload: bytes) -> bytes:
-    """The file of a payload.
+    """The contents of the file of a payload.
 
     >>> read("some.code", written("some.code", b"bytes"))
     b'bytes'
@@ -35,7 +36,7 @@ def written(name: str, payload: bytes) -> bytes:
 
 
 def read(name: str, data: bytes) -> bytes | None:
-    """The payload of a file; None where it is not what was written under that name."""
+    """The payload of a file; None if it is not unchanged under the name it was written with."""
     payload = data[BEGIN:]
     if data[:HITS_AT] != MAGIC or data[SUM_AT:BEGIN] != checksum(name, payload):
         return None
@@ -43,5 +44,5 @@ def read(name: str, data: bytes) -> bytes | None:
 
 
 def hits(data: bytes) -> int:
-    """How often a file was read; 0 where it is too short to say."""
+    """The number of reads of a file; 0 if it is too short to have one."""
     return HITS.unpack_from(data, HITS_AT)[0] if len(data) >= BEGIN else 0

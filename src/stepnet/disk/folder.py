@@ -1,7 +1,7 @@
-"""The folder of the cache: opened, and checked to be private to the user.
+"""Opens the folder of the cache, and checks that it is private to the user.
 
-All files are opened relative to the opened folder. So what was checked is what is used, whatever happens to
-the path in the meantime.
+All files are opened relative to the open folder. So the folder that was checked is the one that is used, even
+if the path is replaced in the meantime.
 """
 
 import os
@@ -12,18 +12,19 @@ from pathlib import Path
 
 CAN_BE_CHECKED = hasattr(os, "geteuid") and os.open in os.supports_dir_fd and os.unlink in os.supports_dir_fd
 OTHERS = 0o077
-"""The permissions of everybody but the owner."""
+"""The permission bits of group and others."""
 
 
 class NotUsableError(Exception):
-    """There is no cache, for this reason; never raised to a caller of stepnet."""
+    """The reason why the cache cannot be used; it never reaches a caller of stepnet."""
 
 
 @contextmanager
 def opened(path: Path, make: bool) -> Generator[int]:
-    """The descriptor of the folder; raises `NotUsableError` where it is not private, or is not there.
+    """A context with the file descriptor of the folder; raises `NotUsableError` if it is missing or not
+    private.
 
-    make: whether it is made where it is missing.
+    make: whether to make a missing folder.
     """
     if not CAN_BE_CHECKED:
         raise NotUsableError("on this system it cannot be checked that a folder is private")

@@ -1,4 +1,4 @@
-"""What is in the cache, whether it can be used, and how it is emptied: for people who ask."""
+"""The contents of the cache, whether it can be used, and how it is cleared: for `stepnet cache`."""
 
 import os
 from contextlib import suppress
@@ -8,16 +8,22 @@ from stepnet.disk import entry
 from stepnet.disk.folder import NotUsableError, opened
 from stepnet.disk.settings import Settings
 from stepnet.disk.sources import sources
-from stepnet.disk.store import NAME, foreign, found, remove, write
+from stepnet.disk.store import NAME, foreign, own_files, remove, write
 from stepnet.errors import FileError
 
 TRIAL = 2**16
-"""The bytes that are written to see whether anything can be."""
+"""The bytes that are written to test whether the folder is writable."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One entry: its name, its bytes on disk, when it was last used (seconds since 1970), and how often."""
+    """An entry.
+
+    name: the name of its file.
+    bytes: its size on disk.
+    used: the time of its last use, in seconds since 1970.
+    hits: the number of its reads.
+    """
 
     name: str
     bytes: int
@@ -26,12 +32,12 @@ class Kept:
 
     @property
     def kind(self) -> str:
-        """What it holds."""
+        """Its kind: the ending of its name."""
         return self.name.rpartition(".")[2]
 
 
 def why_not(chosen: Settings) -> str | None:
-    """The reason why nothing is stored with these settings; None where it is, which is tried."""
+    """Why nothing is stored with these settings; None if a test file can be written."""
     if chosen.reason is not None or chosen.folder is None:
         return chosen.reason
     try:
@@ -48,18 +54,18 @@ def why_not(chosen: Settings) -> str | None:
 
 
 def entries(chosen: Settings) -> list[Kept]:
-    """All entries, those that were used last first; none where there is no folder that is private."""
-    made = list[Kept]()
+    """All entries, the most recently used first; empty if there is no private folder."""
+    listed = list[Kept]()
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), opened(chosen.folder, make=False) as folder:
-            for name, status in found(folder):
+            for name, status in own_files(folder):
                 if NAME.fullmatch(name):
-                    made.append(Kept(name, status.st_size, status.st_mtime, hits_of(folder, name)))
-    return sorted(made, key=lambda each: -each.used)
+                    listed.append(Kept(name, status.st_size, status.st_mtime, hits_of(folder, name)))
+    return sorted(listed, key=lambda each: -each.used)
 
 
 def left(chosen: Settings) -> list[str]:
-    """What has the name of an entry and is no file, which clearing and eviction leave where it is."""
+    """The names of links, folders and the like that are named as entries. Nothing removes them."""
     if chosen.folder is not None:
         with suppress(NotUsableError, OSError), opened(chosen.folder, make=False) as folder:
             return foreign(folder)
@@ -67,7 +73,7 @@ def left(chosen: Settings) -> list[str]:
 
 
 def hits_of(folder: int, name: str) -> int:
-    """How often an entry was read; 0 where it cannot be read."""
+    """The number of reads of an entry; 0 if the file cannot be read."""
     with suppress(OSError):
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
         try:
@@ -78,14 +84,14 @@ def hits_of(folder: int, name: str) -> int:
 
 
 def clear(chosen: Settings) -> int:
-    """Removes all entries, but not what is `left`, and gives how many there were; raises `FileError` where it
-    may not.
+    """Removes all entries except those in `left`; returns their number. Raises `FileError` without
+    permission.
     """
     if chosen.folder is None:
         return 0
     try:
         with opened(chosen.folder, make=False) as folder:
-            names = [name for name, _ in found(folder)]
+            names = [name for name, _ in own_files(folder)]
             for name in names:
                 remove(folder, name)
     except (NotUsableError, OSError) as error:

@@ -1,8 +1,8 @@
-"""Where the cache lies, how large it is, and whether it is used: by environment variables.
+"""The folder of the cache, its size limit, and whether it is used, from environment variables.
 
-STEPNET_CACHE       0: no cache
-STEPNET_CACHE_DIR   its folder; by default that which the system has for caches
-STEPNET_CACHE_MB    how large it becomes, in megabytes
+STEPNET_CACHE       0 turns the cache off
+STEPNET_CACHE_DIR   its folder; by default one in the system's folder for caches
+STEPNET_CACHE_MB    its size limit in megabytes
 """
 
 import os
@@ -16,12 +16,17 @@ OFF = ("0", "off", "no", "false")
 ON = ("", "1", "on", "yes", "true")
 MOST_MB = 256
 SHOWN = 40
-"""The most characters of a value in a message."""
+"""The largest number of characters of a value in a message."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The folder, the most bytes in it, and the reason why there is no cache (None where there is one)."""
+    """The settings of the cache.
+
+    folder: its folder; None if there is no cache.
+    most: the largest number of bytes in it.
+    reason: why there is no cache; None if there is one.
+    """
 
     folder: Path | None
     most: int
@@ -29,7 +34,7 @@ class Settings:
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> "Settings":
-        """The settings by these environment variables.
+        """The settings from these environment variables.
 
         >>> Settings.of({"STEPNET_CACHE": "0"}).reason
         'STEPNET_CACHE is 0'
@@ -58,12 +63,12 @@ class Settings:
 
 
 def usual_folder(variables: Mapping[str, str]) -> Path:
-    """The folder that this system has for the user's caches, and stepnet's in it.
+    """stepnet's folder in the system's folder for the user's caches.
 
-    A library that knows more systems than these takes longer to import than compiled code to read, and there
-    is no cache on others (see `folder`).
+    A library that knows other systems takes longer to import than compiled code takes to read, and on other
+    systems there is no cache (see `folder`).
 
-    Where no home folder is known, it is a relative path, which is not used.
+    If the home folder is unknown, the result is a relative path, which is not used.
 
     >>> usual_folder({"XDG_CACHE_HOME": "/data/caches"}).name
     'stepnet'
@@ -76,5 +81,5 @@ def usual_folder(variables: Mapping[str, str]) -> Path:
 
 
 def settings() -> Settings:
-    """The settings of this process, as its environment is now."""
+    """The settings from the current environment of this process."""
     return Settings.of(os.environ)

@@ -1,7 +1,7 @@
-"""A digest of the code that values were computed with: other code may compute others.
+"""A digest of the code that computed stored values, because other code may compute other values.
 
-It is made of the facts by which Python itself decides whether compiled bytecode is that of a source file: the
-size of each file and when it was changed. To read them all would take longer than to read what is stored.
+It consists of the facts by which Python decides whether bytecode is up to date: the size and the modification
+time of each source file. To read all files would take longer than to read the stored value.
 """
 
 import os
@@ -15,14 +15,15 @@ from stepnet.net.digest import digest
 from stepnet.values.version import __version__
 
 PACKAGE = Path(__file__).resolve().parents[1]
-UNKNOWN = "so it cannot be checked that what is stored is of this version"
+UNKNOWN = "so it cannot be checked that stored values are of this version"
 MODULES = (".py", ".pyc")
-"""How the files of modules end; without sources they are `.pyc`, outside of `__pycache__`."""
+"""The endings of module files. Without sources these are `.pyc` files outside of `__pycache__`."""
 
 
 def sources(*folders: str) -> str:
-    """The digest of the modules in these folders of the package, and of its version. Raises `NotUsableError`
-    where the files cannot be listed, as in a zip file.
+    """The digest of the modules in these folders of the package, and of its version.
+
+    Raises `NotUsableError` if the files cannot be listed, as in a zip file.
     """
     return digest(__version__, *map(folder_digest, folders))
 
@@ -39,7 +40,7 @@ def folder_digest(folder: str) -> str:
 
 @contextmanager
 def listing(folder: Path) -> Generator[None]:
-    """In the block, code is listed by which keys are made; raises `NotUsableError` where it cannot be."""
+    """A context that lists the files of a folder; raises `NotUsableError` if they cannot be listed."""
     try:
         yield
     except OSError as error:

@@ -1,10 +1,12 @@
-"""Entries on disk by kind and key: read, written, and evicted where they become too many.
+"""Reads, writes and evicts entries on disk, by kind and key.
 
-A call never fails because of the cache. What cannot be read is computed again, and what cannot be written is
-not kept. `COUNTS` says what happened in this process, and `stepnet cache` why the folder cannot be used.
+A call never fails because of the cache. An entry that cannot be read is computed again, and an entry that
+cannot be written is not stored. `COUNTS` counts what happened in this process, and `stepnet cache` says why
+the folder cannot be used.
 
-Several processes may use a folder at once. A file is written under a name of its own and then renamed, so
-others see all of it or nothing. Nobody waits: two that compute the same write the same.
+Several processes may use a folder at the same time. A file is written under a unique name and then renamed,
+so others see the whole file or nothing. There are no locks: processes that compute the same entry write the
+same bytes.
 """
 
 import errno
@@ -23,22 +25,23 @@ from stepnet.disk.settings import Settings, settings
 NAME = re.compile(r"[0-9a-f]{32}\.[a-z]+")
 UNFINISHED = re.compile(r"[0-9a-f]{32}\.[a-z]+\.new-[0-9a-f]{16}")
 STALE = 3600.0
-"""Seconds after which an unfinished file is what a process that was killed has left."""
+"""The age in seconds from which an unfinished file is a leftover of a killed process."""
 ROOM = 0.9
-"""How full the cache is after an eviction."""
+"""The fraction of the size limit that is in use after an eviction."""
 
 COUNTS = Counter[str]()
-"""What happened in this process: hits, misses, rejected (of the misses), stored, failed (to be stored)."""
+"""Counts of this process: hits, misses, rejected (misses because of invalid entries), stored, failed writes.
+"""
 
 
 def is_used() -> bool:
-    """Whether there is a folder for the cache, by the settings."""
+    """Whether the settings turn the cache on."""
     chosen = settings()
     return chosen.reason is None and chosen.folder is not None
 
 
 def get(kind: str, key: str) -> bytes | None:
-    """The payload that was stored under a key of 32 hexadecimal digits; None where there is none."""
+    """The payload that is stored under a key of 32 hexadecimal digits; None if there is none."""
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:
         return None
@@ -50,7 +53,7 @@ def get(kind: str, key: str) -> bytes | None:
 
 
 def read(folder: int, name: str, chosen: Settings) -> bytes | None:
-    """The payload of a file, which counts the read; None where it is missing, or not as it was written."""
+    """The payload of a file, whose number of reads is incremented; None if it is missing or invalid."""
     try:
         descriptor = open_entry(folder, name)
     except FileNotFoundError:
@@ -65,7 +68,7 @@ def read(folder: int, name: str, chosen: Settings) -> bytes | None:
         if payload is None:
             COUNTS["rejected"] += 1
             return None
-        with suppress(OSError):  # the folder may be for reading only
+        with suppress(OSError):  # the folder may be read-only
             os.pwrite(descriptor, entry.HITS.pack(min(entry.hits(data) + 1, 2**63)), entry.HITS_AT)
         return payload
     finally:
@@ -73,7 +76,7 @@ def read(folder: int, name: str, chosen: Settings) -> bytes | None:
 
 
 def open_entry(folder: int, name: str) -> int:
-    """A file to read and, where that is allowed, to write; never what a link points to."""
+    """The descriptor of a file, open for reading and, if permitted, writing; links are not followed."""
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         return os.open(name, os.O_RDWR | flags, dir_fd=folder)
@@ -84,7 +87,7 @@ def open_entry(folder: int, name: str) -> int:
 
 
 def whole(descriptor: int, size: int) -> bytes:
-    """So many bytes of a file, or all that it has."""
+    """The first `size` bytes of a file, or all if there are fewer."""
     pieces = list[bytes]()
     while size > 0 and (piece := os.read(descriptor, size)):
         pieces.append(piece)
@@ -93,7 +96,7 @@ def whole(descriptor: int, size: int) -> bytes:
 
 
 def put(kind: str, key: str, payload: bytes) -> None:
-    """Stores a payload under a key, where that is possible."""
+    """Stores a payload under a key, if possible."""
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:
         return
@@ -112,7 +115,7 @@ def put(kind: str, key: str, payload: bytes) -> None:
 
 
 def write(folder: int, name: str, data: bytes) -> None:
-    """Writes a file, all of it or nothing; raises `OSError`."""
+    """Writes a file atomically; raises `OSError`."""
     unfinished = f"{name}.new-{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(unfinished, flags, 0o600, dir_fd=folder)
@@ -131,10 +134,10 @@ def write(folder: int, name: str, data: bytes) -> None:
 
 
 def evict(folder: int, most: int) -> None:
-    """Removes what was not used for the longest time where there is more than `most` bytes, until there is
-    room; and what killed processes have left.
+    """Removes the least recently used entries if there are more than `most` bytes, and leftovers of killed
+    processes.
     """
-    files = sorted(found(folder), key=lambda each: each[1].st_mtime)
+    files = sorted(own_files(folder), key=lambda each: each[1].st_mtime)
     total = sum(status.st_size for _, status in files)
     goal = most * ROOM if total > most else total
     now = time.time()
@@ -145,20 +148,20 @@ def evict(folder: int, most: int) -> None:
             total -= status.st_size
 
 
-def found(folder: int) -> Iterator[tuple[str, os.stat_result]]:
-    """The names of the cache's own files, unfinished ones too, and what the system knows of them."""
-    return ((name, status) for name, status in named(folder) if stat.S_ISREG(status.st_mode))
+def own_files(folder: int) -> Iterator[tuple[str, os.stat_result]]:
+    """The names and the status of the cache's files, including unfinished ones."""
+    return ((name, status) for name, status in named_as_entries(folder) if stat.S_ISREG(status.st_mode))
 
 
 def foreign(folder: int) -> list[str]:
-    """What has the name of an entry and is no file: a folder, a link, a pipe. Nobody but a user makes these,
-    so they are left where they are.
+    """The names of folders, links and pipes that have the name of an entry. Only a user makes these, so they
+    are not removed.
     """
-    return sorted(name for name, status in named(folder) if not stat.S_ISREG(status.st_mode))
+    return sorted(name for name, status in named_as_entries(folder) if not stat.S_ISREG(status.st_mode))
 
 
-def named(folder: int) -> Iterator[tuple[str, os.stat_result]]:
-    """What has a name of the cache's own, and what the system knows of it."""
+def named_as_entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
+    """The names and the status of everything that has the name of a file of the cache."""
     for name in os.listdir(folder):
         if NAME.fullmatch(name) or UNFINISHED.fullmatch(name):
             with suppress(FileNotFoundError):  # another process may have evicted it
@@ -166,6 +169,6 @@ def named(folder: int) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def remove(folder: int, name: str) -> None:
-    """Removes a file, which another process may have done."""
+    """Removes a file, if another process has not removed it already."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)

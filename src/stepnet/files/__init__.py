@@ -1,1 +1,4 @@
-"""Reading model files. A file is data: whatever is in it, the worst that comes of it is a `FileError`."""
+"""Readers and writers of model files.
+
+A file is untrusted data. No code in it runs, and a damaged or hostile file raises `FileError`.
+"""

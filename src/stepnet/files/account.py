@@ -1,7 +1,7 @@
-"""What becomes of everything in a file: converted, copied or left, by name.
+"""The account of a conversion: which arrays and layers of a file were converted, copied or left out.
 
-A recurrent layer owns the arrays whose names begin as its own do. To leave one of them behind may change the
-function of the layer, so it is an error unless the user names the array.
+An array belongs to a recurrent layer if its name has the layer's prefix. To leave it out may change what the
+layer computes, so it is an error unless the user names the array.
 """
 
 import re
@@ -48,8 +48,9 @@ class Account:
 
     @classmethod
     def of(cls, model: Model, modules: Iterable[Module], taken: Others | None) -> "Account":
-        """The account of a conversion of some modules; taken: the other arrays in the new file, None if all
-        are left.
+        """The account of a conversion.
+
+        modules: the converted modules. taken: the other arrays of the new file; None if all are left out.
         """
         chosen = tuple(modules)
         converted = {module.name: module.stored for module in chosen}
@@ -92,12 +93,12 @@ def listed(names: Collection[str]) -> str:
 
 
 def check_drop(drop: Iterable[str], models: Sequence[Model]) -> None:
-    """Raises `LayoutError` for a name in `drop` that none of the arrays has that would be left."""
+    """Raises `LayoutError` for a name in `drop` that is not the name of an unconverted array."""
     for name in drop:
         if not any(name in model.rest for model in models):
             raise LayoutError(
-                f"no array that would be left is called {name!r}: "
-                f"there is nothing for {OPTIONS['drop'].name} to leave"
+                f"no unconverted array is called {name!r}: "
+                f"there is nothing for {OPTIONS['drop'].name} to leave out"
             )
 
 
@@ -106,52 +107,60 @@ def check_nothing_is_lost(
 ) -> None:
     """Raises `LayoutError` for arrays of a recurrent layer that its layout does not have.
 
-    drop: names of arrays that may be left. copied: whether other arrays are copied to the new file; None if
-    that is impossible. If they are copied, arrays beside a layer without a name are accepted if they lie in a
-    part of their own, such as a head, whose name is not that of a normalisation.
+    drop: names of arrays that may be left out. copied: whether other arrays are copied to the new file; None
+    if that is impossible. If they are copied, and the layer has no name, arrays of submodules such as a head
+    are accepted, but not those of a normalisation, which may be part of the layer.
     """
     rest = sorted(model.rest.keys() - kept_by_optimisers(model.rest))
     fronts = tuple(module.name for module in model.modules if module.name)
     places = {name: place for place, name in enumerate(model.rest)}
     for module in modules:
         for part in module.parts:
-            held = sorted({*inside(part, module, rest), *module.besides}, key=places.__getitem__)
-            if not part:  # a layer without a name may own every array that no other layer has
-                held = [name for name in held if not name.startswith(fronts)]
-            passed = copied and not part
-            lost = [name for name in held if name not in drop and not (passed and is_apart(name))]
+            candidates = sorted({*inside(part, module, rest), *module.besides}, key=places.__getitem__)
+            if not part:  # every array that no other layer has may belong to it
+                candidates = [name for name in candidates if not name.startswith(fronts)]
+            may_be_copied = copied and not part
+            lost = [
+                name
+                for name in candidates
+                if name not in drop and not (may_be_copied and is_in_submodule(name))
+            ]
             if lost:
                 hint = not part and copied is False
                 copies = option("rest", rest="copy")
                 raise LayoutError(
-                    f"{bare(part) or 'the recurrent layer'} has {listed(lost)} besides what "
-                    f"{' or '.join(module.layouts)} has: say {option('layout')} where it is another one, or "
-                    f"{option('drop')} for what may be left"
-                    f"{f', or {copies} where it is no part of the layer' if hint else ''}"
+                    f"{bare(part) or 'the recurrent layer'} has {listed(lost)}, which "
+                    f"{' or '.join(module.layouts)} does not have: say {option('layout')} if the layer has "
+                    f"another layout, or {option('drop')} to leave an array out"
+                    f"{f', or {copies} if they are not part of the layer' if hint else ''}"
                 )
 
 
 def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
     """The names, of a sorted list, that have a layer's prefix; all names if the prefix is empty.
 
-    Names that continue the full name of one of the layer's arrays are left out: an optimiser's state, say.
+    Names that extend the full name of one of the layer's arrays, as in an optimiser's state, are left out.
     """
-    own = set(module.names.values())
-    if not own:
-        return []  # the file itself says what the layer's arrays are
+    array_names = set(module.names.values())
+    if not array_names:
+        return []  # the file itself lists the arrays of its layers
     if prefix:
         front = prefix if prefix[-1] in "./_" else f"{prefix}/"
         behind = range(bisect_left(names, front), len(names))
-        held = [names[index] for index in takewhile(lambda index: names[index].startswith(front), behind)]
+        matching = [names[index] for index in takewhile(lambda index: names[index].startswith(front), behind)]
     else:
-        held = list(names)
-    return [name for name in held if not any(name.startswith((f"{array}/", f"{array}.")) for array in own)]
+        matching = list(names)
+    return [
+        name
+        for name in matching
+        if not any(name.startswith((f"{array}/", f"{array}.")) for array in array_names)
+    ]
 
 
-def is_apart(name: str) -> bool:
-    """Whether an array lies in a part of its own that is not a normalisation.
+def is_in_submodule(name: str) -> bool:
+    """Whether an array belongs to a submodule other than a normalisation.
 
-    >>> [is_apart(name) for name in ("head.weight", "layernorm_i.weight", "ln.bias", "h0")]
+    >>> [is_in_submodule(name) for name in ("head.weight", "layernorm_i.weight", "ln.bias", "h0")]
     [True, False, False, False]
     """
     *fronts, _ = re.split("[./]", name)
@@ -159,22 +168,22 @@ def is_apart(name: str) -> bool:
 
 
 def check_merges(modules: Iterable[Module]) -> None:
-    """Raises `LayoutError` for a module of two directions if it is not specified how they are merged."""
+    """Raises `LayoutError` for a bidirectional module for which no merge of the directions is specified."""
     for module in modules:
         if module.merge is None:
             name = bare(module.name) or "the layer"
             choice = " or ".join(map(repr, MERGES))
             remedy = option("semantics", field="merge", value="VALUE", choice=choice)
             raise LayoutError(
-                f"{name} runs in both directions, and the file does not say what becomes of their outputs: "
+                f"{name} runs in both directions, and the file does not say how their outputs are merged: "
                 f"say {remedy}"
             )
 
 
-def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) -> None:
-    """Raises `LayoutError` unless each module takes exactly the outputs of the one before it.
+def check_stack(modules: tuple[Module, ...], output: Path | str, assumed: bool) -> None:
+    """Raises `LayoutError` unless each module takes exactly the outputs of the module before it.
 
-    assumed: whether to assume so if the file does not specify it.
+    assumed: whether to assume this if the file does not specify it.
     """
     for module in modules:
         if module.alone:
@@ -186,26 +195,28 @@ def check_row(modules: tuple[Module, ...], output: Path | str, assumed: bool) ->
     if modules and modules[0].follows in later:
         raise LayoutError(
             f"{modules[0].bare[0]} takes the outputs of {modules[0].follows}, which {output} "
-            f"would run behind it: {BY_ITSELF}"
+            f"would run after it: {BY_ITSELF}"
         )
     for below, module in pairwise(modules):
         names = [layer.bare[-1] or "the weights" for layer in (below, module)]
         if below.flipped:
             raise LayoutError(
-                f"{names[0]} gives its outputs last step first, and {names[1]} takes them so; "
-                f"{output} has no way to say that: {BY_ITSELF}"
+                f"{names[0]} returns its outputs last step first, and {names[1]} takes them in this order, "
+                f"which {output} cannot express: {BY_ITSELF}"
             )
         if below.last_only:
             raise LayoutError(
-                f"{names[0]} gives its last output alone, and {output} would run {names[1]} over those of "
-                f"all steps: {BY_ITSELF}"
+                f"{names[0]} returns only its last output, and {output} would run {names[1]} over its "
+                f"outputs at all steps: {BY_ITSELF}"
             )
         if module.follows == below.parts[-1] or (assumed and module.follows is None):
             continue
         if module.follows is None:
-            what = f"the file does not say that it takes them: say {option('stack')} if it does, or"
+            reason = f"the file does not say that it takes them: say {option('stack')} if it does, or"
         elif not module.follows:
-            what = "the file says that it takes something else, or more, which would be lost:"
+            reason = "the file says that it takes something else, or more, which would be lost:"
         else:
-            what = f"it takes {module.follows} instead:"
-        raise LayoutError(f"{output} would run {names[1]} over the outputs of {names[0]}; {what} {BY_ITSELF}")
+            reason = f"it takes {module.follows} instead:"
+        raise LayoutError(
+            f"{output} would run {names[1]} over the outputs of {names[0]}; {reason} {BY_ITSELF}"
+        )

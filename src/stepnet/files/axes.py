@@ -41,11 +41,11 @@ class Axes:
 
     def squeezed(self, places: Sequence[int]) -> "Axes | None":
         """The axes without those at `places`, by default all of length 1; None if one is longer than 1."""
-        gone = {place % len(self.axes) for place in places} if self.axes else set[int]()
+        removed = {place % len(self.axes) for place in places} if self.axes else set[int]()
         if not places:
-            gone = {place for place, axis in enumerate(self.axes) if not axis}
-        kept = [axis for place, axis in enumerate(self.axes) if place not in gone]
-        return None if any(self.axes[place] for place in gone) else self.with_axes(kept)
+            removed = {place for place, axis in enumerate(self.axes) if not axis}
+        kept = [axis for place, axis in enumerate(self.axes) if place not in removed]
+        return None if any(self.axes[place] for place in removed) else self.with_axes(kept)
 
     def expanded(self, places: Sequence[int]) -> "Axes | None":
         """The axes with new ones of length 1 at `places` of the result; None if two have the same place."""
@@ -63,26 +63,26 @@ class Axes:
         letters, before, after = list("".join(self.axes)), list[str](), list[str]()
         rest = lengths.index(-1) if -1 in lengths else len(lengths)
         for place in range(rest):
-            axis = self.taken(letters, lengths[place], place, copies)
+            axis = self.take_axis(letters, lengths[place], place, copies)
             if axis is None:
                 return None
             before.append(axis)
         letters.reverse()
         for place in reversed(range(rest + 1, len(lengths))):
-            axis = self.taken(letters, lengths[place], place, copies)
+            axis = self.take_axis(letters, lengths[place], place, copies)
             if axis is None:
                 return None
             after.append(axis[::-1])
         middle = ["".join(reversed(letters))] if rest < len(lengths) else []
         return None if letters and not middle else self.with_axes([*before, *middle, *reversed(after)])
 
-    def taken(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
+    def take_axis(self, letters: list[str], length: int, place: int, copies: bool) -> str | None:
         """The letters of an axis of a length, removed from `letters`; None if it would split a letter."""
         if copies and length == 0:
-            wanted = self.axes[place] if place < len(self.axes) else "?"
-            axis = "".join(letters[: len(wanted)])
-            del letters[: len(wanted)]
-            return axis if axis in (wanted, wanted[::-1]) else None
+            same_axis = self.axes[place] if place < len(self.axes) else "?"
+            axis = "".join(letters[: len(same_axis)])
+            del letters[: len(same_axis)]
+            return axis if axis in (same_axis, same_axis[::-1]) else None
         axis = ""
         while length > 1:
             count = self.sizes.get(letters[0], 0) if letters else 0

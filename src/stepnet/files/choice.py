@@ -45,15 +45,15 @@ class Choice:
     ) -> tuple[Module, ...]:
         """As `modules`; raises `LayoutError` if writing, running or comparing them would lose something.
 
-        copied: as for `check_nothing_is_lost`. beside: other files to which this choice applies too.
+        copied: as for `check_nothing_is_lost`. beside: further files to which this choice applies.
         """
-        modules = [module for each in (model, *beside) for module in each.modules]
+        modules = [module for file in (model, *beside) for module in file.modules]
         if modules and self.layout is not None and not any(map(self.is_of, modules)):
             layouts = [
                 f"{bare(module.name) or 'the layer'} is {' or '.join(module.layouts)}" for module in modules
             ]
             raise LayoutError(
-                f"{model.path}: {OPTIONS['layout'].name} says {self.layout}, which no layer can be: "
+                f"{model.path}: {OPTIONS['layout'].name} says {self.layout}, which fits none of its layers: "
                 f"{listed(layouts)}"
             )
         with named(model.path):
@@ -63,10 +63,10 @@ class Choice:
             check_function(chosen)
         return chosen
 
-    def modules(self, model: Model, beside: Sequence[Model] = ()) -> tuple[Module, ...]:
+    def modules(self, model: Model, other_models: Sequence[Model] = ()) -> tuple[Module, ...]:
         """The chosen modules with the stated settings; raises `LayoutError` if there is none."""
-        asked = [self.module] if self.module is not None else self.order
-        chosen = tuple(model.chosen(name) for name in asked) if asked else model.modules
+        named = [self.module] if self.module is not None else self.order
+        chosen = tuple(model.chosen(name) for name in named) if named else model.modules
         twice = [
             module.name
             for place, module in enumerate(chosen)
@@ -74,33 +74,33 @@ class Choice:
         ]
         if twice:
             raise LayoutError(f"{bare(twice[0])} is named twice ({OPTIONS['module'].name})")
-        if self.stack and not asked:
+        if self.stack and not named:
             chosen = model.in_a_row(chosen)
-        if not asked and model.problems:
+        if not named and model.problems:
             raise LayoutError("; ".join(model.problems.values()))
         if not chosen:
             raise self.nearest(model)
-        known = {name for module in model.modules for name in fields_of(module)}
+        all_fields = {name for module in model.modules for name in fields_of(module)}
         left_open = {name for module in model.modules for name in open_of(module)}
-        by_module = self.semantics_by_module(model, beside)
+        by_module = self.semantics_by_module(model, other_models)
         return tuple(
             self.with_settings(
                 module,
-                (known - fields_of(module)) | (left_open - open_of(module)),
+                (all_fields - fields_of(module)) | (left_open - open_of(module)),
                 by_module.get(module.name, {}),
             )
             for module in chosen
         )
 
-    def semantics_by_module(self, model: Model, beside: Sequence[Model]) -> dict[str, dict[str, Any]]:
-        """The semantics stated for single modules of a file, by their names; raises `LayoutError` for a name
-        that no module has, here or in the files beside.
+    def semantics_by_module(self, model: Model, other_models: Sequence[Model]) -> dict[str, dict[str, Any]]:
+        """The semantics that are stated for single modules, by module; raises `LayoutError` for a name
+        that no module has, in this file or in the others.
         """
         by_module: dict[str, dict[str, Any]] = {}
         for text, value in self.semantics.items():
             name, sign, field_name = text.rpartition(":")
-            elsewhere = not model.called(name) and any(other.called(name) for other in beside)
-            if sign and not elsewhere:
+            is_elsewhere = not model.called(name) and any(other.called(name) for other in other_models)
+            if sign and not is_elsewhere:
                 about = {"module": "MODULE", "field": field_name, "value": "VALUE", "choice": "VALUE"}
                 module = model.chosen(name, "semantics of", **about)
                 by_module.setdefault(module.name, {})[field_name] = value
@@ -116,19 +116,21 @@ class Choice:
         arrays = plain(model.rest).arrays
         return nearest({name: array.shape for name, array in arrays.items()}, among)
 
-    def with_settings(self, module: Module, of_others: Collection[str], own: Mapping[str, Any]) -> Module:
+    def with_settings(
+        self, module: Module, of_others: Collection[str], of_this_module: Mapping[str, Any]
+    ) -> Module:
         """A module with the stated layout, sizes and semantics.
 
-        of_others: the fields of semantics that apply to other modules only. own: the semantics stated for
-        this module alone.
+        of_others: the fields of semantics that apply only to other modules. of_this_module: the semantics
+        that are stated for this module by its name.
         """
         layout = self.layouts.get(module.name, self.layouts.get(bare(module.name), self.layout))
-        known = [candidate.name for candidate in family(layout)] if layout else []
-        layouts = tuple(name for name in module.layouts if name in known) or module.layouts
+        stated_layouts = [candidate.name for candidate in family(layout)] if layout else []
+        layouts = tuple(name for name in module.layouts if name in stated_layouts) or module.layouts
         of_all = {
             name: value for name, value in self.semantics.items() if ":" not in name and name not in of_others
         }
-        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **of_all, **own}
+        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **of_all, **of_this_module}
         merge = semantics.pop("merge", None)
         chosen = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
         if merge is None or checked_merge(merge) == module.merge:
@@ -142,12 +144,12 @@ class Choice:
 
 
 def fields_of(module: Module) -> set[str]:
-    """The fields of semantics of the cells that a module may be."""
+    """The fields of semantics of the cells in the module's possible layouts."""
     return {name for layout in module.layouts for name in FIELDS[record(layout).cell]}
 
 
 def open_of(module: Module) -> set[str]:
-    """The fields of semantics that neither the layout of a module nor its file specifies."""
+    """The fields of semantics that neither the layout of a module nor its file fixes."""
     return {name for layout in module.layouts for name in record(layout).settings()} - {*module.semantics}
 
 
@@ -164,6 +166,7 @@ def check_function(modules: Sequence[Module]) -> None:
         if len(names) > 1:
             about = {"field": name, "value": "VALUE", "choice": "VALUE"}
             raise LayoutError(
-                f"the arrays of {listed(names)} do not tell {name}: say {option('semantics', **about)} for "
-                f"all of them, or {option('semantics of', module=names[0], **about)} for each"
+                f"the arrays of {listed(names)} do not determine {name}: say "
+                f"{option('semantics', **about)} for all of them, "
+                f"or {option('semantics of', module=names[0], **about)} for each"
             )

@@ -65,7 +65,7 @@ WEIGHTS = tuple(
 )
 STATES = ("initial_h", "initial_c")
 BEGINS = {
-    "constant": "is a constant in the file, which is left",
+    "constant": "is a constant in the file, which is left out",
     "given": "is given when the model runs",
 }
 SETTINGS = ("recurrent_activation", "cell_activation", "activation", "clip")
@@ -75,7 +75,7 @@ NUMBERS = {"transpose": "perm", "reshape": "shape", "squeeze": "axes", "expand_d
 MOVES = STRAIGHT | {"slice_by_index", "slice_by_size", "split", "tile", "gather"}
 FAR = 64  # operations between an LSTM and the source of its input
 OTHERS = {
-    "gru": "whose reset two of Apple's documents tell differently",
+    "gru": "on whose reset two of Apple's documents disagree",
     "rnn": "for which there is no layout",
 }
 
@@ -94,8 +94,10 @@ class Operation:
 class Program:
     """The operations of a model in order.
 
-    folder: that of the files of weights. makers: the operation that computes each value, by the value's name.
-    blobs: the files of weights that were read.
+    folder: the folder with the files of weights.
+    operations: the operations, in order of execution.
+    makers: the operation that computes each value, by the value's name.
+    blobs: the contents of the files of weights that were read.
     """
 
     folder: Path
@@ -119,11 +121,11 @@ def read(path: Path) -> Model:
                 raise FileError(
                     f"it has a {operation.type} {operation.outputs[0]!r}, {OTHERS[operation.type]}"
                 )
-        taken = {name for recurrent in modules for name in recurrent.names.values()}
+        used = {name for recurrent in modules for name in recurrent.names.values()}
         rest = {
             operation.outputs[0]: array
             for operation in program.operations
-            if operation.type == "const" and operation.outputs[0] not in taken
+            if operation.type == "const" and operation.outputs[0] not in used
             for array in [constant(program, operation)]
             if isinstance(array, np.ndarray) and array.dtype.kind != "b"  # flags and texts are settings
         }
@@ -165,7 +167,7 @@ def program_of(file: Path) -> Program:
     model = message(data, Store(None, len(data)))
     if PROGRAM not in model.fields:
         raise FileError(
-            "it is no ML Program; convert it with convert_to='mlprogram', or take the model it is made of"
+            "it is no ML Program; convert it with convert_to='mlprogram', or convert its original model"
         )
     functions = [entry.submessage(2) for entry in model.submessage(PROGRAM).messages(2)]
     blocks = [entry.submessage(2) for function in functions for entry in function.messages(3)]
@@ -197,9 +199,9 @@ def operations_in(block: Message, depth: int = 0) -> Iterator[Operation]:
 def module(program: Program, operation: Operation) -> Module:
     """An LSTM as a module; raises `FileError` if its weights are not constants."""
     name = operation.outputs[0]
-    taken = {weight: operation.inputs[weight] for weight in WEIGHTS if weight in operation.inputs}
+    weights = {weight: operation.inputs[weight] for weight in WEIGHTS if weight in operation.inputs}
     arrays: dict[str, Array] = {}
-    for weight, source in taken.items():
+    for weight, source in weights.items():
         value = constant(program, maker_of(program, source))
         if not isinstance(value, np.ndarray):
             raise FileError(f"lstm {name!r} takes {weight} from {source!r}, which is no constant of numbers")
@@ -223,12 +225,12 @@ def module(program: Program, operation: Operation) -> Module:
         name,
         ("coreml.lstm",),
         arrays,
-        taken,
+        weights,
         semantics=semantics,
         follows=followed(program, operation),
         reverse=way == "reverse",
         notes=tuple(f"{state} {BEGINS[kind]}" for state, (kind, _) in begins.items() if kind in BEGINS),
-        use=() if gives_all(program, operation) else ("its model takes its last output alone",),
+        use=() if gives_all(program, operation) else ("its model uses only its last output",),
         alone=f"starts from what other operations compute ({' and '.join(computed)})" if computed else "",
         besides=tuple(name for kind, name in begins.values() if kind == "constant"),
     )
@@ -241,7 +243,7 @@ def gives_all(program: Program, operation: Operation) -> bool:
 
 
 def behind(program: Program, name: str, kinds: Collection[str]) -> list[str]:
-    """The names of a value and of those that it is computed from by operations of some kinds, in order."""
+    """The names of a value and of the values before it through operations of these kinds, in order."""
     names = [name]
     while (maker := maker_of(program, names[-1])) is not None and maker.type in kinds and len(names) < FAR:
         names.append(maker.inputs.get("x", ""))
@@ -249,7 +251,7 @@ def behind(program: Program, name: str, kinds: Collection[str]) -> list[str]:
 
 
 def followed(program: Program, operation: Operation) -> str:
-    """The name of the LSTM whose outputs at all steps are another's input; "" if the input is anything else,
+    """The name of the LSTM whose outputs at all steps are this one's input; "" if the input is anything else,
     or has other axes.
     """
     *through, name = behind(program, operation.inputs.get("x", ""), STRAIGHT)
@@ -283,8 +285,8 @@ def others(program: Program) -> Iterator[str]:
     seen: set[str] = set()
     for operation in program.operations:
         if operation.type == "lstm":
-            taken = [name for place, name in operation.inputs.items() if place != "x"]
-            seen |= {name for source in taken for name in behind(program, source, MOVES)}
+            operands = [name for place, name in operation.inputs.items() if place != "x"]
+            seen |= {name for source in operands for name in behind(program, source, MOVES)}
             seen |= (
                 {*behind(program, operation.inputs.get("x", ""), STRAIGHT)}
                 if followed(program, operation)
@@ -303,7 +305,7 @@ def maker_of(program: Program, name: str) -> Operation | None:
 def beginning(program: Program, name: str) -> tuple[str, str]:
     """The kind of an initial state, and the value that it comes from.
 
-    The kind is "constant" (other than zeros), "given" (when the model runs), "computed", or "" for zeros.
+    The kind is "constant" (other than zeros), "given" (an input of the model), "computed", or "" for zeros.
     """
     source = behind(program, name, MOVES)[-1]
     maker = maker_of(program, source)
@@ -345,7 +347,7 @@ def constant(program: Program, operation: Operation | None) -> Array | str | Non
 
 
 def joined(proto: Message) -> bytes:
-    """The bytes of a constant in the program itself; as varints, each may become a number of 8 bytes."""
+    """The bytes of a constant in the program itself. A varint of one byte may become a number of 8 bytes."""
     pieces = proto.pieces(1)
     proto.store.room(8 * sum(map(len, pieces)), "a constant")
     proto.store.take(sum(map(len, pieces)), "its constants")
@@ -353,7 +355,7 @@ def joined(proto: Message) -> bytes:
 
 
 def blob(program: Program, proto: Message) -> memoryview:
-    """The bytes of a constant in a file of weights, where a header has their place."""
+    """The bytes of a constant in a file of weights, found by the header at its offset there."""
     name, place = proto.text(1), proto.number(2)
     if not name.startswith(FRONT):
         raise FileError(f"it names the file {name[:100]!a}, which is not below the model")

@@ -110,10 +110,10 @@ def array_of(data: bytes) -> Array:
     if name not in DTYPES:
         raise FileError(f"an array in it holds {name[:50]!a}, which is not read")
     if not isinstance(numbers, bytes) or not is_shape(shape, len(numbers) // DTYPES[name].itemsize):
-        raise FileError("an array in it has not as many bytes as its shape says")
+        raise FileError("an array in it has more or fewer bytes than its shape requires")
     array = np.frombuffer(numbers, DTYPES[name])
     if array.size != math.prod(shape):
-        raise FileError("an array in it has not as many bytes as its shape says")
+        raise FileError("an array in it has more or fewer bytes than its shape requires")
     return array.reshape(shape)
 
 
@@ -156,10 +156,10 @@ def joined(chunked: Mapping[Any, Any]) -> Array:
     if shape is None or parts is None:
         raise FileError("a long array in it has no shape and chunks")
     if not all(isinstance(part, np.ndarray) for part in parts) or len({part.dtype for part in parts}) != 1:
-        raise FileError("a long array in it has chunks that are none")
+        raise FileError("a long array in it has no chunks, or chunks that are not arrays of one dtype")
     flat = np.concatenate([np.ravel(part) for part in parts])
     if not is_shape(shape, flat.size) or math.prod(shape) != flat.size:
-        raise FileError("a long array in it has not as many numbers as its shape says")
+        raise FileError("a long array in it has more or fewer numbers than its shape requires")
     return flat.reshape(shape)
 
 

@@ -31,15 +31,15 @@ class Format:
     """A kind of file.
 
     Attributes:
-        title: Its name in messages.
+        title: The name of the kind in messages.
         endings: The endings of its file names.
         module: The module of this package that reads and writes it.
-        frameworks: For a file of arrays by name: the frameworks whose layouts it has, the most likely first.
-            Empty for a kind whose code reads and writes modules itself.
+        frameworks: For a file of arrays by name: the frameworks whose layouts it may have, the most likely
+            first. Empty for a kind whose code reads and writes modules itself.
         prefix: The separator between the name of a module and those of its arrays.
         suffix: A suffix that array names may have; see `among`.
         dtypes: The dtypes of weights that it can hold.
-        asks: Whether its reader takes the layouts that the user states, because files specify only some.
+        asks: Whether its reader takes the layouts that the user states, because files do not specify all.
         says: The fields of `Module` about outputs that a model of this kind can express.
         ordered: As for `Model`.
     """
@@ -116,9 +116,9 @@ class Format:
     def front(self, module: Module) -> str:
         """The prefix of the names of a module's arrays: its name and a separator, or "".
 
-        A last part that the layout would read as the number of a layer, or as a direction, becomes part of a
-        longer name: cells/0 is written cells_0, 0 is layer_0, and both/forward is both/forward_layer, the
-        name that Keras uses.
+        If the layout would read the last part of the name as the number of a layer or as a direction, that
+        part is changed: cells/0 becomes cells_0, 0 becomes layer_0, and both/forward becomes
+        both/forward_layer, the name that Keras uses.
         """
         sign = "." if any("." in name for name in module.arrays) else self.prefix
         name = WAY.sub(r"\1_layer", PLACE.sub(r"_\1", "_".join(module.bare)))
@@ -184,7 +184,9 @@ def kind(path: Path) -> Format:
     """
     if shards.index_of(path) is not None:
         return BY_TITLE["model in shards"]
-    if path.name.endswith(BY_TITLE["PyTorch distributed checkpoint"].endings):  # each looks like a file alone
+    if path.name.endswith(
+        BY_TITLE["PyTorch distributed checkpoint"].endings
+    ):  # a file of it looks like another kind
         return BY_TITLE["PyTorch distributed checkpoint"]
     title = title_of(path) if path.exists() else None
     return BY_TITLE[title] if title else by_ending(path)
@@ -250,7 +252,7 @@ def writable(path: str | Path, force: bool = False) -> Format:
     """The kind of a new file; raises `FileError` if it cannot be written."""
     form = by_ending(free(path, force), new=True)
     if not form.is_written:
-        raise FileError(f"{path}: a {form.title} is read, and not written")
+        raise FileError(f"{path}: stepnet reads {form.title} files, and does not write them")
     return form
 
 

@@ -14,7 +14,7 @@ from stepnet.errors import ConversionError, InputError, LayoutError, named
 from stepnet.files.account import (
     Account,
     check_merges,
-    check_row,
+    check_stack,
     listed,
 )
 from stepnet.files.choice import Choice
@@ -22,7 +22,7 @@ from stepnet.files.formats import Format, kind, read, writable, write
 from stepnet.files.model import Array, Model, Module, bare, family
 from stepnet.files.others import Others, Place, others
 from stepnet.files.stacks import stacked
-from stepnet.files.verified import again, verify_file, weights
+from stepnet.files.verified import read_back, verify_file, weights
 from stepnet.layout.convert import Conversion, RangeError, convert, refused
 from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
@@ -31,7 +31,7 @@ from stepnet.layout.report import Report
 from stepnet.layout.verify import Verdict, verify
 
 RESTS = ("drop", "copy")
-GIVES = {"last_only": "it gives its last output alone", "states": "it gives its last states too"}
+GIVES = {"last_only": "it returns only its last output", "states": "it also returns its final states"}
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ def convert_file(
     dtype: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Written:
-    """What was written to `output`: the recurrent modules of a file in another layout.
+    """Converts the recurrent modules of a file to another layout, writes them to `output`, and reports on it.
 
     The file appears under its name only when it is complete.
 
     Args:
         source: The file to convert.
-        target: A layout, or a framework: then each module gets the first layout that it can become.
+        target: A layout, or a framework, of which each module gets the first layout that can express it.
         output: The new file.
         choice: What the user states about the source.
         exact: Whether to refuse a conversion that rounds numbers.
@@ -101,26 +101,31 @@ def convert_file(
             modules = stacked(modules, choice.stack)
         if not form.of_arrays:
             if choice.module is None:  # a module chosen by name stands alone
-                check_row(modules, output, choice.stack)
+                check_stack(modules, output, choice.stack)
             check_merges(modules)
             check_order(modules, output, form)
-        done: list[tuple[Module, Conversion]] = []
+        conversions: list[tuple[Module, Conversion]] = []
         for module in modules:
             with named(module.name or "the weights"):
-                done.append((module, converted(module, target, exact, dtype)))
+                conversions.append((module, converted(module, target, exact, dtype)))
             advance(1)
-        made = tuple(result(module, conversion) for module, conversion in done)
-        taken = passed_on(model, made, modules, form) if rest == "copy" else None
-        written, taken = without(strip, made, taken) if strip else (made, taken)
+        new_modules = tuple(result(module, conversion) for module, conversion in conversions)
+        taken = converted_others(model, new_modules, modules, form) if rest == "copy" else None
+        written, taken = without_prefix(strip, new_modules, taken) if strip else (new_modules, taken)
     try:
         write(output, written, taken.arrays if taken else {}, force=force)
     except InputError as error:
         raise type(error)(f"{output}: {error}") from None
-    reports = {module.name: conversion.report for module, conversion in done}
+    reports = {module.name: conversion.report for module, conversion in conversions}
     is_model = form.is_model(Path(output))
     notes = {
-        new.name: (*new.notes, *overruled(model, old), *not_finite(old), *not_expressed(new, form, is_model))
-        for old, new in zip(modules, made, strict=True)
+        new.name: (
+            *new.notes,
+            *notes_on_overrides(model, old),
+            *notes_on_infinities(old),
+            *notes_on_losses(new, form, is_model),
+        )
+        for old, new in zip(modules, new_modules, strict=True)
     }
     account = Account.of(model, modules, taken)
     return Written(
@@ -128,7 +133,7 @@ def convert_file(
     )
 
 
-def without(
+def without_prefix(
     strip: str, modules: tuple[Module, ...], taken: Others | None
 ) -> tuple[tuple[Module, ...], Others | None]:
     """Modules and other arrays with a prefix removed from their names; raises `LayoutError` if no name has
@@ -159,46 +164,48 @@ def without(
     return renamed, replace(taken, arrays=left, moved=moved)
 
 
-def passed_on(model: Model, made: tuple[Module, ...], modules: tuple[Module, ...], form: Format) -> Others:
-    """The other arrays of a model for a new file, by the conventions of its framework if it is certain what
-    they are. It is not if a file has layouts of several frameworks.
+def converted_others(
+    model: Model, new_modules: tuple[Module, ...], modules: tuple[Module, ...], form: Format
+) -> Others:
+    """The other arrays of a model for a new file, by the conventions of the new framework if it is certain
+    what they are. It is never certain if a file has layouts of several frameworks.
     """
     source, target = (
-        sorted({module.layout.partition(".")[0] for module in side}) for side in (modules, made)
+        sorted({module.layout.partition(".")[0] for module in side}) for side in (modules, new_modules)
     )
     if len(source) != 1 or len(target) != 1:
         return Others(model.rest, foreign=" and ".join(target))
     suffix = kind(Path(model.path)).suffix
-    # MXNet's save_parameters, which has unfused layers, puts a point where its other ways put a line.
-    sign = "." if all(module.layout.endswith("_unfused") for module in made) else form.prefix
+    # MXNet's save_parameters, which writes unfused layers, separates names by points, not by underscores.
+    sign = "." if all(module.layout.endswith("_unfused") for module in new_modules) else form.prefix
     return others(model.rest, model.stated, source[0], target[0], sign, suffix)
 
 
 def verified(
-    modules: tuple[Module, ...], made: tuple[Module, ...], output: str | Path, form: Format
+    modules: tuple[Module, ...], new_modules: tuple[Module, ...], output: str | Path, form: Format
 ) -> dict[str, Verdict]:
     """The verdicts of running the new file: for each module, or for the whole file if it is a model."""
     if not form.of_arrays:
-        return {"": verify_file(modules, made, output)}
-    pairs = zip(modules, again(output, made), strict=True)
+        return {"": verify_file(modules, new_modules, output)}
+    pairs = zip(modules, read_back(output, new_modules), strict=True)
     return {module.name: compare(module, new) for module, new in pairs}
 
 
 def check_order(modules: tuple[Module, ...], output: str | Path, form: Format) -> None:
-    """Raises `LayoutError` if the file would give the outputs of a backward layer in another order."""
+    """Raises `LayoutError` if the new file would return the outputs of a backward layer in another order."""
     flipped, in_order = "last step first", "each at its own step"
     for module in modules:
         flips = form.title == "Keras" and module.reverse
         if module.flipped != flips and not module.last_only:
             was, becomes = (flipped, in_order) if module.flipped else (in_order, flipped)
             raise LayoutError(
-                f"{bare(module.name)} runs from the last step and gives its outputs {was}; {output} "
-                f"would give them {becomes}: write a file of arrays instead, as .npz or .safetensors"
+                f"{bare(module.name)} runs from the last step and returns its outputs {was}; {output} "
+                f"would return them {becomes}: write a file of arrays instead, as .npz or .safetensors"
             )
 
 
-def overruled(model: Model, module: Module) -> Iterator[str]:
-    """Notes on semantics for which the user states another value than the file."""
+def notes_on_overrides(model: Model, module: Module) -> Iterator[str]:
+    """Notes on semantics for which the value that the user states differs from the file's."""
     for part in model.modules:
         for name, value in part.semantics.items() if part.name in module.parts else ():
             stated = module.semantics.get(name)
@@ -206,7 +213,7 @@ def overruled(model: Model, module: Module) -> Iterator[str]:
                 yield f"the file says {name}={value!r}, and {OPTIONS['semantics'].name} {stated!r}"
 
 
-def not_finite(module: Module) -> tuple[str, ...]:
+def notes_on_infinities(module: Module) -> tuple[str, ...]:
     """A note on arrays of a module that hold NaN or infinite numbers, if there are any."""
     with np.errstate(invalid="ignore"):  # isfinite of a bfloat16 NaN warns
         odd = [name for name, array in module.arrays.items() if not np.isfinite(array).all()]
@@ -214,8 +221,11 @@ def not_finite(module: Module) -> tuple[str, ...]:
     return (f"NaN or infinite numbers are in {listed(names)}",) if names else ()
 
 
-def not_expressed(module: Module, form: Format, is_model: bool) -> tuple[str, ...]:
-    """Notes on what a new file does not express of a module; is_model: whether it is more than arrays."""
+def notes_on_losses(module: Module, form: Format, is_model: bool) -> tuple[str, ...]:
+    """Notes on facts about a module that a new file cannot express.
+
+    is_model: whether the file describes how its layers run, and does not only hold arrays.
+    """
     says = form.says if is_model else ()
     expressed = {*says, *(["states"] if module.returned and "returned" in says else [])}
     uses = [use for name, use in GIVES.items() if getattr(module, name) and name not in expressed]
@@ -230,7 +240,7 @@ def not_expressed(module: Module, form: Format, is_model: bool) -> tuple[str, ..
 
 
 def targets(target: str, module: Module) -> list[Record]:
-    """The layouts that a target means for a module: the layout itself, or those of a framework."""
+    """The layouts that `target`, a layout or a framework, means for a module."""
     if target in records() or "." in target:
         return [record(target)]
     of_cell = [candidate for candidate in family(target) if candidate.cell == module.record.cell]
@@ -240,7 +250,7 @@ def targets(target: str, module: Module) -> list[Record]:
 
 
 def converted(module: Module, target: str, exact: bool, dtype: str | None = None) -> Conversion:
-    """A module in the first layout that it can become; raises `ConversionError` if there is none, or if
+    """A module in the first layout that can express it; raises `ConversionError` if there is none, or if
     `exact` and numbers would be rounded.
     """
     refusals: list[ConversionError] = []
@@ -264,7 +274,7 @@ def converted(module: Module, target: str, exact: bool, dtype: str | None = None
 
 
 def of_file(conversion: Conversion, module: Module) -> Conversion:
-    """A conversion whose report begins with the arrays that were computed while the file was read."""
+    """The conversion with a report that begins with the arrays that were computed while the file was read."""
     return replace(conversion, report=replace(conversion.report, made=module.made))
 
 

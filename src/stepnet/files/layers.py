@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from stepnet.errors import named
-from stepnet.files.account import check_merges, check_row
+from stepnet.files.account import check_merges, check_stack
 from stepnet.files.choice import Choice
 from stepnet.files.formats import read
 from stepnet.files.stacks import stacked
@@ -19,7 +19,7 @@ def layers_of(file: Path, choice: Choice | None = None) -> tuple[Layer, dict[str
     with named(str(file)):
         modules = stacked(selected, choice.stack)
         if choice.module is None:
-            check_row(modules, file, choice.stack)
+            check_stack(modules, file, choice.stack)
         check_merges(modules)
         layers = [weights(module).layers() for module in modules]
     notes = {

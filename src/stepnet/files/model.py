@@ -1,6 +1,6 @@
 """The contents of a model file: its recurrent layers as modules, and its other arrays.
 
-state dict, npz, checkpoint ...   arrays by name: layers are found among them by names and shapes
+state dict, npz, checkpoint ...   arrays by name: layers are recognised by names and shapes
 Keras, ONNX, TFLite               the file describes its layers and their settings
 """
 
@@ -59,12 +59,12 @@ class Module:
         last_only: Whether it returns only its last output.
         states: Whether it also returns its final states.
         returned: Whether the model returns these states.
-        notes: What the file specifies and no layout can express.
-        use: How its model uses its outputs otherwise than as the outputs of all steps.
-        made: The arrays that were computed from other arrays of the file.
-        alone: Why it is no ordinary layer of a model; empty if it is one.
-        besides: Other arrays of the file that belong to it, and that no layout has.
-        stack: The names of the modules that were stacked to make it.
+        notes: Facts in the file that no layout can express.
+        use: How its model uses its outputs, if not as the outputs of all steps.
+        made: Its arrays that were computed from other arrays of the file.
+        alone: Why it cannot be written as an ordinary layer of a model; empty if it can.
+        besides: Names of other arrays of the file that belong to it and have no place in a layout.
+        stack: The names of the modules that were joined to this one.
     """
 
     name: str
@@ -99,14 +99,14 @@ class Module:
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """The names of the arrays in the file that its arrays are made of."""
+        """The names of the arrays in the file from which its arrays were read or computed."""
         sources = {array.name: array.of for array in self.made}
         names = self.names.values() or self.arrays
         return tuple(source for name in names for source in sources.get(name, (name,)))
 
     @property
     def layout(self) -> str:
-        """Its layout; raises `LayoutError` if several fit that are different functions of its arrays."""
+        """Its layout; raises `LayoutError` if several fit that compute different functions."""
         return one_function(self.layouts, self.arrays, self.semantics) or self.match.layout
 
     @property
@@ -136,9 +136,10 @@ class Model:
         modules: Its recurrent modules.
         rest: Its other arrays, by name.
         layers: The names of its other layers.
-        stated: What other arrays are, by name, if the file itself specifies it.
+        stated: For other arrays whose meaning the file specifies: that meaning, by name.
         spare: Arrays that are not needed, such as a second copy: the reason, by name.
-        problems: Why arrays with the names of a layer are none of the modules, by the prefix of their names.
+        problems: For arrays that have the names of a layer's and are not in a module: the reason, by the
+            prefix of their names.
         ordered: Whether the modules are in the order of the program that saved them, as in a state dict, and
             not sorted by name.
     """
@@ -153,10 +154,10 @@ class Model:
     ordered: bool = True
 
     def in_a_row(self, modules: tuple[Module, ...]) -> tuple[Module, ...]:
-        """The modules in the order in which each takes the outputs of the one before it.
+        """The modules in the order in which each takes the outputs of the module before it.
 
-        If the file does not keep that order, it is read off names that differ in one number: rnns.2 is before
-        rnns.10, and gru before gru_1. Raises `LayoutError` for other names.
+        If the file does not keep that order, it follows from names that differ in one number: rnns.2 is
+        before rnns.10, and gru before gru_1. Raises `LayoutError` for other names.
         """
         if self.ordered or len(modules) < 2 or all(module.follows is not None for module in modules[1:]):
             return modules
@@ -168,7 +169,7 @@ class Model:
         modules_said = " ".join(f"{OPTIONS['module'].name} {name}" for name in example)
         raise LayoutError(
             f"such a file does not keep the order of its layers, which are {', '.join(names)} by their "
-            "names: say which is over which, the first one first, as in "
+            "names: state the order, the first layer first, as in "
             f"{option('order', modules=modules_said, names=str(example))}"
         )
 
@@ -184,7 +185,7 @@ class Model:
     def chosen(self, name: str, question: str = "module", **about: str) -> Module:
         """The module of that name; raises `LayoutError` if there is none, or several.
 
-        question, about: The option by which the caller names the module, for the message.
+        question, about: The option by which the user names the module, for the message.
         """
         matches = self.called(name)
         if len(matches) == 1:
@@ -243,49 +244,57 @@ def among(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     classes: Mapping[str, str] | None = None,
 ) -> Model:
-    """The model whose modules are found among arrays by their names and shapes.
+    """The model of a file of arrays, whose modules are recognised by the arrays' names and shapes.
 
     Weights that layers of PyTorch compute from other arrays (weight_norm) are computed here. The state of an
     optimiser is no layer, unless `layouts` names it.
 
-    path: for messages. frameworks: those whose layouts are preferred, the usual ones for this kind of file.
-    layout: the layout, or the framework, of the layers that may have it. layouts: the layouts of single
-    modules, by name. suffix: a suffix that array names may have. settings: the settings of modules in the
-    framework's words, by the prefix of their names. classes: the classes of modules that are defined by the
-    user's program, likewise.
+    path: the file, for messages.
+    frameworks: those whose layouts are preferred, because files of this kind usually have them.
+    layout: the layout or the framework of all layers that it fits, if the user states it.
+    layouts: the layouts of single modules, by name.
+    suffix: a suffix that array names may have.
+    settings: the settings of modules in the framework's terms, by the prefix of the module's names.
+    classes: the names of classes that the user's program defines, by the prefix of the module's names.
     """
-    own = plain(arrays) if "torch" in frameworks else Plain(arrays)
-    full_names = {name.removesuffix(suffix): name for name in own.arrays}
-    if len(full_names) != len(own.arrays):
-        raise FileError(f"{path}: two arrays in it are called the same but for {suffix!r}")
-    asked = tuple(f"{module}{sign}" for module in layouts or {} for sign in "./_")
-    kept = {name for name in kept_by_optimisers(full_names) if not name.startswith(asked)}
-    shapes = {name: own.arrays[full].shape for name, full in full_names.items() if name not in kept}
+    plain_arrays = plain(arrays) if "torch" in frameworks else Plain(arrays)
+    full_names = {name.removesuffix(suffix): name for name in plain_arrays.arrays}
+    if len(full_names) != len(plain_arrays.arrays):
+        raise FileError(f"{path}: two arrays in it have the same name except for {suffix!r}")
+    named_prefixes = tuple(f"{module}{sign}" for module in layouts or {} for sign in "./_")
+    kept = {name for name in kept_by_optimisers(full_names) if not name.startswith(named_prefixes)}
+    shapes = {name: plain_arrays.arrays[full].shape for name, full in full_names.items() if name not in kept}
     modules = tuple(
         module_of(
             match,
             full_names,
-            own,
+            plain_arrays,
             (settings or {}).get(match.prefix, {}),
             (classes or {}).get(match.prefix, ""),
         )
         for match in matches_of(shapes, layouts or {}, frameworks, layout)
     )
     modules, spare = (
-        without_copies(modules, own.arrays) if "paddle" in frameworks else (modules, dict[str, str]())
+        without_copies(modules, plain_arrays.arrays)
+        if "paddle" in frameworks
+        else (modules, dict[str, str]())
     )
-    taken = {name for module in modules for name in module.stored} | spare.keys() | own.spare.keys()
-    rest = {name: array for name, array in arrays.items() if name not in taken}
-    return Model(path, modules, rest, spare={**own.spare, **spare}, problems=own.problems)
+    used = {name for module in modules for name in module.stored} | spare.keys() | plain_arrays.spare.keys()
+    rest = {name: array for name, array in arrays.items() if name not in used}
+    return Model(path, modules, rest, spare={**plain_arrays.spare, **spare}, problems=plain_arrays.problems)
 
 
 def module_of(
-    match: Match, full_names: Mapping[str, str], own: Plain, settings: Mapping[str, Any], own_class: str
+    match: Match,
+    full_names: Mapping[str, str],
+    plain_arrays: Plain,
+    settings: Mapping[str, Any],
+    own_class: str,
 ) -> Module:
-    """The module of a layer that was found.
+    """The module of a matched layer.
 
-    full_names: the names in the file, by those without suffix. settings: the settings of the layer in the
-    framework's words. own_class: its class, if that is not the framework's.
+    full_names: the names in the file, by the names without suffix. settings: the settings of the layer, by
+    the framework's names and values. own_class: the name of its class if the user's program defines it.
     """
     taken_for = " or ".join(match.layouts)
     note = f"it is a {own_class}, taken for {taken_for} by its arrays' names; its forward may do more"
@@ -299,11 +308,11 @@ def module_of(
     return Module(
         match.prefix,
         tuple(match.layouts),
-        {name: own.arrays[full] for name, full in names.items()},
+        {name: plain_arrays.arrays[full] for name, full in names.items()},
         names,
         semantics=semantics,
         notes=(note,) if own_class else (),
-        made=tuple(own.made[full] for full in names.values() if full in own.made),
+        made=tuple(plain_arrays.made[full] for full in names.values() if full in plain_arrays.made),
     )
 
 
@@ -322,10 +331,10 @@ def without_copies(
         if not spare.keys() >= set(module.names.values()):
             kept.append(module)
             spare |= other_names(module, arrays)
-    own = {name for module in kept for name in module.names.values()}
+    first_names = {name for module in kept for name in module.names.values()}
     return (
         tuple(module for module in modules if any(module is other for other in kept)),
-        {name: reason for name, reason in spare.items() if name not in own},
+        {name: reason for name, reason in spare.items() if name not in first_names},
     )
 
 
@@ -338,25 +347,31 @@ def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
 
 
 def memory_of(array: Array) -> tuple[Any, ...]:
-    """A key that is equal for arrays that are the same numbers in memory."""
+    """A key that is equal for arrays that are the same view of memory."""
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 
 def matches_of(
     shapes: Mapping[str, Shape], layouts: Mapping[str, str], frameworks: Iterable[str], layout: str | None
 ) -> tuple[Match, ...]:
-    """The layers among arrays: modules named in `layouts` have the layouts stated there, and the others have
+    """The layers among arrays. Modules that `layouts` names have the layouts stated there; the others have
     `layout` if it fits.
     """
     matches: list[Match] = []
     rest = dict(shapes)
     for module, own_layout in layouts.items():
-        own = {name: shape for name, shape in rest.items() if re.match(rf"{re.escape(module)}[./_]", name)}
-        if not own:
-            raise LayoutError(f"no array is called as one of {module!r}, which is said to be {own_layout}")
-        own_matches = [match for match in find(own, family(own_layout)) if bare(match.prefix) == module]
+        shapes_of_module = {
+            name: shape for name, shape in rest.items() if re.match(rf"{re.escape(module)}[./_]", name)
+        }
+        if not shapes_of_module:
+            raise LayoutError(
+                f"no array has a name of a layer {module!r}, whose layout is stated as {own_layout}"
+            )
+        own_matches = [
+            match for match in find(shapes_of_module, family(own_layout)) if bare(match.prefix) == module
+        ]
         if not own_matches:
-            raise nearest(own, family(own_layout))
+            raise nearest(shapes_of_module, family(own_layout))
         matches += own_matches
         rest = {name: shape for name, shape in rest.items() if name not in own_matches[0].names.values()}
     others = matches_with(rest, layout, tuple(frameworks)) if layout else find(rest, None, frameworks)
@@ -366,8 +381,9 @@ def matches_of(
 def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str, ...]) -> tuple[Match, ...]:
     """The layers among arrays, where the caller states a layout or a framework.
 
-    The layers that may have it have it; if the names of some match the record's mark, only those. A part of a
-    layer that is recognised by its names is not a layer: the gates of a GRU have a kernel and a bias as well.
+    Every layer that it fits has it or, if the names of some layers match the record's mark, only those. A
+    part of a layer that is recognised by names is not a layer: the gates of a GRU have a kernel and a bias as
+    well.
     """
     by_names = find(shapes, None, frameworks)
     held_by_names = [{*match.names.values()} for match in by_names]
@@ -379,8 +395,8 @@ def matches_with(shapes: Mapping[str, Shape], layout: str, frameworks: tuple[str
         ]
         if any(record(name).mark for match in matches for name in match.layouts):
             break
-    taken = {name for match in matches for name in match.names.values()}
-    return (*matches, *(match for match in by_names if taken.isdisjoint(match.names.values())))
+    used = {name for match in matches for name in match.names.values()}
+    return (*matches, *(match for match in by_names if used.isdisjoint(match.names.values())))
 
 
 def family(layout: str) -> list[Record]:

@@ -1,4 +1,4 @@
-"""The memory that the values of a MessagePack file take, counted before they are read.
+"""Counts the memory that the values of a MessagePack file take, before they are read.
 
 An empty dictionary is one byte in a file and 64 in memory. Values lie one after the other, nested or not, so
 a single walk over the bytes meets each of them once.

@@ -33,7 +33,7 @@ DTYPES = {
     12: np.dtype(ml_dtypes.bfloat16),
 }
 MOST_AXES = 32
-PARTS = 3  # objects that an array is: itself, its name and its place in a dictionary
+PARTS = 3  # Python objects per array: the array, its name and its entry in a dictionary
 MOST_NUMBERS = 1 << 56  # along the axes of an array that NumPy can have, empty or not
 PREFIXES = ("arg:", "aux:")  # of the names of a symbol's arguments and auxiliary states
 
@@ -89,7 +89,7 @@ def arrays_of(source: Bytes) -> dict[str, Array]:
     arrays = [array_of(source) for _ in range(count)]
     (named,) = source.numbers("Q")
     if count and not named:
-        raise FileError("its arrays have no names, by which a layer is found")
+        raise FileError("its arrays have no names, without which no layer can be recognised")
     if named != count:
         raise FileError(f"it has {count} arrays and {named} names")
     names: list[str] = []
@@ -107,7 +107,7 @@ def arrays_of(source: Bytes) -> dict[str, Array]:
 
 
 def array_of(source: Bytes) -> Array | None:
-    """The next array; None for one that was saved before it had numbers."""
+    """The next array; None for an array that was saved without numbers."""
     (magic,) = source.numbers("I")
     if magic in (SECOND, THIRD):
         (storage,) = source.numbers("i")
@@ -151,7 +151,7 @@ def sizes(source: Bytes, axes: int, form: str, unknown: bool = False) -> tuple[i
 
 
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:
-    """Writes arrays by name, as MXNet 1 (V2) has them; `mxnet.nd.load` reads them.
+    """Writes arrays by name in the format V2 of MXNet 1; `mxnet.nd.load` reads them.
 
     Raises `FileError`, with the path, for dtypes that MXNet lacks, and if the file exists, unless `force`.
     """

@@ -85,17 +85,17 @@ def member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, store: Store) -> Arr
         raise FileError(f"{called} is compressed as NumPy never does")
     with archive.open(info) as stream:
         shape, fortran, descr = header(called, stream)
-        known = DTYPE.fullmatch(descr)
-        if known is None:
+        number_type = DTYPE.fullmatch(descr)
+        if number_type is None:
             raise FileError(f"{called} holds {descr[:100]}, and not numbers")
-        dtype = np.dtype(known[1])
+        dtype = np.dtype(number_type[1])
         size = math.prod(shape) * dtype.itemsize
         if size > info.file_size:
             raise FileError(f"{called} claims the shape {str(shape)[:100]}, which it cannot hold")
         store.take(size, f"its array {info.filename[:100]!a}")
         array = np.empty(shape[::-1] if fortran else shape, dtype)
         if read_into(stream, array) != size or stream.read(1):
-            raise FileError(f"{called} has not the size of its array")
+            raise FileError(f"{called} has more or fewer bytes than its array")
     array = array.T if fortran else array
     return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
@@ -119,13 +119,13 @@ def header(called: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, str]:
 def read_into(stream: IO[bytes], array: Array) -> int:
     """Reads the numbers of an array from a stream; gives the number of bytes read."""
     view = memoryview(array.reshape(-1).view(np.uint8).data) if array.size else memoryview(b"")
-    done = 0
-    while done < len(view):
-        count = cast("Any", stream).readinto(view[done : done + (1 << 20)])
+    count_read = 0
+    while count_read < len(view):
+        count = cast("Any", stream).readinto(view[count_read : count_read + (1 << 20)])
         if not count:
             break
-        done += count
-    return done
+        count_read += count
+    return count_read
 
 
 def write(path: str | Path, arrays: Mapping[str, Array], force: bool = False) -> None:

@@ -3,9 +3,10 @@
     {"params": ..., "opt_state": {"0": {"mu": {"GRUCell_0": ...}}}, "step": 3}       Flax's TrainState
     {"state_dict": ..., "optimizer_states": [{"state": {0: {"exp_avg": ...}}}]}      PyTorch Lightning
 
-A name such as `optimizer` alone is not enough, because a layer of a learned optimiser may have it. A part is
-the state of an optimiser if the weights that it trains lie beside it; if it begins with `state`, as in
-PyTorch and older Flax; or if it has both moments of Optax' Adam, whatever its name.
+A name such as `optimizer` alone does not suffice, because a layer of a learned optimiser may have it. A
+branch of the tree is the state of an optimiser if the weights that it trains are in a sibling branch; if it
+begins with `state`, as in PyTorch and older Flax; or if it has both moments of Optax' Adam, whatever its
+name.
 
 Source: flax/training/train_state.py of Flax 0.12; optax/_src/transform.py of Optax 0.2.8, ScaleByAdamState;
 torch/optim/optimizer.py of PyTorch 2.13.
@@ -14,7 +15,7 @@ torch/optim/optimizer.py of PyTorch 2.13.
 import re
 from collections.abc import Iterable
 
-# By the name of the optimiser's part: names beside it that confirm it.
+# By the name of the optimiser's branch: names of sibling branches that confirm it.
 BESIDE = {
     "opt_state": frozenset({"params", "step", "model"}),
     "optimizer": frozenset({"params", "state_dict", "model_state_dict"}),
@@ -25,7 +26,7 @@ STATE = re.compile(r"(?:\d+[./])?state[./]")
 
 
 def kept_by_optimisers(names: Iterable[str]) -> frozenset[str]:
-    """Those names of a file's arrays that belong to the state of an optimiser.
+    """The names of the arrays of a file that belong to the state of an optimiser.
 
     >>> sorted(kept_by_optimisers(["params/cell/i", "opt_state/0/mu/cell/i", "step"]))
     ['opt_state/0/mu/cell/i']
@@ -34,23 +35,23 @@ def kept_by_optimisers(names: Iterable[str]) -> frozenset[str]:
     >>> kept_by_optimisers(["optimizer.weight_ih_l0", "head.weight"])
     frozenset()
     """
-    known = list(names)
+    names_in_order = list(names)
     within: dict[str, set[str]] = {}
-    for name in known:
-        for front, part, _ in parted(name):
+    for name in names_in_order:
+        for front, part, _ in splits_of(name):
             within.setdefault(front, set()).add(part)
     return frozenset(
         name
-        for name in known
+        for name in names_in_order
         if any(
             (part in BESIDE and (not BESIDE[part].isdisjoint(within[front]) or STATE.match(behind)))
             or (part in MOMENTS and within[front] >= MOMENTS)
-            for front, part, behind in parted(name)
+            for front, part, behind in splits_of(name)
         )
     )
 
 
-def parted(name: str) -> Iterable[tuple[str, str, str]]:
-    """Each part of a name, with the text before it and after it."""
+def splits_of(name: str) -> Iterable[tuple[str, str, str]]:
+    """All splits of a name: the text before a part, the part, and the text after it."""
     for match in re.finditer(r"[^./]+", name):
         yield name[: match.start()], match[0], name[match.end() + 1 :]

@@ -3,9 +3,10 @@
     torch  head.weight [out, in], head.bias [out]   ->   flax  head/kernel [in, out], head/bias
 
 A row of `CONVENTIONS` says how a framework names the arrays of a dense layer, and which axis is the outputs'.
-A matrix is moved only if it is certainly a dense layer's: the file says so, or a bias lies beside it whose
-length is the number of outputs by the framework's convention, and not the number of inputs. A square matrix
-stays as it is unless the file says what it is. So does a matrix without a bias: it may be an embedding table.
+A matrix is converted only if it certainly belongs to a dense layer: the file says so, or there is a bias of
+the same layer whose length is the number of outputs by the framework's convention, and not the number of
+inputs. A square matrix stays unchanged unless the file says what it is. So does a matrix without a bias,
+which may be an embedding table.
 """
 
 from collections.abc import Mapping
@@ -60,7 +61,7 @@ CONVENTIONS = {
 
 @dataclass(frozen=True)
 class Stated:
-    """What an array is: part number `part` of a layer, in the order of `Convention.parts[kind]`."""
+    """The meaning of an array: part number `part` of a layer, in the order of `Convention.parts[kind]`."""
 
     kind: str
     layer: str
@@ -69,7 +70,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an array went: its new name, and whether it was transposed."""
+    """The new name of an array, and whether it was transposed."""
 
     name: str
     transposed: bool = False
@@ -82,8 +83,9 @@ class Place:
 class Others:
     """The other arrays of a new file.
 
-    arrays: by name. moved: where each array went that was renamed or transposed. foreign: the framework to
-    whose conventions the others were not converted; empty if they have them already.
+    arrays: the arrays, by their new names.
+    moved: the new place of each array that was renamed or transposed.
+    foreign: the framework to whose conventions the others were not converted; empty if they have these.
     """
 
     arrays: Mapping[str, Array] = field(default_factory=dict[str, Array])
@@ -101,8 +103,8 @@ def others(
 ) -> Others:
     """The other arrays of a file by the conventions of another framework, if it is certain what they are.
 
-    stated: what arrays are, if the file itself specifies it. source, target: the frameworks. sign: the
-    separator between layer and array names in the new file. suffix: one that names in the old file may have.
+    stated: the meaning of arrays for which the file specifies it. source, target: the frameworks. sign: the
+    separator between layer and array names in the new file. suffix: a suffix of names in the old file.
 
     >>> head = {"head.weight": np.ones((5, 3)), "head.bias": np.ones(5), "table.weight": np.ones((5, 3))}
     >>> done = others(head, {}, "torch", "flax", "/")
@@ -116,20 +118,20 @@ def others(
     old_convention, new_convention = CONVENTIONS.get(source), CONVENTIONS.get(target)
     if old_convention is None or new_convention is None:
         return Others(rest, foreign=target)
-    known = {**by_name(rest, old_convention, suffix), **stated}
+    kinds = {**by_name(rest, old_convention, suffix), **stated}
     moved: dict[str, Place] = {}
     arrays: dict[str, Array] = {}
     for name, array in rest.items():
         place = Place(name)
-        if name in known:
-            own = known[name]
+        if name in kinds:
+            kind = kinds[name]
             turned = (
-                own.kind == "dense"
+                kind.kind == "dense"
                 and array.ndim == 2
                 and old_convention.outputs_first != new_convention.outputs_first
             )
             place = moved[name] = Place(
-                f"{own.layer}{sign}{new_convention.parts[own.kind][own.part]}", turned
+                f"{kind.layer}{sign}{new_convention.parts[kind.kind][kind.part]}", turned
             )
         if place.name in arrays:
             return Others(rest, foreign=target)  # two arrays would get the same name: all keep their own
@@ -138,13 +140,13 @@ def others(
 
 
 def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "") -> dict[str, Stated]:
-    """What arrays certainly are, by their names and by the names and shapes of the arrays beside them."""
+    """The meaning of the arrays for which the names and shapes of a layer's arrays leave no doubt."""
     layers: dict[str, dict[str, str]] = {}
     for name in rest:
-        own = name.removesuffix(suffix)
-        cut = max(own.rfind(sign) for sign in convention.signs)
+        short = name.removesuffix(suffix)
+        cut = max(short.rfind(sign) for sign in convention.signs)
         if cut > 0:
-            layers.setdefault(own[:cut], {})[own[cut + 1 :]] = name
+            layers.setdefault(short[:cut], {})[short[cut + 1 :]] = name
     stated: dict[str, Stated] = {}
     for layer, names in layers.items():
         for kind, parts in convention.parts.items():
@@ -156,7 +158,7 @@ def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "")
 
 
 def is_certain(kind: str, arrays: list[Array], convention: Convention) -> bool:
-    """Whether arrays with the names of a layer of this kind can be nothing else."""
+    """Whether the shapes of arrays confirm that they are a layer of the kind that their names suggest."""
     if kind == "embedding":
         return arrays[0].ndim == 2 and convention.embedding != convention.weight
     matrix, bias = arrays

@@ -3,12 +3,12 @@
     rnn.weight_hh_l0_g, rnn.weight_hh_l0_v                      weight_norm: g v / |v|
     rnn.parametrizations.weight_hh_l0.original0, .original1     the same as a parametrization
     rnn.weight_hh_l0_raw, rnn.module.weight_ih_l0 ...           WeightDropout of AWD-LSTM and fastai: the raw
-                                                                weight as it is, but for training
+                                                                weight, dropped out only in training
 
-If the file has the computed weight too, it is a leftover of the last run and is not used. Any other
-parametrization is code that the file does not have: such a layer is refused, and the message says what to do.
-A parametrization of two tensors is assumed to be weight_norm if their shapes fit, because PyTorch has no
-other one of two tensors. A state dict does not name the class, so the report lists the assumption.
+If the file also has the computed weight, that is a leftover of the last run and is not used. Any other
+parametrization is code that the file does not contain: such a layer is refused, and the message says what to
+do. A parametrization by two tensors is assumed to be weight_norm if their shapes fit, because PyTorch has no
+other by two tensors. A state dict does not name the class, so the report lists the assumption.
 
 Source: torch/nn/utils/weight_norm.py and parametrizations.py of PyTorch 2.13; WeightDropout in
 fastai/text/models/awdlstm.py of fastai 2 and fastai/text/models/awd_lstm.py of fastai 1.
@@ -29,11 +29,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = Mapping[str, Array]
 
 WEIGHT = r"((?:.*[./])?)%s((?:weight|bias)_(?:ih|hh|hr)(?:_l\d{1,4}(?:_reverse)?)?)"
-PARTS = (  # names of the arrays that a weight is computed from: the layer, the weight and the part
+PARTS = (  # names of the arrays from which a weight is computed: the layer, the weight and the part
     re.compile(WEIGHT % "" + "_(raw|g|v|orig|u|mask)"),
     re.compile(WEIGHT % "parametrizations[.]" + "[.](.+)"),
 )
-GATE = re.compile(WEIGHT % "" + "_[a-z]")  # weight_ih_i beside weight_ih_g: each gate has a weight of its own
+GATE = re.compile(
+    WEIGHT % "" + "_[a-z]"
+)  # weight_ih_i, weight_ih_g: a weight per gate, not a parametrization
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,13 @@ def plain(arrays: Arrays) -> Plain:
         try:
             array, made[name] = weight_of(name, parts, arrays)
             if name in computed or arrays.get(name, array).shape != array.shape:
-                raise LayoutError(f"the file holds {name} in two ways, which do not fit one another")
+                raise LayoutError(f"the file holds {name} in two parametrizations that contradict each other")
             computed[name] = array
         except LayoutError as error:
             problems.setdefault(name.removesuffix(weight), str(error))
     made = {name: made[name] for name in computed}
     spare = {
-        name: f"{name} is made of {source.of[0]} whenever the layer runs"
+        name: f"{name} is computed from {source.of[0]} whenever the layer runs"
         for name, source in made.items()
         if name in arrays
     }
@@ -85,20 +87,20 @@ def plain(arrays: Arrays) -> Plain:
 
 
 def in_place(arrays: Arrays, computed: Arrays, made: Mapping[str, Made]) -> dict[str, Array]:
-    """The arrays of a file in order, with each computed weight at the place of its first part."""
+    """The arrays of a file in order, with each computed weight in the position of its first part."""
     first = {weight.of[0]: name for name, weight in made.items()}
-    gone = {part for weight in made.values() for part in weight.of} | made.keys()
+    replaced = {part for weight in made.values() for part in weight.of} | made.keys()
     ordered: dict[str, Array] = {}
     for name, array in arrays.items():
         if name in first:
             ordered[first[name]] = computed[first[name]]
-        elif name not in gone:
+        elif name not in replaced:
             ordered[name] = array
     return ordered
 
 
 def parts_in(arrays: Arrays) -> dict[tuple[str, str], dict[str, str]]:
-    """The names of the arrays that weights are computed from: by (layer, weight), then by part."""
+    """The names of the arrays from which weights are computed: by (layer, weight), then by part."""
     parts_of: dict[tuple[str, str], dict[str, str]] = {}
     of_gates: set[tuple[str, str]] = set()
     for name in arrays:
@@ -125,8 +127,8 @@ def weight_of(name: str, parts: Mapping[str, str], arrays: Arrays) -> tuple[Arra
     if way is None:
         tool = next((tool for part, tool in REMOVED.items() if part in parts), REMOVED[""])
         raise LayoutError(
-            f"{name} is made of {', '.join(names)} by code that the file does not have: "
-            f"{tool} makes it a weight again, then save the model once more"
+            f"{name} is computed from {', '.join(names)} by code that the file does not have: "
+            f"{tool} turns it back into a weight, then save the model again"
         )
     array, how, rounding = way(names, [arrays[part] for part in names])
     return array, Made(name, tuple(names), how, rounding)

@@ -1,4 +1,4 @@
-"""A part of an open file as a file of its own, so that a checkpoint in an archive is read without a copy."""
+"""A range of an open file as a file, so that a checkpoint in an archive is read without a copy."""
 
 from io import BufferedIOBase, BufferedReader, RawIOBase
 from typing import Any

@@ -35,13 +35,13 @@ DTYPES = {
 
 
 def read(path: Path) -> Model:
-    """A model with the module that a buffer holds."""
+    """The model of a raw buffer, which has one module."""
     arrays, description = buffers(path)
     layout: Any = description.get("layout")
     sizes: Any = description.get("sizes") or {}
     semantics: Any = description.get("semantics") or {}
     if not isinstance(layout, str) or layout not in records():
-        raise FileError(f"{path}: its layout is {layout!r}, which is none; `stepnet layouts` lists all")
+        raise FileError(f"{path}: its layout is {layout!r}, which is unknown; `stepnet layouts` lists all")
     if not is_flat(sizes, int) or not is_flat(semantics, str | int | float):
         raise FileError(f"{path}: sizes and semantics are numbers or words by name")
     module = Module("", (layout,), arrays, sizes=cast("dict[str, int]", sizes), semantics=semantics)
@@ -57,10 +57,10 @@ def is_flat(value: Any, kind: Any) -> bool:
 
 def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force: bool) -> None:
     """Writes one module: `weights.json`, and `weights.bin` beside it."""
-    for question, asked in (("module", len(modules) != 1), ("rest", bool(rest))):
-        if asked:
+    for question, is_needed in (("module", len(modules) != 1), ("rest", bool(rest))):
+        if is_needed:
             remedy = option(question, rest="drop")
-            raise FileError(f"{path}: a raw buffer is of one recurrent module and nothing else; say {remedy}")
+            raise FileError(f"{path}: a raw buffer holds one recurrent module and nothing else; say {remedy}")
     module = modules[0]
     description = {
         "layout": module.layout,
@@ -166,6 +166,6 @@ def write_buffers(
                 native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
                 words = native.view(f"=u{array.dtype.itemsize}")
                 words.astype(f"<u{array.dtype.itemsize}", copy=False).tofile(stream)
-        known = {"format": FORMAT, **description, "dtype": dtype, "byteorder": "little"}
-        described = {**known, "file": buffer.name, "arrays": listed}
+        facts = {"format": FORMAT, **description, "dtype": dtype, "byteorder": "little"}
+        described = {**facts, "file": buffer.name, "arrays": listed}
         text.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")

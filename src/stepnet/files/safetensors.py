@@ -110,9 +110,9 @@ def write(
     Raises `FileError`, with the path, for dtypes that the format lacks, and if the file exists, unless
     `force`.
     """
-    known = {np.dtype(dtype) for dtype in DTYPES.values()}
+    dtypes = {np.dtype(dtype) for dtype in DTYPES.values()}
     for name, array in arrays.items():
-        if array.dtype.newbyteorder("=") not in known:
+        if array.dtype.newbyteorder("=") not in dtypes:
             raise FileError(
                 f"{path}: {name!r} holds {array.dtype.name}, which .safetensors files do not have"
             )

@@ -4,7 +4,7 @@
     model-00001-of-00002.safetensors
     model-00002-of-00002.safetensors    the same with pytorch_model.bin.index.json and .bin
 
-A path of the index or of any shard means the whole model; a shard is never read alone.
+The path of the index or of any shard stands for the whole model. A shard is never read by itself.
 
 Source: huggingface_hub/serialization/_torch.py and transformers/utils/hub.py (get_checkpoint_shard_files).
 """
@@ -25,7 +25,7 @@ INDEX = re.compile(r"\.index(\.\w+)?\.json$")  # of a variant: model.safetensors
 SHARD = re.compile(
     r"(?P<stem>.+)-(?P<number>\d{5,})-of-(?P<count>\d{5,})\.(?P<ending>safetensors|bin|pt|pth)$"
 )
-SHARDS = 1 << 12  # of one model
+SHARDS = 1 << 12  # the most files of one model
 MAP = "weight_map"
 
 
@@ -84,7 +84,7 @@ def read(path: Path) -> dict[str, Array]:
     """
     index = index_of(path)
     if index is None:
-        raise FileError(f"{path}: this is no shard of a model, and no index")
+        raise FileError(f"{path}: this is neither a shard of a model nor its index")
     places = weight_map(index)
     merged: dict[str, Array] = {}
     for file in dict.fromkeys(places.values()):

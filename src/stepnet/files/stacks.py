@@ -11,20 +11,20 @@ from stepnet.files.model import Array, Module
 
 
 def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module, ...]:
-    """Modules, where consecutive ones that a layout can store as layers of one module are joined.
+    """The modules, with consecutive ones joined if their layout can store them as layers of one module.
 
     A GRU that follows a GRU of the same sizes and semantics is its second layer: `0/kernel`, `1/kernel`.
 
-    assumed: If the file does not specify a module's input, it is the module before it.
+    assumed: Whether the input of a module is the module before it if the file does not specify it.
     """
-    done: list[Module] = []
+    stacks: list[Module] = []
     for module in modules:
-        below = done[-1] if done else None
+        below = stacks[-1] if stacks else None
         if below is not None and is_next(below, module, assumed):
-            done[-1] = on_top(below, module)
+            stacks[-1] = with_layer(below, module)
         else:
-            done.append(module)
-    return tuple(done)
+            stacks.append(module)
+    return tuple(stacks)
 
 
 def is_next(below: Module, module: Module, assumed: bool) -> bool:
@@ -36,8 +36,8 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
     ways = [(side.semantics, side.reverse, side.merge) for side in (below, module)]
     if ways[0] != ways[1] or module.reverse or module.merge != "concat":
         return False
-    alone = below.returned or any(side.notes or side.alone for side in (below, module))
-    if alone or not module.record.names_layers:
+    cannot_stack = below.returned or any(side.notes or side.alone for side in (below, module))
+    if cannot_stack or not module.record.names_layers:
         return False
     lower, upper = below.solved_sizes(), module.solved_sizes()
     layer = {name for name in below.arrays if below.record.layer_of(name) == lower.layers - 1}
@@ -48,12 +48,12 @@ def is_next(below: Module, module: Module, assumed: bool) -> bool:
     return upper == replace(lower, inputs=lower.directions * lower.output, layers=1)
 
 
-def on_top(below: Module, module: Module) -> Module:
+def with_layer(below: Module, module: Module) -> Module:
     """A module with another one added as its last layer."""
-    own, sizes = below.record, below.solved_sizes()
+    layout_record, sizes = below.record, below.solved_sizes()
     sizes = replace(sizes, layers=sizes.layers + 1)
-    lower = {name: own.in_layer(name, own.layer_of(name), sizes) for name in below.arrays}
-    upper = {name: own.in_layer(name, sizes.layers - 1, sizes) for name in module.arrays}
+    lower = {name: layout_record.in_layer(name, layout_record.layer_of(name), sizes) for name in below.arrays}
+    upper = {name: layout_record.in_layer(name, sizes.layers - 1, sizes) for name in module.arrays}
     return replace(
         below,
         name=f"{below.name} + {module.name}",

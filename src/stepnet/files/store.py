@@ -1,8 +1,8 @@
-"""A limit on the memory that reading a model takes, in proportion to the size of its files.
+"""A limit on the memory that the reader of a model allocates, proportional to the size of its files.
 
-A small file can ask for much memory: packed zeros, a prefix that many names share, a list of a million empty
-lists. So every reader counts the bytes of arrays and objects before it allocates them. A file may take
-`SPARE` bytes plus `TIMES` its size, unless `at_most` sets another limit.
+A small file can require much memory: compressed zeros, a prefix that many names share, a list of a million
+empty lists. So every reader counts the bytes of arrays and objects before it allocates them. The limit is
+`SPARE` bytes plus `TIMES` the size of the file, unless `at_most` sets another.
 """
 
 from collections.abc import Generator
@@ -13,9 +13,9 @@ from pathlib import Path
 from stepnet.errors import FileError
 from stepnet.layout.options import option
 
-SPARE = 1 << 26  # bytes that may be taken whatever the size of the file
-TIMES = 8  # that size may be taken besides: a weight is read, moved a few times, and copied
-OBJECT = 128  # bytes of a small object of Python in a list or a dictionary, about
+SPARE = 1 << 26  # bytes that are allowed for a file of any size
+TIMES = 8  # the size of the file, in addition: a weight is read, moved a few times, and copied
+OBJECT = 128  # approximate bytes of a small Python object in a list or a dictionary
 MOST: ContextVar[int | None] = ContextVar("MOST", default=None)
 
 

@@ -1,7 +1,8 @@
-"""Whether a written file computes the same as the modules that it was written from.
+"""The check that a written file computes the same function as the modules it was written from.
 
-A file of arrays does not specify how its modules are connected, so each module is compared by itself. A model
-is run as a whole: by stepnet, which reads the file again, and by the file's own runtime if it is installed.
+A file of arrays does not specify how its modules are connected, so each module is compared separately. A
+model is run as a whole: by stepnet, which reads the file again, and by the file's own runtime if it is
+installed.
 """
 
 import importlib
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import LayoutError
-from stepnet.files.account import check_row
+from stepnet.files.account import check_stack
 from stepnet.files.formats import kind, read
 from stepnet.files.model import Array, Module, bare
 from stepnet.files.stacks import stacked
@@ -38,7 +39,7 @@ from stepnet.rnn.compose import Layer, Stack
 
 def weights(module: Module) -> Weights:
     """A module as one side of `verify`."""
-    merge = module.merge or "concat"  # if it is unknown, both sides use the same one
+    merge = module.merge or "concat"  # if it is unknown, both sides use the same
     return Weights(module.arrays, module.layout, module.sizes, module.semantics, module.reverse, merge)
 
 
@@ -49,23 +50,23 @@ def in_a_row(modules: Sequence[Module]) -> Layer:
 
 
 def verify_file(
-    made_of: Sequence[Module], made: tuple[Module, ...], output: str | Path, seed: int = 0
+    originals: Sequence[Module], written_modules: tuple[Module, ...], output: str | Path, seed: int = 0
 ) -> Verdict:
     """The verdict on a written model: how far its outputs are from those of the original modules.
 
-    made_of: the original modules, in order. made: the modules as they were written.
+    originals: the original modules, in order. written_modules: the converted modules in the file.
     """
-    written = tuple(again(output, made))
-    check_row(written, output, assumed=True)
-    original, copy = in_a_row(made_of), in_a_row(written)
+    written = tuple(read_back(output, written_modules))
+    check_stack(written, output, assumed=True)
+    original, copy = in_a_row(originals), in_a_row(written)
     sequences = random_sequences(inputs(original), seed)
     expected, outputs = outputs_of(original, sequences), outputs_of(copy, sequences)
     largest = float(np.abs(expected.values).max(initial=0))
-    sides = [weights(module) for module in (*made_of, *written)]
+    sides = [weights(module) for module in (*originals, *written)]
     last_outputs = copy(sequences, last_only=True, engine="interpret")[0] if written[-1].last_only else None
     returned = outputs.to_list() if last_outputs is None else list(last_outputs)
-    comparisons = [by_its_runtime(Path(output), written, sequences.to_list(), returned, sides)]
-    if len(made_of) == 1:
+    comparisons = [compared_with_runtime(Path(output), written, sequences.to_list(), returned, sides)]
+    if len(originals) == 1:
         comparisons.insert(0, own(sides[0], sequences, expected))
     return Verdict(
         distance(expected.values, outputs.values),
@@ -77,25 +78,27 @@ def verify_file(
     )
 
 
-def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
-    """The written modules, read back from the file. What the file does not specify is taken from `made`."""
-    form, several = kind(Path(output)), len(made) > 1
-    by_name = {bare(form.front(old)): old.layout for old in made} if form.of_arrays and several else None
-    written = {old.layout for old in made}
+def read_back(output: str | Path, originals: tuple[Module, ...]) -> list[Module]:
+    """The modules read back from the file. Facts that the file does not have are taken from `originals`."""
+    form, several = kind(Path(output)), len(originals) > 1
+    by_name = {bare(form.front(old)): old.layout for old in originals} if form.of_arrays and several else None
+    written = {old.layout for old in originals}
     modules = tuple(
         replace(new, layouts=tuple(name for name in new.layouts if name in written) or new.layouts)
-        for new in read(output, None if several else made[0].layout, by_name).modules
+        for new in read(output, None if several else originals[0].layout, by_name).modules
     )
-    names: list[str] = form.code.names(made) if hasattr(form.code, "names") else []
-    if {*names} == {new.name for new in modules}:  # sorted as in the model, as not every file keeps the order
+    names: list[str] = form.code.names(originals) if hasattr(form.code, "names") else []
+    if {*names} == {new.name for new in modules}:  # in the order of the model, which not every file keeps
         modules = tuple(sorted(modules, key=lambda new: names.index(new.name)))
     is_model = form.is_model(Path(output))
-    if len(modules) != len(made):
-        merges = {old.merge for old in made}
+    if len(modules) != len(originals):
+        merges = {old.merge for old in originals}
         lone = merges.pop() if len(merges) == 1 else None
         modules = stacked(tuple(replace(new, merge=new.merge or lone) for new in modules), assumed=True)
-    if len(modules) != len(made):
-        raise LayoutError(f"{output}: {len(made)} modules were written, and {len(modules)} are found in it")
+    if len(modules) != len(originals):
+        raise LayoutError(
+            f"{output}: {len(originals)} modules were written, and {len(modules)} were read back"
+        )
     return [
         replace(
             new,
@@ -104,7 +107,7 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
             merge=new.merge if is_model and new.merge is not None else old.merge,
             **({} if is_model else {"reverse": old.reverse}),
         )
-        for old, new in zip(made, modules, strict=True)
+        for old, new in zip(originals, modules, strict=True)
     ]
 
 
@@ -113,9 +116,11 @@ def again(output: str | Path, made: tuple[Module, ...]) -> list[Module]:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What runs files of one kind: a module, and the ending of the files.
+    """A runtime for files of one kind.
 
-    load: gives, for a path, the function that runs one sequence [steps, inputs].
+    module: the Python module of the runtime.
+    ending: the ending of the files.
+    load: loads a path; returns the function that runs one sequence [steps, inputs].
     """
 
     module: str
@@ -148,16 +153,17 @@ def in_keras(path: Path) -> Callable[[Array], Array]:
 RUNTIMES = (Runtime("onnxruntime", ".onnx", in_onnxruntime), Runtime("keras", ".keras", in_keras))
 
 
-def by_its_runtime(
+def compared_with_runtime(
     path: Path,
     written: Sequence[Module],
     sequences: Sequence[Array],
     outputs: Sequence[Array],
     sides: Sequence[Weights],
 ) -> Own | None:
-    """How far the outputs of a file's runtime are from those computed here; None if it has no runtime.
+    """The comparison of the outputs of a file's runtime with those of stepnet; None if no runtime fits.
 
-    outputs: those computed here, of each sequence: all steps, or the last one if the file returns no others.
+    outputs: stepnet's outputs for each sequence: at all steps, or only the last if the file returns only
+    that.
     """
     runtime = next((row for row in RUNTIMES if path.name.lower().endswith(row.ending)), None)
     if runtime is None:

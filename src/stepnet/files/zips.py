@@ -22,20 +22,20 @@ from stepnet.files.store import OBJECT, Store
 Array = np.ndarray
 
 MEMBERS = 1 << 20
-MEMBER = 8 * OBJECT  # bytes of what is kept of a member besides its bytes, about
+MEMBER = 8 * OBJECT  # approximate bytes of memory per member besides its content
 END = struct.Struct(
     "<4s4H2IH"
 )  # of a zip: disks, members, the length and place of their list, a comment's length
-END_PLACE = struct.Struct("<4sIQI")  # where the end in 64 bits is
-LONG_END = struct.Struct("<4sQ2H2I4Q")  # the same in 64 bits
-ENTRY = struct.Struct("<4s4H2H3I5H2I")  # of a member in the list, before its name
-RECORD = struct.Struct("<4s5H3I2H")  # of a member before its bytes, before its name
-ELSEWHERE = 0xFFFFFFFF  # stands for a number that has its 64 bits in an extra field
+END_PLACE = struct.Struct("<4sIQI")  # the locator of the 64-bit end record
+LONG_END = struct.Struct("<4sQ2H2I4Q")  # the 64-bit end record
+ENTRY = struct.Struct("<4s4H2H3I5H2I")  # an entry of the list of members, before its name
+RECORD = struct.Struct("<4s5H3I2H")  # the header in front of a member's bytes, before its name
+ELSEWHERE = 0xFFFFFFFF  # marks a number whose 64-bit value is in an extra field
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where bytes lie in a file, and their CRC-32; 0 if there is none, as torch.save can leave it out."""
+    """A range of bytes in a file, and their CRC-32; 0 if there is none, because torch.save can omit it."""
 
     start: int
     size: int

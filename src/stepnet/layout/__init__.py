@@ -1,4 +1,4 @@
-"""Weights of other frameworks: where their numbers lie, what they mean, and their conversion."""
+"""Layouts of weights in other frameworks: the place and the meaning of each number, and conversions."""
 
 from stepnet.layout.convert import Conversion, convert
 from stepnet.layout.find import find

@@ -47,8 +47,8 @@ def one_dtype(arrays: Mapping[str, Array]) -> np.dtype[Any]:
     """The dtype of all arrays; raises `LayoutError` if there are several, or no arrays."""
     dtypes = {array.dtype: name for name, array in arrays.items()}
     if len(dtypes) > 1:
-        held = ", ".join(f"{name} is {dtype.name}" for dtype, name in dtypes.items())
-        raise LayoutError(f"the arrays have several dtypes ({held}): cast them to one")
+        dtype_of_each = ", ".join(f"{name} is {dtype.name}" for dtype, name in dtypes.items())
+        raise LayoutError(f"the arrays have several dtypes ({dtype_of_each}): cast them to one")
     if not dtypes:
         raise LayoutError("no arrays are given")
     return next(iter(dtypes))

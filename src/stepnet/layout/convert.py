@@ -14,7 +14,7 @@ import numpy as np
 from stepnet.errors import ConversionError, LayoutError
 from stepnet.layout import registry
 from stepnet.layout.arguments import FLOATS, as_arrays, as_semantics, one_dtype, size_mapping
-from stepnet.layout.filling import done, overflow
+from stepnet.layout.filling import overflow, perform
 from stepnet.layout.moves import KINDS, differences, target_sizes
 from stepnet.layout.options import option
 from stepnet.layout.places import Array, Block, Region, regions
@@ -69,14 +69,14 @@ def convert(
         source: The name of the layout of `arrays`, such as "keras.gru"; `stepnet layouts` lists them.
         target: The name of the layout to convert to.
         sizes: "inputs", "hidden", "projected", "layers" and "directions", as far as shapes leave them open.
-        semantics: What the source's layout leaves open, by field of `Semantics`. Under "target" the same for
-            the target, which otherwise takes the values of the source.
-        exact: Whether to refuse what is not bit-exact.
+        semantics: The semantics that the source's layout leaves open, by field of `Semantics`. Under "target"
+            the same for the target, which otherwise takes the values of the source.
+        exact: Whether to refuse a conversion that is not bit-exact.
         kind: "weights"; "gradient" for gradients and moments that are linear in them; "second_moment".
         dtype: The dtype of the result: float64, float32, float16 or bfloat16; by default that of the arrays.
 
     Raises:
-        LayoutError: For arrays that do not fit the layout, and for sizes and semantics that are left open.
+        LayoutError: For arrays that do not fit the layout, and for sizes and semantics that stay unknown.
         ConversionError: With all reasons, if the function would change; with exact=True also for rounding;
             and for numbers beyond the largest of the dtype.
 
@@ -95,13 +95,13 @@ def convert(
         raise LayoutError(f"dtype is one of {', '.join(FLOATS)}, not {shown(dtype)}")
     source, target, exact = registry.record(source), registry.record(target), flag(exact, "exact")
     weights = as_arrays(arrays)
-    own = one_dtype(weights)
-    to_dtype = np.dtype(dtype) if dtype else own
+    source_dtype = one_dtype(weights)
+    to_dtype = np.dtype(dtype) if dtype else source_dtype
     known_sizes = sizes_of(
         source, {name: array.shape for name, array in weights.items()}, size_mapping(sizes)
     )
     open_fields = as_semantics(semantics)
-    asked = as_semantics(open_fields.pop("target", None))
+    target_semantics = as_semantics(open_fields.pop("target", None))
     meaning = source.settled(open_fields)
     source_regions = {
         region.block: region for region in regions(source, known_sizes) if region.array in weights
@@ -111,24 +111,27 @@ def convert(
     if misfits:
         raise refused(source, target, kind, misfits)
     entries = [
-        entry for entry in target.entries(to) if wanted(entry, target, source_regions, meaning.forget_bias)
+        entry
+        for entry in target.entries(to)
+        if is_included(entry, target, source_regions, meaning.forget_bias)
     ]
     names = {entry.name for entry in entries}
     target_regions = {region.block: region for region in regions(target, to) if region.array in names}
-    plan = differences(source, meaning, source_regions, target, asked, target_regions, kind)
+    plan = differences(source, meaning, source_regions, target, target_semantics, target_regions, kind)
     refusals = list(plan.refusals)
     if source.cell == target.cell:
         refusals += unmet(plan.demands, source_regions, weights, exact)
     if refusals:
         raise refused(source, target, kind, refusals)
-    made = {
+    new_arrays = {
         entry.name: np.empty(shape_of(entry.pattern, to, entry.layer or 0), to_dtype) for entry in entries
     }
     roundings = {
-        move: done(move, source_regions, weights, target_regions[move.target], made) for move in plan.moves
+        move: perform(move, source_regions, weights, target_regions[move.target], new_arrays)
+        for move in plan.moves
     }
     overflows = [
-        overflow(target_regions[move.target], made) for move in plan.moves if np.isinf(roundings[move])
+        overflow(target_regions[move.target], new_arrays) for move in plan.moves if np.isinf(roundings[move])
     ]
     if overflows:
         raise RangeError(str(refused(source, target, kind, overflows)))
@@ -140,20 +143,22 @@ def convert(
     if exact and not report.exact:
         rounded = [f"{step}, which {option('exact')} refuses" for step in report.steps if not step.exact]
         raise refused(source, target, kind, rounded)
-    return Conversion(made, report)
+    return Conversion(new_arrays, report)
 
 
 def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -> ConversionError:
     """The error for a refused conversion, with each reason once."""
-    what = "" if kind == "weights" else f" ({kind})"
+    of_kind = "" if kind == "weights" else f" ({kind})"
     why = "; ".join(dict.fromkeys(reasons))
-    return ConversionError(f"{source.name} cannot become {target.name}{what}: {why}")
+    return ConversionError(f"{source.name} cannot become {target.name}{of_kind}: {why}")
 
 
-def wanted(entry: Entry, target: Record, held: Mapping[Block, Region], forget_bias: float) -> bool:
-    """Whether the target gets an array: an optional one only if the source has its parameters."""
+def is_included(
+    entry: Entry, target: Record, source_regions: Mapping[Block, Region], forget_bias: float
+) -> bool:
+    """Whether an array is part of the target: an optional one only if the source has its parameters."""
     if not entry.optional:
         return True
-    has = {block.parameter for block in held}
+    has = {block.parameter for block in source_regions}
     has |= {"b", "d"} if has & {"b", "d"} or forget_bias else set()
     return bool(has & target.parameters(entry.template))

@@ -1,6 +1,4 @@
-"""Performs the moves of a conversion: each block directly from place to place, in pieces that fit the
-cache.
-"""
+"""Performs the moves of a conversion: each block is copied directly, in tiles that fit the cache."""
 
 import math
 from collections.abc import Mapping
@@ -14,26 +12,26 @@ from stepnet.layout.options import option
 from stepnet.layout.places import Array, Block, Region
 from stepnet.layout.sizes import Shape
 
-TILE = 256  # numbers along each side of a transposed piece: two pieces fit the L2 cache
-GAP = 16  # numbers between the rows of a buffered piece
+TILE = 256  # numbers along each side of a transposed tile: two tiles fit the L2 cache
+GAP = 16  # numbers of padding between the rows of a buffered tile
 
 
 def read(region: Region, arrays: Mapping[str, Array]) -> Array:
-    """A block of the source, with its own axes."""
+    """A block of the source, with the axes of the block."""
     view = region.view(arrays[region.array])
     return view.reshape(view.shape[::-1]) if region.raw and view.ndim == 2 else view
 
 
 @np.errstate(over="ignore", invalid="ignore")  # an overflow is an infinite rounding, which is refused
-def done(
+def perform(
     move: Move,
     regions: Mapping[Block, Region],
     arrays: Mapping[str, Array],
     target: Region,
-    made: Mapping[str, Array],
+    target_arrays: Mapping[str, Array],
 ) -> float:
-    """Performs a move; gives its largest rounding error, infinity if a number overflowed."""
-    place = target.view(made[target.array])
+    """Performs a move; returns its largest rounding error, infinity if a number overflowed."""
+    place = target.view(target_arrays[target.array])
     if move.kind == "filled":
         place[...] = number = np.float64(move.constant).astype(place.dtype)
         return abs(float(number) - move.constant)
@@ -55,7 +53,7 @@ def done(
 
 
 def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any]) -> tuple[Array, float]:
-    """A sum, rounded once, and the largest rounding error."""
+    """A sum of blocks, rounded once, and the largest rounding error."""
     terms = [block.astype(np.float64) * sign for block, sign in blocks]
     terms = [term for term in terms if term.any()] or terms[:1]  # -0.0 + 0.0 is 0.0: zeros are left out
     if constant:
@@ -74,7 +72,7 @@ def summed(blocks: list[tuple[Array, int]], constant: float, dtype: np.dtype[Any
 
 
 def nearest(total: Array, lost: Array, dtype: np.dtype[Any]) -> Array:
-    """The numbers of a dtype nearest to total + lost, which is less than half the last place of total."""
+    """total + lost, rounded to a dtype; `lost` is less than half a unit in the last place of `total`."""
     near = total.astype(dtype)
     if dtype == np.float64:
         return near
@@ -105,7 +103,7 @@ def reshaped(array: Array, shape: Shape, start: int, count: int) -> Array:
 
 
 def cast_into(place: Array, block: Array, sign: int) -> float:
-    """Writes a block times a sign to its place of another dtype; gives the largest rounding error."""
+    """Writes a block times a sign to its place of another dtype; returns the largest rounding error."""
     rounding = 0.0
     rows = max(1, TILE * TILE // max(1, math.prod(place.shape[1:])))
     for row in range(0, len(place), rows):
@@ -119,10 +117,10 @@ def cast_into(place: Array, block: Array, sign: int) -> float:
 
 
 def copy(place: Array, block: Array, sign: int) -> float:
-    """Writes a block times a sign to its place; gives the largest rounding error, 0 for equal dtypes.
+    """Writes a block times a sign to its place; returns the largest rounding error, 0 for equal dtypes.
 
-    To transpose, pieces are read and written row by row through a buffer. The gap behind each row of the
-    buffer keeps columns of power-of-two widths from mapping to the same cache lines.
+    To transpose, tiles are read and written row by row through a buffer. The padding after each row of the
+    buffer prevents columns from mapping to the same cache set if the width is a power of two.
     """
     if place.dtype != block.dtype:
         return cast_into(place, block, sign)
@@ -133,19 +131,19 @@ def copy(place: Array, block: Array, sign: int) -> float:
     if runs_along(place) == 0:
         place, block = place.T, block.T
     rows, columns = place.shape
-    held = np.empty((TILE, TILE + GAP), place.dtype)
+    buffer = np.empty((TILE, TILE + GAP), place.dtype)
     for row in range(0, rows, TILE):
         for column in range(0, columns, TILE):
             piece = slice(row, row + TILE), slice(column, column + TILE)
             turned = block[piece].T
-            part = held[: turned.shape[0], : turned.shape[1]]
+            part = buffer[: turned.shape[0], : turned.shape[1]]
             change(turned, out=part)
             place[piece] = part.T
     return 0.0
 
 
 def runs_along(array: Array) -> int:
-    """The axis along which neighbours in memory lie."""
+    """The axis with the smallest stride."""
     return int(np.argmin(np.abs(array.strides)))
 
 
@@ -154,9 +152,9 @@ def address(array: Array) -> int:
     return array.__array_interface__["data"][0]
 
 
-def overflow(region: Region, made: Mapping[str, Array]) -> str:
+def overflow(region: Region, target_arrays: Mapping[str, Array]) -> str:
     """The message for a number that overflowed."""
-    array = made[region.array]
+    array = target_arrays[region.array]
     view = region.view(array)
     index = np.unravel_index(int(np.argmax(np.isinf(view))), view.shape)
     steps = zip(index, view.strides, strict=True)
@@ -164,6 +162,6 @@ def overflow(region: Region, made: Mapping[str, Array]) -> str:
     place = [int(number) for number in np.unravel_index(away // array.itemsize, array.shape)]
     largest = float(cast(Any, ml_dtypes.finfo(array.dtype)).max)
     return (
-        f"{region.array}{place} ({region.block}) would be beyond the largest {array.dtype.name}, "
+        f"{region.array}{place} ({region.block}) would exceed the largest {array.dtype.name}, "
         f"{largest:.6g}: say {option('dtype', dtype='float32')} or a wider one"
     )

@@ -1,11 +1,11 @@
-"""Finds the recurrent layers among arrays, and the layouts that fit them, by names and shapes.
+"""Recognises the recurrent layers among arrays, and the layouts that fit them, by names and shapes.
 
     {"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 3), "head.weight": (5, 3)}
         -> Match("rnn.", torch.gru); head.weight belongs to no recurrent layer
 
 A layer is a prefix followed by the array names of a record. Shapes alone never choose a layout: a record
 whose arrays have common names (`kernel`, `bias`) has a mark, a pattern that the layer's own name must match.
-The record that explains most names is taken. If several different ones do, the match lists all of them, and
+The record that explains most names wins. If several different records do, the match lists all of them, and
 code that needs a single layout asks the user.
 """
 
@@ -26,8 +26,8 @@ from stepnet.layout.solve import OpenSizesError, sizes_of, solved
 from stepnet.values.arguments import instance, mapping, whole
 
 MOST_SHOWN = 20
-MOST_TRIED = 1000  # records, of which one comes nearest
-MOST_LEFT_OUT = 16  # arrays that may be the wrong one: the first say the sizes
+MOST_TRIED = 1000  # the most candidates for the nearest record
+MOST_LEFT_OUT = 16  # the most arrays that are left out in turn, to solve the sizes from the others
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Match:
     """The arrays of one recurrent layer or stack of layers, and the layouts that fit them.
 
     Attributes:
-        prefix: What the names of the arrays begin with.
-        names: The full name of each array, by the rest of the name after the prefix.
+        prefix: The prefix of the names of its arrays.
+        names: The full name of each array, by its name without the prefix.
         layouts: The names of the layouts that fit.
     """
 
@@ -51,7 +51,7 @@ class Match:
             arrays = ", ".join(self.names)
             raise LayoutError(
                 f"{arrays} fit{'s' if len(self.names) == 1 else ''} {' and '.join(self.layouts)}, "
-                f"which shapes do not tell apart: say {option('layout')}"
+                f"which shapes do not distinguish: say {option('layout')}"
             )
         return self.layouts[0]
 
@@ -83,7 +83,7 @@ def find(
     check_shapes(shapes)
     fits: dict[tuple[str, frozenset[str]], list[Record]] = {}
     refused: dict[Any, bool] = {}
-    asked: dict[Any, tuple[Array, ...]] = {}
+    conditions_of: dict[Any, tuple[Array, ...]] = {}
     for group in spelled(shapes, among, marked).complete_groups():
         held = {own: shapes[name] for own, name in group.names.items()}
         alike = (
@@ -91,21 +91,21 @@ def find(
             group.record.directions,
             tuple(held),
         )  # as many records are
-        if alike not in asked:
-            asked[alike] = conditions(group.record, held)
-        if not possible(asked[alike], held):
+        if alike not in conditions_of:
+            conditions_of[alike] = conditions(group.record, held)
+        if not possible(conditions_of[alike], held):
             continue
-        key = alike, tuple(held.values())  # many layers are alike
+        key = alike, tuple(held.values())  # computed once for layers of the same names and shapes
         if key not in refused:
             refused[key] = why_not(group.record, held) is not None
         if not refused[key]:
             fits.setdefault((group.prefix, frozenset(group.names.values())), []).append(group.record)
     order = {name: place for place, name in enumerate(shapes)}
-    taken: set[str] = set()
+    matched: set[str] = set()
     matches: list[Match] = []
     for prefix, held in sorted(fits, key=lambda key: (-len(key[1]), len(key[0]))):
-        if not held & taken:
-            taken |= held
+        if not held & matched:
+            matched |= held
             names = {name[len(prefix) :]: name for name in sorted(held, key=order.__getitem__)}
             matches.append(Match(prefix, names, distinct(preferred(fits[prefix, held], tuple(frameworks)))))
     return tuple(sorted(matches, key=lambda match: min(order[name] for name in match.names.values())))
@@ -120,7 +120,7 @@ def check_shapes(shapes: Any) -> None:
 
 
 def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
-    """Why arrays of these shapes do not fit a record; None if they fit, even if some sizes stay open."""
+    """Why arrays of these shapes do not fit a record; None if they fit, even if some sizes stay unknown."""
     try:
         sizes_of(record, shapes)
     except OpenSizesError:
@@ -136,7 +136,7 @@ def preferred(fitting: list[Record], frameworks: Sequence[str]) -> list[Record]:
 
 
 def distinct(fitting: list[Record]) -> tuple[str, ...]:
-    """The names of records, without those that describe the same layout as an earlier one."""
+    """The names of records, without duplicates of the layout of an earlier record."""
     kept: list[Record] = []
     for record in fitting:
         if not any(record.same_as(earlier) for earlier in kept):
@@ -171,8 +171,8 @@ def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) 
     for least, order, group in groups.nearly(MOST_TRIED):
         if best is not None and best[0] < least:
             break
-        held = tuple((own, shapes[name]) for own, name in group.names.items())
-        key = id(group.record), held  # what differs in the prefix alone is as near
+        named_shapes = tuple((short, shapes[name]) for short, name in group.names.items())
+        key = id(group.record), named_shapes  # groups that differ only in the prefix are equally near
         if key not in tried:
             tried[key] = misfits(group.record, group.prefix, group.names, shapes)
             misfit, reason = tried[key]
@@ -182,7 +182,7 @@ def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) 
         shown = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:MOST_SHOWN])
         shown += ", ..." if len(shapes) > MOST_SHOWN else ""
         return LayoutError(
-            f"no recurrent layer is here: no name is one of a layout; there are {shown or 'none'}"
+            f"no recurrent layer is here: no array has a name of a layout; the arrays are {shown or 'none'}"
         )
     return LayoutError(f"no recurrent layer is here: {best[2]}")
 
@@ -190,37 +190,41 @@ def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) 
 def misfits(
     record: Record, prefix: str, names: Mapping[str, str], shapes: Mapping[str, Shape]
 ) -> tuple[tuple[int, int], str]:
-    """How badly arrays misfit a record at the sizes that fit best, and why.
+    """A measure of how badly arrays fit a record at the best sizes, and a message.
 
-    The first part is for sorting: how many more arrays are wrong than right, then minus the number of arrays.
-    The second describes one wrong array.
+    The measure is for sorting: the number of wrong arrays minus the number of right ones, then minus the
+    number of arrays. The message describes one wrong array.
     """
-    held = {own: shapes[name] for own, name in names.items()}
-    best = (len(held) + 1, -len(held)), f"{next(iter(names.values()))} does not fit"
-    for without in (None, *islice(held, MOST_LEFT_OUT)):
+    shapes_by_name = {short: shapes[name] for short, name in names.items()}
+    best = (len(shapes_by_name) + 1, -len(shapes_by_name)), f"{next(iter(names.values()))} does not fit"
+    for without in (None, *islice(shapes_by_name, MOST_LEFT_OUT)):
         try:
-            sizes = solved(record, {own: shape for own, shape in held.items() if own != without})
+            sizes = solved(
+                record, {short: shape for short, shape in shapes_by_name.items() if short != without}
+            )
         except LayoutError as error:
-            best = min(best, ((len(held), -len(held)), f"{error}"), key=lambda misfit: misfit[0])
+            best = min(
+                best, ((len(shapes_by_name), -len(shapes_by_name)), f"{error}"), key=lambda misfit: misfit[0]
+            )
             continue
         wrong: list[str] = []
         right = 0
         for entry in record.entries(sizes):
             expected = shape_of(entry.pattern, sizes, entry.layer or 0)
-            if entry.name not in held and not entry.optional:
+            if entry.name not in shapes_by_name and not entry.optional:
                 wrong.append(f"{prefix}{entry.name} is missing")
-            elif held.get(entry.name, expected) != expected:
+            elif shapes_by_name.get(entry.name, expected) != expected:
                 where = f"{expected} is expected of {sizes}"
-                wrong.append(f"{prefix}{entry.name} has shape {held[entry.name]} where {where}")
+                wrong.append(f"{prefix}{entry.name} has shape {shapes_by_name[entry.name]} where {where}")
             else:
-                right += entry.name in held
-        reason = wrong[0] if wrong else why_not(record, held) or left_out_text(record, prefix)
-        best = min(best, ((len(wrong) - right, -len(held)), reason), key=lambda misfit: misfit[0])
+                right += entry.name in shapes_by_name
+        reason = wrong[0] if wrong else why_not(record, shapes_by_name) or left_out_text(record, prefix)
+        best = min(best, ((len(wrong) - right, -len(shapes_by_name)), reason), key=lambda misfit: misfit[0])
     return best
 
 
 def left_out_text(record: Record, prefix: str) -> str:
-    """The message for arrays that fit a record, where layers were not looked for."""
+    """The message for arrays that fit a record and were excluded from the search."""
     name = re.sub("[./_]$", "", prefix)
     remedy = option("layout of", module=name, layout=record.name)
     return f"what {name!r} has fits it, and was not looked for: say {remedy} if it is a layer"

@@ -1,7 +1,7 @@
 """The outputs that the frameworks themselves compute from weights of their layouts, if they are installed.
 
-A row of `FRAMEWORKS` has the layouts that a framework runs, the modules that must be installed, what it
-cannot run, and how it runs weights. A framework is imported only when it is used.
+A row of `FRAMEWORKS` lists the layouts that a framework runs, the modules that must be installed, a check for
+weights that it cannot run, and a function that runs weights. A framework is imported only when it is used.
 """
 
 import importlib
@@ -48,7 +48,7 @@ class RunnerWeights:
         }
 
     def contradiction(self) -> str | None:
-        """Why the framework has no such setting: it would need two values; None if it has one."""
+        """Why the framework cannot have these settings: one would need two values. None if it can."""
         settings = self.settings
         for field, setting in self.record.settings().items():
             value = getattr(self.semantics, field)
@@ -80,10 +80,10 @@ class Framework:
     Attributes:
         name: Its module.
         layouts: The layouts that it runs.
-        needs: Gives the modules that must be installed, the framework first. Keras needs its backend too,
+        needs: Returns the modules that must be installed, the framework first. Keras also needs its backend,
             which is known only at run time.
-        refuse: Gives the reason why it cannot run some weights, or None.
-        prepare: Gives the function that runs one sequence.
+        refuse: Returns the reason why it cannot run some weights, or None.
+        prepare: Returns the function that runs one sequence.
     """
 
     name: str
@@ -122,7 +122,7 @@ def side_by_side(weights: RunnerWeights) -> str | None:
     """Why a framework that only concatenates both directions cannot merge them; None if it can."""
     if weights.sizes.directions == 1 or weights.merge == "concat":
         return None
-    return f"it puts the outputs of both directions side by side, and here merge is {weights.merge!r}"
+    return f"it concatenates the outputs of both directions, and here merge is {weights.merge!r}"
 
 
 # ---- PyTorch -----------------------------------------------------------------------------------------------

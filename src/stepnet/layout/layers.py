@@ -36,19 +36,20 @@ def layers(
 ) -> Layer:
     """The layers of weights in any layout, ready to run: an `RNN`, a `Bidirectional` or a `Stack`.
 
-    The weights are copied. A cell that stepnet has runs under its name, any other by its equations.
+    The weights are copied. A function that is one of stepnet's named cells runs as that cell, any other by
+    its equations.
 
     Args:
         arrays: Arrays or tensors by the framework's own names; see `convert`.
         layout: The name of their layout, such as "keras.gru".
         sizes: Sizes that the shapes leave open; see `convert`.
-        semantics: What the layout leaves open, by field of `Semantics`.
+        semantics: The semantics that the layout leaves open, by field of `Semantics`.
         dtype: The dtype to run in; by default that of the arrays, and float32 for half precision.
         reverse: Whether weights of one direction run from each sequence's last step.
         merge: How the outputs of two directions are merged; see `Bidirectional`.
 
     Raises:
-        LayoutError: For arrays that do not fit, and for what is left open.
+        LayoutError: For arrays that do not fit, and for sizes and semantics that stay unknown.
 
     >>> weights = {"kernel": np.ones((2, 9)), "recurrent_kernel": np.ones((3, 9)), "bias": np.ones((2, 9))}
     >>> layers(weights, "keras.gru")
@@ -58,15 +59,19 @@ def layers(
     weights = as_arrays(arrays)
     solved = sizes_of(record, {name: array.shape for name, array in weights.items()}, size_mapping(sizes))
     meaning = record.settled(as_semantics(semantics))
-    kept = one_dtype(weights)
-    wanted = np.dtype(
-        dtype_name(dtype, "the layers") if dtype is not None else kept if kept.itemsize >= 4 else np.float32
+    source_dtype = one_dtype(weights)
+    run_dtype = np.dtype(
+        dtype_name(dtype, "the layers")
+        if dtype is not None
+        else source_dtype
+        if source_dtype.itemsize >= 4
+        else np.float32
     )
-    if wanted.kind != "f":
-        raise LayoutError(f"layers run in a floating dtype, not {wanted}")
+    if run_dtype.kind != "f":
+        raise LayoutError(f"layers run in a floating dtype, not {run_dtype}")
     reverse = flag(reverse, "reverse")
     checked_merge(merge)
-    grid = blocks(record, solved, weights, wanted)
+    grid = blocks(record, solved, weights, run_dtype)
     if reverse and solved.directions > 1:
         raise LayoutError("reverse is for layers of one direction")
     rows = [

@@ -1,14 +1,14 @@
-"""The difference of two layouts as a list of moves, one for each block of the target.
+"""The difference between two layouts as a list of moves, one for each block of the target.
 
-A move is bit-exact or rounded once. A difference that no move expresses is a refusal.
+A move is bit-exact or rounds once. If no move expresses a difference, the conversion is refused.
 
     torch.gru -> keras.gru          W_r ... d_n moved: no number changes
-    haiku.gru -> torch's sense      W_z, R_z, b_z negated: 1 - s(a) = s(-a)
+    haiku.gru -> torch.gru          W_z, R_z, b_z negated: z writes in Haiku and keeps in torch
     keras.lstm -> torch.lstm        b moved, d filled with zeros
     torch.lstm -> keras.lstm        b + d, rounded once
     tf1.basic_lstm -> torch.lstm    b moved, d_f filled with the forget bias
-    torch.gru -> nnx.gru            d_n has no place: it must be zero, or this is refused
-    haiku.gru -> torch.gru          R_n must be diagonal, so that R_n (r h) = r (R_n h)
+    torch.gru -> nnx.gru            d_n has no place: it must be zero, else this is refused
+    haiku.gru -> torch.gru          the reset moves: R_n must be diagonal, so that R_n (r h) = r (R_n h)
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,12 +23,16 @@ from stepnet.layout.sizes import Sizes
 
 KINDS = ("weights", "gradient", "second_moment")
 BIASES = ("b", "d")
-SENSE = {"gru": "z", "mgu": "f"}  # the gate that keeps or writes
+SENSE = {"gru": "z", "mgu": "f"}  # the gate that keeps the old memory or writes the new
 
 
 @dataclass(frozen=True)
 class Move:
-    """How a block of the target is made: as a sum of blocks of the source, each with a sign, and a constant.
+    """A block of the target as a sum of signed blocks of the source and a constant.
+
+    target: the block.
+    terms: the blocks of the source, each with its sign, 1 or -1.
+    constant: the number to add.
 
     >>> Move(Block("b", "z"), ((Block("b", "z"), 1), (Block("d", "z"), 1)))
     b_z = b_z + d_z
@@ -57,9 +61,11 @@ class Move:
 class Demand:
     """A condition on numbers of the source without which a conversion is impossible.
 
-    block, added: the sum of these blocks is meant. must_be: a number that all its elements are, "the
-    identity", "diagonal", or "equal" to `other`, or "negative" of it. reason: the message, in which {} stands
-    for the blocks that miss the condition. advice: what else can be done.
+    block, added: the condition is about the sum of these blocks.
+    must_be: the required value: a number for all elements, "the identity", "diagonal", or "equal" to or
+        "negative" of `other`.
+    reason: the message, in which {} stands for the blocks that violate the condition.
+    advice: an alternative for the user.
     """
 
     block: Block
@@ -84,9 +90,12 @@ class Demand:
 
 @dataclass(frozen=True)
 class Differences:
-    """How to get from a source to a target: moves, conditions on the source's numbers, and refusals.
+    """The differences between a source and a target.
 
-    semantics: those of the target.
+    semantics: the semantics of the target.
+    moves: the moves that make the blocks of the target.
+    demands: the conditions on the numbers of the source.
+    refusals: the reasons why there is no conversion; empty if there is one.
     """
 
     semantics: Semantics
@@ -98,19 +107,21 @@ class Differences:
 def differences(
     source: Record,
     source_semantics: Semantics,
-    held: Iterable[Block],
+    source_blocks: Iterable[Block],
     target: Record,
-    asked: dict[str, Any],
-    wanted: Iterable[Block],
+    stated: dict[str, Any],
+    target_blocks: Iterable[Block],
     kind: str = "weights",
 ) -> Differences:
-    """The moves that make the blocks `wanted` in the target from the blocks `held` by the source.
+    """The moves that make the blocks `target_blocks` from the blocks `source_blocks`, with their conditions.
 
-    asked: the stated semantics of the target. kind: "weights"; "gradient" of weights, or a moment that is
-    linear in it; its "second_moment".
+    stated: the semantics that the user states for the target. kind: "weights"; "gradient" of weights, or a
+    moment that is linear in it; its "second_moment".
     """
-    semantics, refusals = target_semantics(source, source_semantics, target, asked, kind)
-    making = Making(source_semantics, semantics, frozenset(held), frozenset(wanted), target, kind)
+    semantics, refusals = target_semantics(source, source_semantics, target, stated, kind)
+    making = Making(
+        source_semantics, semantics, frozenset(source_blocks), frozenset(target_blocks), target, kind
+    )
     moves = tuple(making.move(block) for block in sorted(making.wanted, key=Block.order))
     used = {block for move in moves for block, _ in move.terms}
     demands = tuple(making.demands(used))
@@ -122,7 +133,7 @@ def differences(
 
 
 def target_semantics(
-    source: Record, source_semantics: Semantics, target: Record, asked: dict[str, Any], kind: str
+    source: Record, source_semantics: Semantics, target: Record, stated: dict[str, Any], kind: str
 ) -> tuple[Semantics, list[str]]:
     """The semantics of the target, and the reasons why the source's function cannot have them."""
     if source.cell != target.cell:
@@ -130,21 +141,21 @@ def target_semantics(
             f"the cell of {source.name} is {source.cell}, and that of {target.name} is {target.cell}"
         ]
     fixed = Semantics(target.cell)
-    values: dict[str, Any] = dict(asked)
+    values: dict[str, Any] = dict(stated)
     refusals: list[str] = []
     for name in FIELDS[target.cell]:
         value = getattr(source_semantics, name)
-        known = target.semantics.get(name, getattr(fixed, name))
-        if name in asked:
-            known = asked[name]
-        elif isinstance(known, Setting):
-            known = value if known.allows(value) else nearest(name, known)
-        values[name] = known
-        if known != value:
-            reason = obstacle(name, value, known, source_semantics, target, kind)
+        choice = target.semantics.get(name, getattr(fixed, name))
+        if name in stated:
+            choice = stated[name]
+        elif isinstance(choice, Setting):
+            choice = value if choice.allows(value) else nearest(name, choice)
+        values[name] = choice
+        if choice != value:
+            reason = obstacle(name, value, choice, source_semantics, target, kind)
             refusals += [reason] if reason else []
     settings = target.settings()
-    target.settled({name: value for name, value in values.items() if name in settings} | asked)
+    target.settled({name: value for name, value in values.items() if name in settings} | stated)
     by_setting: dict[str, set[Any]] = {}
     for name, setting in settings.items():
         by_setting.setdefault(setting.name, set()).add(values[name])
@@ -155,24 +166,26 @@ def target_semantics(
 
 
 def nearest(name: str, setting: Setting) -> Any:
-    """The value of a target's setting, for messages, if the source's value is none of its values."""
+    """A value that the target's setting can have, for messages, if it cannot have the source's value."""
     usual = getattr(Semantics("gru"), name)
     values = list(setting.values or ())
     return usual if usual in values else values[0]
 
 
 def obstacle(
-    name: str, value: Any, known: Any, source_semantics: Semantics, target: Record, kind: str
+    name: str, value: Any, target_value: Any, source_semantics: Semantics, target: Record, kind: str
 ) -> str:
     """Why a difference of semantics cannot be expressed by signs and biases; "" if it can."""
     if name == "update" and source_semantics.gate_activation not in SYMMETRIC:
         activation = source_semantics.gate_activation
-        return f"the sense of z turns round by signs only where s(-a) = 1 - s(a), not for {activation}"
+        return f"signs invert the sense of z only if s(-a) = 1 - s(a), which fails for {activation}"
     if name == "update" and source_semantics.cell == "mgu":
-        return "the gate that keeps or writes also resets: signs would turn round both"
+        return "the update gate also resets, and negating its weights would invert both"
     if name in ("update", "forget_bias"):
         return ""
-    if name == "coupled":  # then i and f are made of one another, or have to be equal: see `demands`
+    if (
+        name == "coupled"
+    ):  # then one of i and f is computed from the other, or their blocks must agree: see `demands`
         if source_semantics.gate_activation not in SYMMETRIC:
             activation = source_semantics.gate_activation
             return f"i is 1 - f on one side, and 1 - s(a) = s(-a) does not hold for {activation}"
@@ -181,11 +194,13 @@ def obstacle(
             return f"i is 1 - f in the source, and the target has no bias for i that takes {takes}"
         return ""
     if name == "reset":  # then R_n has to be diagonal
-        return "" if kind == "weights" else f"the {kind} of R_n is another where the reset is {known} it"
-    what = f"{value or 'none'}, and {target.name} has {known or 'none'}"
+        return (
+            "" if kind == "weights" else f"the {kind} of R_n is another where the reset is {target_value} it"
+        )
+    values = f"{value or 'none'}, and {target.name} has {target_value or 'none'}"
     remedy = option("semantics", field=name, value="0", choice="0")
     unless = f", unless nothing ever reaches it: then say {remedy}" if name.endswith("clip") and value else ""
-    return f"the source's {name} is {what}: these are different functions{unless}"
+    return f"the source's {name} is {values}: these are different functions{unless}"
 
 
 # ---- the blocks
@@ -194,7 +209,10 @@ def obstacle(
 
 @dataclass(frozen=True)
 class Making:
-    """The facts that moves are made from: the semantics of both sides, and the blocks held and wanted."""
+    """The facts from which moves follow: the semantics of both sides, and the blocks of both.
+
+    held: the blocks of the source. wanted: the blocks of the target. kind: as for `differences`.
+    """
 
     source_semantics: Semantics
     semantics: Semantics
@@ -238,12 +256,14 @@ class Making:
         return [side for side in both if side in among]
 
     def offset(self, block: Block) -> float:
-        """The number that the source's function adds to f, or to i made from f, and the target's does not."""
+        """The constant that the source's function adds to f, or to i computed from f, and the target's does
+        not.
+        """
         if self.source_semantics.cell != "lstm" or self.kind != "weights":
             return 0.0
         if (
             block.gate == "i" and self.source_semantics.coupled
-        ):  # made of f, whose sum has the forget bias in it
+        ):  # i is computed from f, whose sum includes the forget bias
             return self.source_semantics.forget_bias
         return self.source_semantics.forget_bias - self.semantics.forget_bias if block.gate == "f" else 0.0
 
@@ -259,8 +279,8 @@ class Making:
             return Move(block, tuple((side, sign) for side in source_sides) if block.parameter == "b" else ())
         offset = sign * self.offset(block)
         if len(target_sides) == 1:
-            taken = source_sides[:1] if self.kind != "weights" else source_sides
-            return Move(block, tuple((side, sign) for side in taken), offset)
+            summed = source_sides[:1] if self.kind != "weights" else source_sides
+            return Move(block, tuple((side, sign) for side in summed), offset)
         lone = block.parameter == self.target.lone_bias
         if len(source_sides) == 2:
             return Move(block, ((like, sign),), 0.0 if lone else offset)
@@ -290,7 +310,7 @@ class Making:
                 yield Demand(block, 0.0, "the target has no place for {}")
 
     def of_bias(self, block: Block) -> Iterator[Demand]:
-        """The condition on the biases of a gate that the target has no bias for: it is on their sum."""
+        """The condition on the sum of the biases of a gate, if the target has no bias for that gate."""
         first, *others = self.sides(block, self.held)
         reason = "the target has no place for {}"
         if block.gate == "n" and self.resets_differ:
@@ -300,8 +320,8 @@ class Making:
 
     def of_reset(self) -> Iterator[Demand]:
         """The conditions if one side resets before the recurrent product, and the other after it."""
-        value, known = self.source_semantics.reset, self.semantics.reset
-        how = f"the source resets {value} the recurrent product and {self.target.name} {known} it"
+        value, target_reset = self.source_semantics.reset, self.semantics.reset
+        how = f"the source resets {value} the recurrent product and {self.target.name} {target_reset} it"
         reason = f"{how}: R_n (r h) and r (R_n h) are equal for every r only if R_n is diagonal"
         advice = f"a target that resets {value} it asks for no such R_n"
         for block in sorted(self.held, key=Block.order):
@@ -311,20 +331,18 @@ class Making:
                 yield Demand(block, 0.0, f"{self.target.name} resets no bias")
 
     def of_coupling(self, block: Block) -> Iterator[Demand]:
-        """The conditions on a block of the input gate if the target derives that from the forget gate."""
+        """The conditions on a block of the input gate if the target computes it from the forget gate."""
         reason, like = "i is 1 - f in the target", replace(block, gate="f")
         ours, theirs = self.sides(block, self.held), self.sides(like, self.held)
         if block.parameter not in BIASES or (
             len(ours) == len(theirs) == 1 and not self.source_semantics.forget_bias
         ):
             yield Demand(block, "negative", reason, like)
-        elif block == ours[0]:  # only the sums of all biases are of consequence
+        elif block == ours[0]:  # only the sum of all biases matters
             yield Demand(block, 0.0 - self.source_semantics.forget_bias, reason, added=(*ours[1:], *theirs))
 
     def unknown(self, moves: tuple[Move, ...]) -> Iterator[str]:
-        """The refusals for blocks that the target needs and the source lacks, or that the target cannot
-        hold.
-        """
+        """The refusals for blocks that one side has, and the other cannot provide or hold."""
         for block in {replace(block, parameter="b", gate="f") for block in self.held}:
             here, target_sides = self.sides(block, self.held), self.sides(block, self.wanted)
             if self.offset(block) and not target_sides and not here:

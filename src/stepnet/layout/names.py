@@ -1,10 +1,10 @@
-"""Finds, in one pass over names, the records whose arrays have these names after a common prefix.
+"""An index that finds, in one pass over names, the records whose arrays have these names after a prefix.
 
-    encoder.rnn.weight_ih_l0   the last word is l: of 130 records only those with such an array are tried
-    encoder.norm.bias          `bias` after "encoder.norm.", and nothing else: no record is complete there
+    encoder.rnn.weight_ih_l0   the last word is l: of 130 records, only those with such an array are tried
+    encoder.norm.bias          only `bias` after "encoder.norm.": no record is complete at this prefix
 
-A spelling is a pattern for the names of a record's template. Many records share a spelling, and it is matched
-once. A record is complete at a prefix if all its arrays are there, except for optional ones.
+A spelling is a pattern for the names of a record's template. Records share spellings, and each spelling is
+matched once. A record is complete at a prefix if all its arrays are present, except for optional ones.
 """
 
 import re
@@ -25,9 +25,9 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Group:
-    """The names with a prefix that are those of a record.
+    """Names that match a record after a prefix.
 
-    names: the full name, by the rest of it after the prefix.
+    names: the full names, by the names without the prefix.
     """
 
     record: Record
@@ -39,8 +39,9 @@ class Group:
 class Spelling:
     """The names of a template after a prefix.
 
-    pattern: a regular expression for them. tails: their endings. users: the indices of the records that have
-    the template.
+    pattern: a regular expression for the names.
+    tails: the endings of the names.
+    users: the indices of the records that have the template.
     """
 
     pattern: re.Pattern[str]
@@ -59,8 +60,9 @@ class Spelling:
 class Index:
     """The spellings of some records; both are referred to by their indices.
 
-    own, needed: for each record, its spellings, and those that are not optional. by_word: the spellings, by
-    the last word of a name. by_first: the records, by the first spelling that is not optional.
+    own, needed: for each record, its spellings, and those of its required arrays.
+    by_word: the spellings, by the last word of a name.
+    by_first: the records, by the first spelling of a required array.
     """
 
     records: tuple[Record, ...]
@@ -75,10 +77,11 @@ class Index:
 class Spelled:
     """Names, matched with the spellings of an index.
 
-    marked: whether layers must match the marks of records. behind: by prefix, the matches: each is one
-    number, the index of the name times the number of spellings plus the spelling, to save memory. shortest:
-    for names that match after several prefixes, by index, the length of the prefix for each spelling; equal
-    mappings are shared.
+    marked: whether layers must match the marks of records.
+    behind: the matches, by prefix. A match is one number, to save memory: the index of the name times the
+        number of spellings, plus the index of the spelling.
+    shortest: for names that match after several prefixes, the length of the shortest prefix for each
+        spelling, by the index of the name; equal mappings are shared.
     """
 
     index: Index
@@ -89,12 +92,14 @@ class Spelled:
 
     def complete_groups(self) -> Iterator[Group]:
         """Each record with each prefix at which it is complete, ordered by record and then by name."""
-        prefixes: dict[int, list[str]] = {}  # groups are made one at a time, as there may be very many
+        prefixes: dict[int, list[str]] = {}  # groups are built one at a time, because there may be very many
         for prefix, entries in self.behind.items():
-            held = self.by_spelling(entries)
-            for first in held:
+            names_by_spelling = self.by_spelling(entries)
+            for first in names_by_spelling:
                 for record_index in self.index.by_first.get(first, ()):
-                    if self.index.needed[record_index] <= held.keys() and self.is_meant(record_index, prefix):
+                    if self.index.needed[record_index] <= names_by_spelling.keys() and self.is_meant(
+                        record_index, prefix
+                    ):
                         prefixes.setdefault(record_index, []).append(prefix)
         for record_index in sorted(prefixes):
             for prefix in prefixes[record_index]:
@@ -103,8 +108,8 @@ class Spelled:
                     yield group
 
     def nearly(self, most: int) -> Iterator[tuple[tuple[int, int], tuple[int, int], Group]]:
-        """The `most` records that are nearest to being complete: the least misfit that `find.misfits` can
-        give, the place in the order, and the group of names.
+        """The `most` records that are nearest to being complete: a lower bound of `find.misfits`, the
+        position in the order, and the group of names.
         """
         for least, record_index, _, prefix in nsmallest(most, self.parts(most)):
             place, group = self.group(record_index, prefix)
@@ -120,20 +125,27 @@ class Spelled:
         marks = {record.mark for record in self.index.records if record.mark}
         alike: Counter[Any] = Counter()
         for prefix, entries in self.behind.items():
-            held = self.by_spelling(entries)
-            counts = {place: len(names) for place, names in held.items()}
+            names_by_spelling = self.by_spelling(entries)
+            counts = {place: len(names) for place, names in names_by_spelling.items()}
             part = last_part(prefix)
             kind = frozenset(counts.items()), frozenset(mark for mark in marks if re.search(mark, part))
             alike[kind] += 1
             if alike[kind] > most:
                 continue
-            for record_index in {user for place in held for user in self.index.spellings[place].users}:
-                own, needed = self.index.own[record_index] & held.keys(), self.index.needed[record_index]
-                if 2 * len(own & needed) < len(needed):  # most layers have a bias, and so are near none
+            for record_index in {
+                user for place in names_by_spelling for user in self.index.spellings[place].users
+            }:
+                spellings, needed = (
+                    self.index.own[record_index] & names_by_spelling.keys(),
+                    self.index.needed[record_index],
+                )
+                if 2 * len(spellings & needed) < len(
+                    needed
+                ):  # most layers have a bias, which alone makes no record near
                     continue
                 if self.is_meant(record_index, prefix):
-                    present, missing = sum(counts[place] for place in own), len(needed - own)
-                    begins = min(held[place][0] for place in own)
+                    present, missing = sum(counts[place] for place in spellings), len(needed - spellings)
+                    begins = min(names_by_spelling[place][0] for place in spellings)
                     yield (min(missing - present, present), -present), record_index, begins, prefix
 
     def by_spelling(self, entries: Iterable[int]) -> dict[int, list[int]]:
@@ -151,41 +163,43 @@ class Spelled:
 
     def group(self, record_index: int, prefix: str) -> tuple[int, Group]:
         """The names of a record after a prefix, and the index of the first of them."""
-        own, length, count = self.index.own[record_index], len(prefix), len(self.index.spellings)
-        kept: list[int] = []
+        spellings, length, count = self.index.own[record_index], len(prefix), len(self.index.spellings)
+        matches: list[int] = []
         for entry in self.behind[prefix]:
             place, spelling = divmod(entry, count)
-            if spelling in own and (place not in self.shortest or self.is_shortest(place, own, length)):
-                kept.append(place)
-        behind = {name[length:]: name for name in map(self.names.__getitem__, kept)}
-        return kept[0] if kept else 0, Group(self.index.records[record_index], prefix, behind)
+            if spelling in spellings and (
+                place not in self.shortest or self.is_shortest(place, spellings, length)
+            ):
+                matches.append(place)
+        behind = {name[length:]: name for name in map(self.names.__getitem__, matches)}
+        return matches[0] if matches else 0, Group(self.index.records[record_index], prefix, behind)
 
-    def is_shortest(self, place: int, own: frozenset[int], length: int) -> bool:
+    def is_shortest(self, place: int, spellings: frozenset[int], length: int) -> bool:
         """Whether no spelling of a record matches a name after a shorter prefix: if a record has both,
         `recurrent_kernel` is not `kernel` with the prefix "recurrent_".
         """
         lengths = self.shortest[place]
-        return all(lengths[spelling] >= length for spelling in own & lengths.keys())
+        return all(lengths[spelling] >= length for spelling in spellings & lengths.keys())
 
 
 def spelled(names: Iterable[str], among: Iterable[Record] | None, marked: bool | None = None) -> Spelled:
     """Names matched with the spellings of records; among and marked: as for `find`."""
-    known = of_all() if among is None else index(tuple(among))
+    of_records = of_all() if among is None else index(tuple(among))
     behind: dict[str, list[int]] = {}
     shortest: dict[int, dict[int, int]] = {}
     alike: dict[tuple[tuple[int, int], ...], dict[int, int]] = {}
-    count = len(known.spellings)
+    count = len(of_records.spellings)
     listed = list(names)
     for at, name in enumerate(listed):
         lettered = DIGITS.sub("", name)
         lengths: dict[int, int] = {}
-        for place in known.by_word.get(last_word(lettered), ()):
-            if match := known.spellings[place].match(name, lettered):
+        for place in of_records.by_word.get(last_word(lettered), ()):
+            if match := of_records.spellings[place].match(name, lettered):
                 behind.setdefault(match[1], []).append(at * count + place)
                 lengths[place] = match.end(1)
         if len(set(lengths.values())) > 1:
             shortest[at] = alike.setdefault(tuple(lengths.items()), lengths)
-    return Spelled(known, among is None if marked is None else marked, listed, behind, shortest)
+    return Spelled(of_records, among is None if marked is None else marked, listed, behind, shortest)
 
 
 def last_word(name: str) -> str:
@@ -214,32 +228,32 @@ def of_all() -> Index:
 
 def index(of: tuple[Record, ...]) -> Index:
     """The index of records."""
-    held = [record.behind_prefix for record in of]
+    patterns = [record.behind_prefix for record in of]
     tails = {text: record.tails(template) for record in of for template, text in record.behind_prefix.items()}
     places = {text: place for place, text in enumerate(tails)}
     needed = [
-        [places[text] for template, text in texts.items() if not template.endswith("?")] for texts in held
+        [places[text] for template, text in texts.items() if not template.endswith("?")] for texts in patterns
     ]
-    own = [frozenset(places[text] for text in texts.values()) for texts in held]
-    users = inverse(enumerate(own))
+    spellings_of = [frozenset(places[text] for text in texts.values()) for texts in patterns]
+    users = inverse(enumerate(spellings_of))
     return Index(
         of,
         tuple(Spelling(re.compile(text), tails[text], users[place]) for text, place in places.items()),
-        tuple(own),
+        tuple(spellings_of),
         tuple(map(frozenset, needed)),
         inverse((places[text], map(last_word, ends)) for text, ends in tails.items()),
         inverse((at, first[:1]) for at, first in enumerate(needed)),
     )
 
 
-def inverse(held: Iterable[tuple[int, Iterable[Key]]]) -> dict[Key, tuple[int, ...]]:
+def inverse(values_at: Iterable[tuple[int, Iterable[Key]]]) -> dict[Key, tuple[int, ...]]:
     """The indices at which each value is, from the values at each index.
 
     >>> inverse([(0, "ab"), (1, "b")])
     {'a': (0,), 'b': (0, 1)}
     """
     places: dict[Key, dict[int, None]] = {}
-    for place, things in held:
+    for place, things in values_at:
         for thing in things:
             places.setdefault(thing, {})[place] = None
     return {thing: tuple(at) for thing, at in places.items()}

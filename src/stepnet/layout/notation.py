@@ -3,14 +3,14 @@
 An array is written as the parameter it holds, indexed by its axes in order, as in einops. An axis may be
 composed of several, and the gate axis `g` has labels: the gates, in order.
 
-    W[(g:rzn h) x]                  torch's weight_ih: the gates r z n above one another
+    W[(g:rzn h) x]                  torch's weight_ih: the gates r z n stacked along the first axis
     W[x (g:zrn h)]                  Keras' kernel
-    W[(h g:gifo) x]                 Chainer's: the gates of one unit beside one another
+    W[(h g:gifo) x]                 Chainer's: the gates of one unit are adjacent
     d_n[h]                          one gate's bias
-    W[x (g:igfo h)] / R[k (g:igfo h)]   one array on top of the other; `|` is beside, `/2` along axis 2
-    R[k (g:zr h)]; R_n[k h] : k (3 h)   one buffer after the other; after `:` the declared shape
-    {L D: W[(g:rzn h) x]; R[(g:rzn h) k]}   for every layer, and in it for every direction
-    W[x (g:zrn h) ~ h x]            each gate's place [x, h] holds the raw buffer of an array [h, x]
+    W[x (g:igfo h)] / R[k (g:igfo h)]   concatenated along axis 0; `|` along the last axis, `/2` along axis 2
+    R[k (g:zr h)]; R_n[k h] : k (3 h)   buffers end to end; the declared shape after `:`
+    {L D: W[(g:rzn h) x]; R[(g:rzn h) k]}   repeated for each direction of each layer
+    W[x (g:zrn h) ~ h x]            each gate's block [x, h] holds the raw buffer of an array [h, x]
 
 Parameters: W the inputs' weights, R the recurrent weights, b and d the input and the recurrent bias, p the
 peepholes, P the projection and q its bias. If b and d are only used as their sum, a layout with a single bias
@@ -43,7 +43,7 @@ TOKEN = re.compile(r"\s*([A-Za-z]_[a-z]|[A-Za-z]|\d+|[\[\](){};:|~/])")
 
 @dataclass(frozen=True)
 class Atom:
-    """An axis that is not composed: a size by its letter or a number, the gate axis with its labels."""
+    """An axis that is not composed: the letter of a size, or a number; the gate axis g also has labels."""
 
     name: str
     labels: str = ""
@@ -104,7 +104,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Flat:
-    """Buffers one after the other, as a vector or in a declared shape."""
+    """Buffers end to end, as a vector or in a declared shape."""
 
     parts: tuple[Stack | Loop, ...]
     shape: tuple[Axis, ...] = ()
@@ -150,7 +150,7 @@ def parse(text: str) -> Pattern:
 
 
 class Parser:
-    """One pass over the text, a token ahead."""
+    """A recursive-descent parser with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -159,7 +159,7 @@ class Parser:
     def pattern(self) -> Pattern:
         """The whole text."""
         parts = self.parts()
-        shape = self.axes("") if self.taken(":") else ()
+        shape = self.axes("") if self.accept(":") else ()
         if self.ahead():
             self.wrong("nothing more is expected")
         alone = parts[0]
@@ -168,13 +168,13 @@ class Parser:
     def parts(self) -> tuple[Stack | Loop, ...]:
         """Stacks and loops, separated by ;."""
         parts = [self.part()]
-        while self.taken(";"):
+        while self.accept(";"):
             parts.append(self.part())
         return tuple(parts)
 
     def part(self) -> Stack | Loop:
         """A loop in braces, or a stack."""
-        if not self.taken("{"):
+        if not self.accept("{"):
             return self.stack()
         over = ""
         while self.ahead() in ("L", "D"):
@@ -195,12 +195,12 @@ class Parser:
             axes.add(-1 if sign == "|" else int(self.token()) if self.ahead().isdigit() else 0)
             stacked.append(self.term())
         if len(axes) > 1:
-            self.wrong("terms are put together along one axis")
+            self.wrong("terms are concatenated along one axis")
         axis = axes.pop() if axes else 0
         if len({len(term.axes) for term in stacked}) > 1 or (
             len(stacked) > 1 and axis >= len(stacked[0].axes)
         ):
-            self.wrong("terms that are put together have as many axes, and that axis")
+            self.wrong("concatenated terms have the same number of axes, and the axis of concatenation")
         return Stack(tuple(stacked), axis)
 
     def term(self) -> Term:
@@ -210,24 +210,24 @@ class Parser:
             self.wrong(f"a parameter is one of {' '.join(PARAMETERS)}")
         self.expect("[")
         axes = self.axes("]~")
-        raw = self.axes("]") if self.taken("~") else ()
+        raw = self.axes("]") if self.accept("~") else ()
         self.expect("]")
         if any(len(axis) != 1 or axis[0].labels for axis in raw):
             self.wrong("the axes of a raw buffer are letters")
         labelled = any(atom.labels for axis in axes for atom in axis)
         if gate and labelled:
-            self.wrong("the gate is said twice")
+            self.wrong("the gate is named twice")
         if not gate and not labelled and parameter not in OF_ALL_GATES:
             gate = "n"  # the only gate of a simple recurrence
         return Term(parameter, gate, axes, "".join(atom.name for axis in raw for atom in axis))
 
     def axes(self, until: str) -> tuple[Axis, ...]:
-        """Axes up to one of the signs, or to the end."""
+        """Axes up to one of the characters in `until`, or to the end."""
         axes: list[Axis] = []
         while self.ahead() and self.ahead() not in until:
-            if self.taken("("):
+            if self.accept("("):
                 inner: list[Atom] = []
-                while not self.taken(")"):
+                while not self.accept(")"):
                     inner.append(self.atom())
                 axes.append(tuple(inner))
             else:
@@ -249,16 +249,16 @@ class Parser:
         return Atom(name, labels[0])
 
     def ahead(self) -> str:
-        """The next token, which is not taken; "" at the end."""
+        """The next token, which is not consumed; "" at the end."""
         match = TOKEN.match(self.text, self.place)
         rest = self.text[self.place :].lstrip()
         if match is None and rest:
             self.place = len(self.text) - len(rest) + 1
-            self.wrong("this is no sign of the notation")
+            self.wrong("this character is not part of the notation")
         return match[1] if match else ""
 
     def token(self) -> str:
-        """The next token, taken."""
+        """Consumes the next token and returns it."""
         token = self.ahead()
         if not token:
             self.wrong("the text ends too early")
@@ -267,13 +267,13 @@ class Parser:
         self.place = match.end()
         return token
 
-    def taken(self, sign: str) -> bool:
-        """Takes the next token if it is this one; gives whether it was."""
+    def accept(self, sign: str) -> bool:
+        """Consumes the next token if it is `sign`; returns whether it was."""
         return self.ahead() == sign and bool(self.token())
 
     def expect(self, sign: str) -> None:
-        """Takes this token; raises `LayoutError` for any other."""
-        if not self.taken(sign):
+        """Consumes the token `sign`; raises `LayoutError` for any other."""
+        if not self.accept(sign):
             self.wrong(f"{sign} is expected")
 
     def wrong(self, what: str) -> NoReturn:

@@ -1,9 +1,9 @@
-"""The options of the command line, and the arguments in Python, that messages ask for.
+"""The options of the command line, and the Python arguments, that messages tell the user to set.
 
     semantics    --semantics reset=VALUE (Python: semantics={'reset': 'after' or 'before'})
 
-Every message that asks for something uses a row of this table, so that all have the same form, and a test
-covers each.
+Every message that asks for an option uses a row of this table. So all have the same form, and a test covers
+each.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the command line, its value, and the argument of a Python function for the same. The last
-    two are templates.
+    """An option of the command line, its value, and the equivalent argument of a Python function.
+
+    value, argument: templates.
     """
 
     name: str

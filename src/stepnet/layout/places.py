@@ -1,8 +1,8 @@
 """The place of each block: the regions of a record's arrays.
 
 A block is one parameter of one gate, layer and direction: W_z of layer 0, forward, [hidden, inputs]. Its
-region has a start along each axis of the array and, for each axis of the block, the axis of the array that it
-runs along, and the step there. So in any layout, a block is a strided view of an array.
+region has a start index along each axis of the array and, for each axis of the block, an axis of the array
+and a stride along it. So in any layout, a block is a strided view of an array.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from stepnet.layout.sizes import Shape, Sizes, flat_length, shape_of, stack_shap
 
 GATE_ORDER = "rzifgon"
 Array = np.ndarray[Any, np.dtype[Any]]
-KEPT = 8  # cached results: a conversion needs two, and those of an optimiser's moments the same two
+KEPT = 8  # cached results: a conversion needs two, and the conversions of an optimiser's moments the same
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,12 @@ class Block:
 class Region:
     """The place of a block in an array.
 
-    array: its name. start: the index along each axis of the array. steps: for each axis of the block, the
-    axis of the array and the step along it. flat: whether start and steps refer to the array as a vector.
-    raw: whether the region holds the raw buffer of the block; `shape` is then that of the region.
+    array: the name of the array.
+    shape: the shape of the block or, if `raw`, of the region.
+    start: the index of the first element along each axis of the array.
+    steps: for each axis of the block, the axis of the array and the stride along it, in elements.
+    flat: whether start and steps refer to the array as a vector.
+    raw: whether the region holds the raw buffer of the block.
     """
 
     block: Block
@@ -66,7 +69,7 @@ class Region:
     raw: bool = False
 
     def view(self, array: Array) -> Array:
-        """The block as a view of an array; for a raw one, its region."""
+        """The block as a view of an array; if `raw`, the region."""
         if self.flat and array.ndim != 1:
             array = array.reshape(-1)
         ends = list(self.start)

@@ -1,11 +1,11 @@
-"""A quick test whether shapes can be those of a record, by single axes, before equations are solved.
+"""A quick test, axis by axis, whether shapes can fit a record, before equations are solved.
 
     torch.gru has weight_ih_l0 [3*h, x] and weight_hh_l0 [3*h, h]
     shapes (12, 5) and (12, 7)    12 is 3*4, and 7 is not 4: they do not fit
 
-A file may have hundreds of thousands of layers by their names. To solve the equations of one takes a
-millisecond, to look at its axes some microseconds. 250,000 layers with Keras' names and shapes that do not
-fit took 5 minutes on a core without this test, and take 30 s with it.
+A file may have hundreds of thousands of candidate layers. To solve the equations of one takes a millisecond,
+to test its axes some microseconds. 250,000 layers with Keras' names and shapes that do not fit took 5 minutes
+on one core without this test, and take 30 s with it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,8 +22,10 @@ from stepnet.layout.solve import Unknowns, equations, flat_products, needed, unk
 class Array:
     """A condition on the shape of an array.
 
-    axes: the number of axes. lengths: for some of them (axis, factor, letter): the length is a multiple of
-    the factor, and the quotient is the size of that letter, if it is not "".
+    name: the name of the array.
+    axes: the number of its axes.
+    lengths: conditions (axis, factor, letter): the length of the axis is a multiple of the factor, and the
+        quotient is the size of the letter unless that is "".
     """
 
     name: str
@@ -32,19 +34,19 @@ class Array:
 
 
 def conditions(record: Record, names: Iterable[str]) -> tuple[Array, ...]:
-    """The conditions on the shapes of a record's arrays of these names that single axes give."""
+    """The conditions that single axes impose on the shapes of a record's arrays of these names."""
     places = {name: place for name in names if (place := record.place(name)) is not None}
-    known = unknowns(record, places.values())
+    sizes = unknowns(record, places.values())
     arrays: list[Array] = []
     for name, (template, layer, _) in places.items():
         pattern = record.patterns[template]
         axes = axes_of(pattern)
         lengths = [  # the lengths of this shape are the places of the axes
-            (equation.length, *condition(equation.products, known, equation.layer))
+            (equation.length, *condition(equation.products, sizes, equation.layer))
             for equation in equations(name, pattern, tuple(range(axes)), layer)
         ]
         if isinstance(pattern, Flat) and not lengths:
-            lengths.append((0, *condition(tuple(flat_products(pattern.parts)), known, 0)))
+            lengths.append((0, *condition(tuple(flat_products(pattern.parts)), sizes, 0)))
         arrays.append(Array(name, axes, tuple(lengths)))
     return tuple(arrays)
 
@@ -54,7 +56,7 @@ def axes_of(pattern: Pattern) -> int:
     return len(pattern.shape if isinstance(pattern, Flat) else pattern.terms[0].axes) or 1
 
 
-def condition(products: tuple[tuple[Atom, ...], ...], known: Unknowns, layer: int) -> tuple[int, str]:
+def condition(products: tuple[tuple[Atom, ...], ...], sizes: Unknowns, layer: int) -> tuple[int, str]:
     """A factor of a sum of products, and the letter of the quotient if it is a single size, else ""."""
     factors = [
         prod(len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1) for atom in atoms)
@@ -63,10 +65,10 @@ def condition(products: tuple[tuple[Atom, ...], ...], known: Unknowns, layer: in
     first, *others = products
     if others:
         return gcd(*factors), ""
-    letters = [letter for atom in first for letter in needed(atom.name, known, layer)]
-    factor = factors[0] * prod(known[letter] or 1 for letter in letters)
-    left = [letter for letter in letters if known[letter] is None]
-    return factor, left[0] if len(left) == 1 else ""
+    letters = [letter for atom in first for letter in needed(atom.name, sizes, layer)]
+    factor = factors[0] * prod(sizes[letter] or 1 for letter in letters)
+    unknown_letters = [letter for letter in letters if sizes[letter] is None]
+    return factor, unknown_letters[0] if len(unknown_letters) == 1 else ""
 
 
 def possible(arrays: tuple[Array, ...], shapes: Mapping[str, Shape]) -> bool:

@@ -1,9 +1,9 @@
 """Records: the layout of one kind of layer in one framework, as data.
 
-A record has the place of each number, in the notation, and separately the function that the numbers
+A record states the place of each number, in the notation, and separately the function that the numbers
 parametrise. Names of arrays are templates: {L} is the layer, {D} the direction, spelled as in `directions`,
-and {C} a number that counts both, the directions of a layer first. If there are several layers or directions,
-a name without these gets them as a prefix: `0/forward/kernel`. A ? at the end marks an optional array.
+and {C} the index of both, layer * directions + direction. If there are several layers or directions, a name
+without these gets them as a prefix: `0/forward/kernel`. A ? at the end marks an optional array.
 """
 
 import re
@@ -24,15 +24,22 @@ KINDS = {"W": "W", "R": "R", "b": "bias", "d": "bias", "p": "peepholes", "P": "p
 
 @dataclass(frozen=True)
 class Evidence:
-    """The source of a record, how it was verified by running the framework, and the versions it holds for."""
+    """The evidence for a record.
+
+    source: where the layout was read.
+    run: how it was verified by running the framework; empty if it was not run.
+    versions: the versions of the framework that it is valid for.
+    """
 
     source: str
-    run: str = ""  # empty if it was not run
+    run: str = ""
     versions: str = ""
 
     def __str__(self) -> str:
-        held = f", holds for {self.versions}" if self.versions else ""
-        return f"{self.source}{held}; {f'verified: {self.run}' if self.run else 'not verified by running'}"
+        validity = f", holds for {self.versions}" if self.versions else ""
+        return (
+            f"{self.source}{validity}; {f'verified: {self.run}' if self.run else 'not verified by running'}"
+        )
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class Entry:
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of its parameters. Of a kind, either all optional arrays are present or none."""
+        """The kinds of its parameters. Optional arrays of the same kind are all present, or all missing."""
         return {KINDS[term.parameter] for term in terms(self.pattern)}
 
 
@@ -64,14 +71,14 @@ class Record:
         cell: "rnn", "gru", "lstm" or "mgu".
         arrays: The notation of each array, by a template of its name: {L} is the layer, {D} the direction,
             and a ? at the end says that the array may be missing.
-        semantics: By field of `Semantics`, where it is not the usual one: the value, or the `Setting` of the
-            framework that leaves it open.
+        semantics: For each field of `Semantics` that is not usual: the value, or the `Setting` of the
+            framework that decides it.
         evidence: Where the layout was read, and how it was verified.
         directions: The spelling of {D} for the two directions.
-        lone_bias: Whether a single bias is "b" or "d", in a layout that has both.
+        lone_bias: The parameter, "b" or "d", that a single bias is, in a layout that has both.
         lone_direction: The spelling of {D} if there is one direction; None for that of the first of two.
-        ways: How many directions its layers have, if that is always the same number.
-        mark: A pattern that is in the layer's name, if its arrays are named as those of other layers are.
+        ways: The number of directions of its layers, if that is fixed.
+        mark: A pattern that the layer's name must match, if other layers have arrays of the same names.
         notes: Remarks for the reports of conversions.
 
     >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "u": "R[(g:rzn h) k]", "b?": "b[(g:rzn h)]"})
@@ -97,17 +104,17 @@ class Record:
             instance(text, str, f"{self.name}: {name} is a text in the notation")
         mapping(self.semantics, f"{self.name}: semantics are values by field")
         check_semantics(self.name, self.cell, self.semantics)
-        held = [(term.parameter, gate) for term in self.terms() for gate in self.gates_of(term)]
-        for parameter, gate in held:
-            if held.count((parameter, gate)) > 1:
+        blocks = [(term.parameter, gate) for term in self.terms() for gate in self.gates_of(term)]
+        for parameter, gate in blocks:
+            if blocks.count((parameter, gate)) > 1:
                 raise LayoutError(f"{self.name}: {parameter} of gate {gate} is in two places")
         for parameter in "WR":
-            missing = [gate for gate in self.gates if (parameter, gate) not in held]
+            missing = [gate for gate in self.gates if (parameter, gate) not in blocks]
             if missing:
                 raise LayoutError(f"{self.name}: {parameter} of gate {missing[0]} is nowhere")
 
     def __hash__(self) -> int:
-        """That of its name: its mappings have none."""
+        """The hash of its name, because its mappings are not hashable."""
         return hash(self.name)
 
     def gates_of(self, term: Term) -> str | tuple[str]:
@@ -131,7 +138,7 @@ class Record:
 
     @property
     def gates(self) -> str:
-        """The gates that it stores: those of the cell, without i if that is 1 - f."""
+        """The gates that it stores: the gates of the cell, without i if i is 1 - f."""
         return (
             GATES[self.cell].replace("i", "") if self.semantics.get("coupled") is True else GATES[self.cell]
         )
@@ -154,8 +161,9 @@ class Record:
         together = any("L" in letters_in(term) and "x" in letters_in(term) for term in self.terms())
         if together and sizes.layers > 1 and sizes.inputs != sizes.inputs_of(1):
             return (
-                f"all layers of {self.name} have as many inputs, and here the first has {sizes.inputs} "
-                f"and the others {sizes.inputs_of(1)}: the first layer is one by itself there"
+                f"all layers of {self.name} have the same number of inputs, and here the first has "
+                f"{sizes.inputs} "
+                f"and the others {sizes.inputs_of(1)}: there the first layer is separate"
             )
         return None
 
@@ -165,7 +173,7 @@ class Record:
 
     @property
     def layered(self) -> bool:
-        """Whether its names, axes or buffers distinguish layers."""
+        """Whether its names, axes or buffers distinguish layers, so that it can store a stack."""
         return any("L" in letters_of(self.patterns[name]) | named(name) for name in self.patterns)
 
     @property
@@ -200,7 +208,7 @@ class Record:
 
     @computed_once
     def full(self) -> dict[str, str]:
-        """Each template with its layer and direction in it."""
+        """Each template with {L} and {D} in it, as prefixes if it has none."""
         return {template: with_place(template, pattern) for template, pattern in self.patterns.items()}
 
     def entries(self, sizes: Sizes) -> Iterator[Entry]:
@@ -264,7 +272,7 @@ class Record:
         fields = {
             "{L}": r"(?P<L>\d{1,4})",
             "{C}": r"(?P<C>\d{1,4})",
-            # Flax's GRUCell_1/, and layer_with_weights-1/ and lstm:1/ of TensorFlow, are names.
+            # The numbers in Flax's GRUCell_1/ and TensorFlow's layer_with_weights-1/ are parts of names.
             "{L/}": r"(?:(?<![_:-])(?P<L>\d{1,4})/)?",
             "{D}": f"(?P<D>{ways})",
             "{D/}": f"(?P<D>{both}|)",
@@ -290,7 +298,8 @@ class Record:
         return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
 
     def takes_for_place(self, front: str) -> bool:
-        """Whether, for one layer and direction, it would read a prefix of its names as a layer or direction.
+        """Whether it would read a prefix in front of its names, for one layer and direction, as a layer or
+        direction.
 
         >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
         >>> [gru.takes_for_place(front) for front in ("rnns.0/", "rnns_0/", "my_backward/")]
@@ -313,7 +322,7 @@ class Record:
         return tuple(end.rstrip(digits) for end in ends)
 
     def same_as(self, other: "Record") -> bool:
-        """Whether another record describes the same layout and function, apart from names of settings."""
+        """Whether another record describes the same layout and function, whatever the names of settings."""
         return self.content() == other.content()
 
     def notation(self, names: set[str]) -> dict[str, tuple[str, int | None, int | None]]:
@@ -373,12 +382,12 @@ def letters_in(term: Term) -> set[str]:
 
 
 def named(name: str) -> set[str]:
-    """Those of L and D that a template contains."""
+    """The letters L and D that a template contains."""
     return {letter for letter in "LD" if f"{{{letter}" in name or "{C}" in name}
 
 
 def loops(pattern: Stack | Flat | Loop) -> set[str]:
-    """Those of L and D that buffers repeat over."""
+    """The letters L and D over which buffers repeat."""
     if isinstance(pattern, Stack):
         return set()
     over = set(pattern.over) if isinstance(pattern, Loop) else set[str]()

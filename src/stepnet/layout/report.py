@@ -17,8 +17,10 @@ ORDER = ("moved", "negated", "filled", "summed")
 
 @dataclass(frozen=True)
 class Step:
-    """Moves of the same kind, of one or more blocks.
+    """The moves of one kind.
 
+    kind: moved, negated, summed or filled.
+    moves: the moves, one or more.
     rounding: the largest rounding error; 0 if no number was rounded.
     """
 
@@ -53,8 +55,10 @@ class Step:
 class Made:
     """An array of the source that was computed from other arrays of its file.
 
-    of: the names of these. how: the formula. rounding: the largest rounding error; None if nothing was
-    rounded.
+    name: its name.
+    of: the names of the arrays from which it was computed.
+    how: the formula.
+    rounding: the largest rounding error; None if nothing was rounded.
     """
 
     name: str
@@ -85,13 +89,13 @@ class Report:
         source: The name of the source's layout.
         target: The name of the target's layout.
         sizes: The sizes of the source.
-        source_semantics: What function the source's numbers parametrise.
-        target_semantics: What function the target's numbers parametrise.
+        source_semantics: The function that the source's numbers parametrise.
+        target_semantics: The function that the target's numbers parametrise.
         kind: "weights", "gradient" or "second_moment".
         steps: What was done to the blocks, the most exact first.
         layout: The record of the target.
-        made: Arrays that were computed from others of the source before anything else.
-        assumed: The settings of the source that were taken to have their usual values, by its framework's
+        made: Arrays that were computed from other arrays of the source while it was read.
+        assumed: The settings of the source that are assumed to have their usual values, by its framework's
             names.
     """
 
@@ -167,7 +171,7 @@ class Report:
         """The report as text.
 
         Args:
-            known: Notes to leave out, because another report has shown them.
+            known: Notes to omit, because another report has shown them.
         """
         kind = "" if self.kind == "weights" else f" ({self.kind})"
         lines = [f"{self.source} -> {self.target}{kind}: {self.sizes}"]
@@ -210,20 +214,20 @@ def blocks_text(blocks: Iterable[Block]) -> str:
     """
     gates: dict[str, str] = {}
     for block in blocks:
-        known = gates.setdefault(block.parameter, "")
-        gates[block.parameter] += block.gate if block.gate not in known else ""
+        gates_so_far = gates.setdefault(block.parameter, "")
+        gates[block.parameter] += block.gate if block.gate not in gates_so_far else ""
     return ", ".join(f"{name}_{letters}" if letters else name for name, letters in gates.items())
 
 
 def negation(moves: Iterable[Move]) -> str:
     """Why blocks change their sign."""
     if any(move.target.gate == "i" for move in moves):
-        return "1 - s(a) = s(-a) makes an input gate of the coupled forget gate"
-    return "1 - s(a) = s(-a) turns the sense of the update gate round"
+        return "1 - s(a) = s(-a) turns the coupled forget gate into an input gate"
+    return "1 - s(a) = s(-a) inverts the sense of the update gate"
 
 
 def sum_text(move: Move) -> str:
-    """The text of a sum, without layer and direction."""
+    """The text of a sum of blocks, without layer and direction."""
     parts = [f"{'+' if sign > 0 else '-'} {Block(block.parameter, block.gate)}" for block, sign in move.terms]
     parts += [f"+ {move.constant:g}"] if move.constant else []
     return " ".join(parts).removeprefix("+ ")

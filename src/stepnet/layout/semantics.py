@@ -1,4 +1,4 @@
-"""The function that weights parametrise, apart from their layout, in the same terms for all frameworks.
+"""The function that weights parametrise, independent of their layout and framework.
 
     simple recurrence   h' = candidate(W x + b + R h + d)
     GRU, reset after    n = candidate(W_n x + b_n + r (R_n h + d_n))
@@ -9,8 +9,8 @@
     coupled             i = 1 - f
     peepholes           i and f see p c, o sees p c'
 
-A choice that a framework offers is a `Setting` in its record. The arrays do not contain its value. If it has
-a usual value, that is assumed and reported; else the user is asked.
+A choice that a framework offers is a `Setting` in its record. The arrays do not contain its value. A usual
+value is assumed and reported. Without one, the user must state the value.
 """
 
 from collections.abc import Collection, Mapping
@@ -57,8 +57,9 @@ VALUES: dict[str, tuple[Any, ...]] = {
 class Setting:
     """A choice that a framework offers.
 
-    name: the framework's name for it. values: the framework's values, by stepnet's; None if it is any number.
-    usual: the usual value, stepnet's; None if there is none.
+    name: the framework's name of the setting.
+    values: the framework's values, by stepnet's values; None if it is a number.
+    usual: the usual value, as stepnet's; None if there is none.
 
     >>> Setting("linear_before_reset", {"after": 1, "before": 0}).text("after")
     'linear_before_reset=1'
@@ -70,11 +71,11 @@ class Setting:
 
     @property
     def allowed(self) -> frozenset[Any] | None:
-        """stepnet's values that it can have; None for any number."""
+        """The values, as stepnet's, that the setting can have; None if it is a number."""
         return None if self.values is None else frozenset(self.values)
 
     def allows(self, value: Any) -> bool:
-        """Whether the framework can be set to this value of stepnet's."""
+        """Whether the framework has this value of stepnet's."""
         return self.values is None or is_among(value, self.values)
 
     def ours(self, name: str, value: Any) -> Any:
@@ -87,8 +88,8 @@ class Setting:
         for mine, theirs in self.values.items():
             if theirs == value:
                 return mine
-        known = ", ".join(map(repr, self.values.values()))
-        raise LayoutError(f"{name} knows {self.name} to be {known}, not {value!r}")
+        allowed_values = ", ".join(map(repr, self.values.values()))
+        raise LayoutError(f"{self.name} of {name} is one of {allowed_values}, not {value!r}")
 
     def theirs(self, value: Any) -> Any:
         """The framework's value for one of stepnet's."""
@@ -110,7 +111,7 @@ def same(*values: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Semantics:
-    """The function of a cell. Fields that do not concern the cell have their usual values.
+    """The function of a cell. Fields that do not apply to the cell have their usual values.
 
     Attributes:
         cell: "rnn", "gru", "lstm" or "mgu".
@@ -118,10 +119,10 @@ class Semantics:
         update: Whether the update gate z keeps the old memory, "keep", or writes the new one, "write".
         coupled: Whether the input gate is i = 1 - f.
         forget_bias: A number that the cell adds to the forget gate.
-        gate_activation: An activation. hard_sigmoid(a) is clip(a / 6 + 1/2, 0, 1), as in Keras 3 and PyTorch;
-            hard_sigmoid_fifth(a) is clip(a / 5 + 1/2, 0, 1), as in Keras 2, Theano and ONNX.
-        candidate_activation: Of the candidate n or g.
-        output_activation: Of the cell on its way to the output, in an LSTM.
+        gate_activation: The activation of the gates. hard_sigmoid(a) is clip(a / 6 + 1/2, 0, 1), as in Keras
+            3 and PyTorch; hard_sigmoid_fifth(a) is clip(a / 5 + 1/2, 0, 1), as in Keras 2, Theano and ONNX.
+        candidate_activation: The activation of the candidate n or g.
+        output_activation: The activation of c' in the output of an LSTM.
         clip: The bound of the inputs to the activations of gates and candidate; 0 for none.
         cell_clip: The bound of the cell c'; 0 for none.
         projection_clip: The bound of the projected output; 0 for none.
@@ -162,27 +163,27 @@ class Semantics:
 
     @classmethod
     def settled(
-        cls, name: str, cell: str, known: Mapping[str, Any], stated: Mapping[str, Any]
+        cls, name: str, cell: str, fixed: Mapping[str, Any], stated: Mapping[str, Any]
     ) -> "Semantics":
-        """The function of a record: its known fields, and the stated values of the open ones.
+        """The function of a record: its fixed fields, and the stated values of the open fields.
 
         Raises `LayoutError` for an open field without a value, and for a fixed one with another value.
         """
         check_semantics(name, cell, stated)
         values: dict[str, Any] = {}
-        for field, value in known.items():
+        for field, value in fixed.items():
             values[field] = chosen(name, field, value, stated) if isinstance(value, Setting) else value
         for field, value in stated.items():
-            if not isinstance(known.get(field), Setting) and value != getattr(cls(cell, **values), field):
+            if not isinstance(fixed.get(field), Setting) and value != getattr(cls(cell, **values), field):
                 raise LayoutError(
-                    f"{name} has {field}={getattr(cls(cell, **values), field)!r}, which is not to be chosen, "
-                    f"and given is {value!r}"
+                    f"{name} has {field}={getattr(cls(cell, **values), field)!r}, which cannot be "
+                    f"changed to {value!r}"
                 )
         return cls(cell, **values)
 
 
 def chosen(name: str, field: str, setting: Setting, stated: Mapping[str, Any]) -> Any:
-    """The value of an open field."""
+    """The value of an open field: stated, or usual; raises `LayoutError` if there is neither."""
     if field in stated:
         if not setting.allows(stated[field]):
             raise LayoutError(
@@ -193,7 +194,7 @@ def chosen(name: str, field: str, setting: Setting, stated: Mapping[str, Any]) -
         choice = " or ".join(map(repr, setting.values)) if setting.values else "a number"
         remedy = option("semantics", field=field, value="VALUE", choice=choice)
         raise LayoutError(
-            f"{name}: the arrays do not tell {field}, which is set there as {setting.name}: say {remedy}"
+            f"{name}: the arrays do not determine {field} (its name there: {setting.name}): say {remedy}"
         )
     return setting.usual
 
@@ -217,5 +218,5 @@ def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
 
 
 def is_among(value: Any, allowed: Collection[Any]) -> bool:
-    """Whether a value is one of several words, flags or numbers; False for values of other types."""
+    """Whether a value is one of the allowed words, flags or numbers; False for values of other types."""
     return isinstance(value, str | int | float) and value in allowed

@@ -9,8 +9,8 @@ from stepnet.layout.notation import Axis, Loop, Pattern, Stack, Term
 from stepnet.values.arguments import is_integer, whole
 
 Shape = tuple[int, ...]
-MOST = {"layers": 1024, "directions": 2}  # and of all others:
-MOST_UNITS = 1 << 24  # whose squares, times gates and layers, are numbers of 64 bits
+MOST = {"layers": 1024, "directions": 2}  # the limits; of other sizes MOST_UNITS
+MOST_UNITS = 1 << 24  # its square, times gates and layers, fits 64 bits
 LETTERS = {"inputs": "x", "hidden": "h", "projected": "y", "layers": "L", "directions": "D"}
 
 

@@ -1,9 +1,9 @@
 """The sizes of a layer, solved from the shapes of its arrays.
 
-Each axis of each array is an equation: its length is the sum, over the terms stacked there, of products of
-sizes. Equations with one unknown are solved until none is left. A vector that holds all weights is one
-equation with several unknowns: all sizes that fit it are searched, and unless there is exactly one solution,
-the user is asked for the sizes.
+Each axis of each array is an equation: its length is the sum, over the terms concatenated along it, of
+products of sizes. Equations with one unknown are solved until none is left. A vector of all weights is one
+equation with several unknowns: all sizes that fit it are enumerated, and unless there is exactly one
+solution, the user must state the sizes.
 """
 
 from collections import Counter
@@ -21,10 +21,10 @@ from stepnet.layout.options import option
 from stepnet.layout.record import Record, letters_of
 from stepnet.layout.sizes import LETTERS, Shape, Sizes, shape_of
 
-Unknowns = dict[str, int | None]  # sizes by letter, None where not known yet
+Unknowns = dict[str, int | None]  # sizes by letter; None for those that are not solved yet
 
-MOST_SHOWN = 5  # sizes that fit
-MOST_LAYERS = 16  # that are considered if only the length of a vector is known
+MOST_SHOWN = 5  # solutions in a message
+MOST_LAYERS = 16  # the most layers that are tried if only the length of a vector is known
 
 
 def sizes_of(
@@ -66,34 +66,35 @@ def unknowns(
 
     places: the name of each array in the record, with its layer and direction.
     """
-    known = stated_unknowns(stated or {}, record.projection)
+    letter_sizes = stated_unknowns(stated or {}, record.projection)
     for letter, index in (("L", 1), ("D", 2)):
         indices = [number for number in (place[index] for place in places) if isinstance(number, int)]
         if indices:
-            known = counted(record.name, known, letter, 1 + max(indices))
+            letter_sizes = counted(record.name, letter_sizes, letter, 1 + max(indices))
         elif not any(letter in letters_of(pattern) for pattern in record.patterns.values()):
-            known[letter] = 1
-    return known
+            letter_sizes[letter] = 1
+    return letter_sizes
 
 
 def finished(
-    record: Record, known: Unknowns, shapes: Mapping[str, Shape], places: Mapping[str, Any]
+    record: Record, letter_sizes: Unknowns, shapes: Mapping[str, Shape], places: Mapping[str, Any]
 ) -> Sizes:
     """The sizes, where the last unknowns are searched from the length of a vector."""
-    if None not in known.values():
-        return sizes_from(known)
+    if None not in letter_sizes.values():
+        return sizes_from(letter_sizes)
     for name, place in places.items():
         pattern = record.patterns[place[0]]
         if isinstance(pattern, Flat) and not pattern.shape:
-            if known["h"] is None and known.get("y", 0) is None:
+            if letter_sizes["h"] is None and letter_sizes.get("y", 0) is None:
                 raise asked(name, shapes[name][0], [], record.name, searched=False)
-            fits = list(islice(fitting(pattern, shapes[name][0], known), MOST_SHOWN))
+            fits = list(islice(fitting(pattern, shapes[name][0], letter_sizes), MOST_SHOWN))
             if len(fits) != 1:
                 raise asked(name, shapes[name][0], fits, record.name)
             return fits[0]
     missing = [name for name in record.names() if name not in shapes and not name.endswith("?")]
     raise LayoutError(
-        f"{record.name} needs {', '.join(missing) or 'more arrays'}; given are {', '.join(shapes) or 'none'}"
+        f"{record.name} needs {', '.join(missing) or 'more arrays'}; "
+        f"the arrays are {', '.join(shapes) or 'none'}"
     )
 
 
@@ -126,13 +127,15 @@ def check(record: Record, shapes: Mapping[str, Shape], sizes: Sizes) -> None:
             raise LayoutError(f"{name} is missing, and {first} is there")
 
 
-def counted(name: str, known: Unknowns, letter: str, count: int) -> Unknowns:
+def counted(name: str, letter_sizes: Unknowns, letter: str, count: int) -> Unknowns:
     """The sizes with a count that is read off names; raises `LayoutError` if another count is stated."""
-    stated = known[letter]
+    stated = letter_sizes[letter]
     if stated not in (None, count):
         what = {"L": "layers", "D": "directions"}[letter]
-        raise LayoutError(f"{name}: the names are of {count} {what}, and given is {what}={stated}")
-    return known | {letter: count}
+        raise LayoutError(
+            f"{name}: the names of the arrays have {count} {what}, and {what}={stated} is stated"
+        )
+    return letter_sizes | {letter: count}
 
 
 # ---- the equations -----------------------------------------------------------------------------------------
@@ -147,15 +150,18 @@ class Equation:
     products: tuple[tuple[Atom, ...], ...]
     layer: int
 
-    def left(self, known: Unknowns) -> set[str]:
+    def left(self, letter_sizes: Unknowns) -> set[str]:
         """The letters that are still unknown."""
         return {
-            letter for atoms in self.products for atom in atoms for letter in unknown(atom, known, self.layer)
+            letter
+            for atoms in self.products
+            for atom in atoms
+            for letter in unknown(atom, letter_sizes, self.layer)
         }
 
-    def total(self, known: Unknowns) -> int:
+    def total(self, letter_sizes: Unknowns) -> int:
         """The length for known sizes."""
-        return sum(value(atoms, known, self.layer) for atoms in self.products)
+        return sum(value(atoms, letter_sizes, self.layer) for atoms in self.products)
 
     def solved(self, letter: str, known: Unknowns) -> int:
         """The value of the only unknown, by bisection; raises `LayoutError` if no whole number fits."""
@@ -180,26 +186,26 @@ def atom_text(atom: Atom) -> str:
     return f"{len(atom.labels)}" if atom.labels else names.get(atom.name, atom.name)
 
 
-def unknown(atom: Atom, known: Unknowns, layer: int) -> list[str]:
+def unknown(atom: Atom, letter_sizes: Unknowns, layer: int) -> list[str]:
     """The unknown letters that the size of an axis depends on."""
-    return [letter for letter in needed(atom.name, known, layer) if known[letter] is None]
+    return [letter for letter in needed(atom.name, letter_sizes, layer) if letter_sizes[letter] is None]
 
 
-def needed(name: str, known: Unknowns, layer: int) -> list[str]:
+def needed(name: str, letter_sizes: Unknowns, layer: int) -> list[str]:
     """The letters that an axis' size depends on: k is y or h, and inputs of upper layers are outputs."""
-    output = "y" if "y" in known else "h"
+    output = "y" if "y" in letter_sizes else "h"
     if name == "x" and layer > 0:
         return ["D", output]
     return [] if name.isdigit() or name == "g" else [output if name == "k" else name]
 
 
-def value(atoms: tuple[Atom, ...], known: Unknowns, layer: int) -> int:
+def value(atoms: tuple[Atom, ...], letter_sizes: Unknowns, layer: int) -> int:
     """The product of the sizes of axes, all known."""
     result = 1
     for atom in atoms:
         result *= len(atom.labels) or (int(atom.name) if atom.name.isdigit() else 1)
-        for letter in needed(atom.name, known, layer):
-            result *= known[letter] or 0
+        for letter in needed(atom.name, letter_sizes, layer):
+            result *= letter_sizes[letter] or 0
     return result
 
 
@@ -231,29 +237,29 @@ def flat_products(parts: tuple[Stack | Loop, ...]) -> Iterator[tuple[Atom, ...]]
                 yield tuple(atom for axis in term.axes for atom in axis)
 
 
-def solve(system: list[Equation], known: Unknowns) -> Unknowns:
+def solve(system: list[Equation], letter_sizes: Unknowns) -> Unknowns:
     """The sizes after all equations with one unknown were solved, one after the other."""
     while True:
-        ready = [(equation, equation.left(known)) for equation in system]
+        ready = [(equation, equation.left(letter_sizes)) for equation in system]
         solvable = [(equation, left.pop()) for equation, left in ready if len(left) == 1]
         if not solvable:
-            return known
+            return letter_sizes
         equation, letter = solvable[0]
-        known = known | {letter: equation.solved(letter, known)}
+        letter_sizes = letter_sizes | {letter: equation.solved(letter, letter_sizes)}
 
 
 # ---- one vector of everything ------------------------------------------------------------------------------
 
 
-def fitting(pattern: Flat, length: int, known: Unknowns) -> Iterator[Sizes]:
+def fitting(pattern: Flat, length: int, letter_sizes: Unknowns) -> Iterator[Sizes]:
     """All sizes with which a vector has that length, given the known sizes."""
-    layers = [known["L"]] if known["L"] else range(1, MOST_LAYERS + 1)
-    directions = [known["D"]] if known["D"] else (1, 2)
-    most = length // (known.get("y") or 1) if known.get("y") else isqrt(length)
-    hidden = np.array([known["h"]] if known["h"] else range(1, most + 1))
+    layers = [letter_sizes["L"]] if letter_sizes["L"] else range(1, MOST_LAYERS + 1)
+    directions = [letter_sizes["D"]] if letter_sizes["D"] else (1, 2)
+    most = length // (letter_sizes.get("y") or 1) if letter_sizes.get("y") else isqrt(length)
+    hidden = np.array([letter_sizes["h"]] if letter_sizes["h"] else range(1, most + 1))
     for count, ways in product(layers, directions):
-        sums = monomials(pattern.parts, Sizes(1, 1, None, count, ways), "y" in known)
-        for projected in projections(known, length):
+        sums = monomials(pattern.parts, Sizes(1, 1, None, count, ways), "y" in letter_sizes)
+        for projected in projections(letter_sizes, length):
             rest, slope = np.full_like(hidden, length), np.zeros_like(hidden)
             for letters, times in sums.items():
                 number = times * hidden ** letters.count("h") * (projected or 1) ** letters.count("y")
@@ -261,15 +267,15 @@ def fitting(pattern: Flat, length: int, known: Unknowns) -> Iterator[Sizes]:
             inputs = rest // slope
             fits = (inputs >= 1) & (inputs * slope == rest)
             for units, width in zip(hidden[fits].tolist(), inputs[fits].tolist(), strict=True):
-                if known["x"] in (None, width):
+                if letter_sizes["x"] in (None, width):
                     yield Sizes(width, units, projected, count, ways)
 
 
-def projections(known: Unknowns, length: int) -> Iterable[int | None]:
+def projections(letter_sizes: Unknowns, length: int) -> Iterable[int | None]:
     """The projected sizes to consider: only None for a layout without projection."""
-    if known.get("y") or "y" not in known:
-        return [known.get("y")]
-    hidden = known["h"] or 1  # a projection is never wider than the hidden units
+    if letter_sizes.get("y") or "y" not in letter_sizes:
+        return [letter_sizes.get("y")]
+    hidden = letter_sizes["h"] or 1  # a projection is never wider than the hidden units
     return range(1, min(hidden, length // hidden) + 1)
 
 
@@ -306,7 +312,9 @@ class OpenSizesError(LayoutError):
 def asked(array: str, length: int, fits: list[Sizes], of: str, searched: bool = True) -> LayoutError:
     """The error that asks for sizes, with the first few solutions."""
     if searched and not fits:
-        return LayoutError(f"{array} has {length} numbers, and no sizes of {of} with what is given make that")
+        return LayoutError(
+            f"{array} has {length} numbers, and no sizes of {of} that agree with the stated ones make that"
+        )
     some = "; ".join(map(str, fits[:-1] if len(fits) == MOST_SHOWN else fits))
     some += "; ..." if len(fits) == MOST_SHOWN else ""
     return OpenSizesError(
@@ -324,13 +332,19 @@ def stated_unknowns(stated: Mapping[str, int | None], projection: bool) -> Unkno
         **({"inputs": 1, "hidden": 1} | {name: value for name, value in stated.items() if value is not None})
     )
     if stated.get("projected") is not None and not projection:
-        raise LayoutError("projected is given, and the layout has no projection")
-    known: Unknowns = {letter: stated.get(name) for name, letter in LETTERS.items()}
+        raise LayoutError("projected is stated, and the layout has no projection")
+    letter_sizes: Unknowns = {letter: stated.get(name) for name, letter in LETTERS.items()}
     if not projection:
-        del known["y"]
-    return known
+        del letter_sizes["y"]
+    return letter_sizes
 
 
-def sizes_from(known: Unknowns) -> Sizes:
+def sizes_from(letter_sizes: Unknowns) -> Sizes:
     """`Sizes` from sizes by letter, all of which are known."""
-    return Sizes(known["x"] or 0, known["h"] or 0, known.get("y"), known["L"] or 0, known["D"] or 0)
+    return Sizes(
+        letter_sizes["x"] or 0,
+        letter_sizes["h"] or 0,
+        letter_sizes.get("y"),
+        letter_sizes["L"] or 0,
+        letter_sizes["D"] or 0,
+    )

@@ -19,12 +19,11 @@ CELLS = {"simple_rnn": "rnn", "simple_rnn_relu": "rnn", "gru": "gru", "lstm": "l
 def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | None = None) -> Layer:
     """The recurrent layers of a PyTorch state dict: an `RNN`, a `Bidirectional` or a `Stack`.
 
-    The weights are copied, and half precision becomes float32. Other layers of a model are left to the
-    caller.
+    The weights are copied, and half precision becomes float32. Other layers of the model are ignored.
 
     Args:
         state: Arrays or tensors by name, from `module.state_dict()` or a safetensors file.
-        prefix: What stands before `weight_ih_l0`; needed if the state has several recurrent modules.
+        prefix: The text before `weight_ih_l0`; needed if the state has several recurrent modules.
         cell: "simple_rnn" (with tanh), "simple_rnn_relu", "gru" or "lstm". By default the shapes decide; they
             do not contain the activation of a simple RNN.
 
@@ -48,14 +47,15 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
     if not matches:
         raise nearest(shapes, named)
     match = chosen(matches, prefix)
-    held = {own: as_array(name, state[name]) for own, name in match.names.items()}
+    weights = {own: as_array(name, state[name]) for own, name in match.names.items()}
     if match.layout == "torch.rnn" and cell is None:
         raise LayoutError(
-            "a state does not tell whether a simple RNN has tanh or relu: say cell='simple_rnn' for tanh, or "
+            "a state dict does not say whether a simple RNN has tanh or relu: say cell='simple_rnn' for tanh "
+            "or "
             "cell='simple_rnn_relu'"
         )
     stated = {"candidate_activation": ACTIVATIONS[cell]} if cell in ACTIVATIONS else {}
-    return layers(held, match.layout, semantics=stated)
+    return layers(weights, match.layout, semantics=stated)
 
 
 def shape_of(name: str, value: Any) -> tuple[int, ...]:
@@ -70,5 +70,7 @@ def chosen(matches: tuple[Match, ...], prefix: str | None) -> Match:
     if not named:
         raise LayoutError(f"no recurrent layer has the prefix {prefix!r}; there are {prefixes}")
     if len(named) > 1:
-        raise LayoutError(f"there are {len(named)} recurrent modules; give one of prefix= {prefixes}")
+        raise LayoutError(
+            f"there are {len(named)} recurrent modules; choose one by prefix=, one of {prefixes}"
+        )
     return named[0]

@@ -13,7 +13,7 @@ from stepnet.layout.sizes import Sizes
 
 
 def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
-    """Why the projections of two sides do not fit each other; empty if they do."""
+    """The reasons why the projections of two sides do not fit each other; empty if they do."""
     if target.projection and sizes.projected is None:
         return [f"{target.name} has a projection, and {source.name} has none"]
     if sizes.projected not in (None, sizes.hidden) and not target.projection:
@@ -21,7 +21,7 @@ def projections(source: Record, target: Record, sizes: Sizes) -> list[str]:
     return []
 
 
-@np.errstate(invalid="ignore")  # inf - inf is NaN, which meets no demand
+@np.errstate(invalid="ignore")  # inf - inf is NaN, which violates every demand
 def unmet(
     demands: Iterable[Demand], regions: Mapping[Block, Region], arrays: Mapping[str, Array], exact: bool
 ) -> list[str]:
@@ -35,8 +35,8 @@ def unmet(
             met = met or (not (negative or exact) and same_gradient(block, other))
         elif demand.must_be in ("the identity", "diagonal"):
             square = block.shape[0] == block.shape[1]
-            wanted = np.diag(np.diag(block)) if demand.must_be == "diagonal" else np.eye(len(block))
-            met = square and np.array_equal(block, wanted)
+            required = np.diag(np.diag(block)) if demand.must_be == "diagonal" else np.eye(len(block))
+            met = square and np.array_equal(block, required)
         else:
             terms = [block, *(read(regions[added], arrays) for added in demand.added)]
             met = adds_up(terms, cast(float, demand.must_be), exact)
@@ -56,20 +56,19 @@ def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
 
 
 def unmet_text(reason: str, advice: str, musts: Mapping[str, str]) -> str:
-    """The message for all blocks that miss demands with the same reason; musts: the required values.
+    """The message for all blocks that violate demands for the same reason; musts: the required value of each.
 
     >>> unmet_text("the target has no place for {}", "", {"p_i": "0", "p_f": "0"})
-    'the target has no place for p_i and p_f, so p_i and p_f are asked to be 0, and they are not'
+    'the target has no place for p_i and p_f, so p_i and p_f must be 0, and they are not'
     >>> unmet_text("i is 1 - f in the target", "", {"W_i": "-W_f", "R_i": "-R_f"})
-    'i is 1 - f in the target, so W_i = -W_f and R_i = -R_f are asked for, and they do not hold'
+    'i is 1 - f in the target, so W_i = -W_f and R_i = -R_f must hold, and they do not'
     """
     names, values = listed(musts), list(dict.fromkeys(musts.values()))
     if len(values) > 1:
-        wanted = listed(f"{what} = {must}" for what, must in musts.items())
-        so = f"{wanted} are asked for, and they do not hold"
+        equations = listed(f"{blocks} = {must}" for blocks, must in musts.items())
+        so = f"{equations} must hold, and they do not"
     else:
-        asked, are = ("is", "it is") if len(musts) == 1 else ("are", "they are")
-        so = f"{names} {asked} asked to be {values[0]}, and {are} not"
+        so = f"{names} must be {values[0]}, and {'it is' if len(musts) == 1 else 'they are'} not"
     return f"{reason.replace('{}', names)}, so {so}{f'; {advice}' if advice else ''}"
 
 

@@ -1,8 +1,8 @@
-"""Whether two sets of weights compute the same: both run, in float64, on the same random sequences.
+"""The check that two sets of weights compute the same: both run, in float64, on the same random sequences.
 
-Each side is read by its own record and run by its own equations, so what is compared is what the two
-layouts say of themselves, not what a conversion did. If a framework itself is installed, its outputs are
-compared with those of its record.
+Each side is read by its own record and run by its own equations. So the check is independent of the code that
+converted the weights. If the framework itself is installed, its outputs are compared with those of its
+record.
 """
 
 from collections.abc import Mapping
@@ -29,13 +29,13 @@ LENGTHS = (0, 1, 2, 7, 20, 33)
 
 @dataclass(frozen=True)
 class Weights:
-    """One side of a comparison: arrays in a layout, and what these leave open.
+    """One side of a comparison: arrays in a layout, and the sizes and semantics that these leave open.
 
     Args:
         arrays: Arrays or tensors by the framework's own names.
         layout: The name of their layout.
         sizes: Sizes that the shapes leave open; see `convert`.
-        semantics: What the layout leaves open, by field of `Semantics`.
+        semantics: The semantics that the layout leaves open, by field of `Semantics`.
         reverse: Whether weights of one direction run from each sequence's last step.
         merge: How the outputs of two directions are merged; see `Bidirectional`.
     """
@@ -77,13 +77,19 @@ class Weights:
         return one_dtype({name: as_array(name, array) for name, array in self.arrays.items()})
 
 
-NOT_FINITE = "outputs are NaN or infinite, which frameworks pass on in ways of their own"
+NOT_FINITE = "outputs are NaN or infinite, which each framework propagates differently"
 
 
 @dataclass(frozen=True)
 class Own:
-    """How far the outputs of the framework itself are from those computed here for one side, and how large a
-    difference rounding in the framework's dtype explains; or the reason why they were not compared.
+    """The comparison of a framework's outputs for one side with those that stepnet computes.
+
+    layout: the layout of the side.
+    framework, version: the framework that ran it.
+    difference: the largest absolute difference.
+    allowed: the difference that rounding in the framework's dtype explains.
+    dtype: the dtype in which it ran.
+    reason: why the outputs were not compared; None if they were.
     """
 
     layout: str
@@ -119,8 +125,8 @@ class Verdict:
         difference: The largest absolute difference.
         largest: The largest absolute output, to compare it with.
         sequences: The number of random sequences.
-        steps: The number of their steps together.
-        allowed: The difference that rounding alone can make.
+        steps: The total number of their steps.
+        allowed: The largest difference that rounding explains.
         own: The results of the frameworks themselves, if they were run.
     """
 
@@ -133,7 +139,7 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """Whether all differences, those from the frameworks too, are within rounding."""
+        """Whether all differences, including those from the frameworks, are within rounding."""
         return self.difference <= self.allowed and all(comparison.agrees for comparison in self.own)
 
     def __str__(self) -> str:
@@ -145,7 +151,7 @@ class Verdict:
 
 
 def beyond(agrees: bool, allowed: float | None) -> str:
-    """The text behind a difference that is larger than rounding; empty for one that is not."""
+    """The text after a difference that is larger than rounding explains; empty for smaller ones."""
     return "" if agrees else f", where {allowed:.3g} is rounding"
 
 
@@ -174,7 +180,7 @@ def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = Fa
     outputs = [outputs_of(side.layers(np.float64), sequences) for side in sides]
     if outputs[0].features != outputs[1].features:
         raise LayoutError(
-            f"they give {outputs[0].features[-1]} and {outputs[1].features[-1]} outputs at a step"
+            f"the two sides have {outputs[0].features[-1]} and {outputs[1].features[-1]} outputs at a step"
         )
     largest = float(np.abs(outputs[0].values).max(initial=0))
     asked = [own(side, sequences, made) for side, made in zip(sides, outputs, strict=True) if frameworks]
@@ -210,7 +216,7 @@ def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
     )
 
 
-# ---- how far is too far ------------------------------------------------------------------------------------
+# ---- tolerances --------------------------------------------------------------------------------------------
 
 
 def rounding(dtype: np.dtype[Any], sizes: Sizes, roundings: int = ROUNDINGS) -> float:
@@ -219,8 +225,8 @@ def rounding(dtype: np.dtype[Any], sizes: Sizes, roundings: int = ROUNDINGS) -> 
 
 
 def stored(side: Weights) -> float:
-    """The difference that rounding explains between a side and its conversion: both run in float64, from
-    weights that were each rounded once.
+    """The difference that rounding explains between a side and its conversion, if both run in float64 and
+    each weight was rounded once.
     """
     sizes = side.runner_weights().sizes
     return 2 * (rounding(np.dtype(np.float64), sizes) + rounding(side.dtype, sizes, roundings=1))
@@ -253,5 +259,5 @@ def exactly(numbers: Array) -> Array:
 def outputs_of(layer: Layer, sequences: Ragged) -> Ragged:
     """The outputs at every step, in the interpreter."""
     if inputs(layer) != sequences.features[0]:
-        raise LayoutError(f"they take {sequences.features[0]} and {inputs(layer)} inputs at a step")
+        raise LayoutError(f"the two sides have {sequences.features[0]} and {inputs(layer)} inputs at a step")
     return layer(sequences, engine="interpret")[0]

@@ -1,4 +1,4 @@
-"""ONNX: `load` makes a graph of a model, `save` a model of a graph, and `Backend` is for ONNX's own tools."""
+"""ONNX: `load` reads a model as a graph, `save` writes a graph as a model, `Backend` is for ONNX's tools."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ __all__ = ["Backend", "Prepared", "load", "save"]
 
 
 def __getattr__(name: str) -> object:
-    """What ONNX's own tools use, imported when it is first used: it alone needs the package onnx."""
+    """`Backend`, imported at first access, because only it needs the package onnx."""
     if name not in ("Backend", "Prepared"):
         raise AttributeError(f"module 'stepnet.onnx' has no attribute '{name}'")
     return getattr(import_module("stepnet.onnx.backend"), name)

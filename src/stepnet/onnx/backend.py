@@ -1,4 +1,4 @@
-"""stepnet as a backend of ONNX: models run on arrays as ONNX has them, with all their axes.
+"""stepnet as a backend of ONNX: models run on padded arrays with all of ONNX's axes.
 
 X [time, batch, 3]   -->   [batch, time, 3]   -->   graph   -->   Y [time, 1, batch, 4]
 """
@@ -46,7 +46,7 @@ class Prepared(base.BackendRep):
         self.types = {text(value.name): value.type.tensor_type.elem_type for value in model.graph.output}
 
     def graph(self, constants: dict[str, Array]) -> Graph:
-        """The graph with these weights, which a model may have as inputs."""
+        """The graph of the model with these weights; a model may have its weights as inputs."""
         key = tuple((name, array.tobytes()) for name, array in constants.items())
         if key not in self.graphs:
             self.graphs = {
@@ -58,8 +58,8 @@ class Prepared(base.BackendRep):
         """The outputs of the model.
 
         inputs: arrays in the order of the model's inputs, or by name, of the dtypes and sizes that the model
-        states. Raises `InputError` for others, and `ModelError` for an output that has numbers behind the
-        ends of sequences which are not known.
+        states. Raises `InputError` for others, and `ModelError` for an output whose numbers in the padding
+        are unknown.
         """
         arrays = named_arrays(inputs, [*self.stated])
         for name, array in arrays.items():
@@ -71,9 +71,9 @@ class Prepared(base.BackendRep):
         statics = {input_.name: rows[input_.name] for input_ in model.statics}
         lengths = next((rows[input_.name] for input_ in model.inputs if input_.is_lengths), None)
         x = next(iter(sequences.values()))
-        made = graph(x if len(sequences) == 1 else sequences, statics or None, lengths, self.engine)
-        outputs = [made] if len(model.outputs) == 1 else [made[name] for name in model.outputs]
-        is_padding = None if lengths is None else behind_ends(lengths, x.shape[1])
+        results = graph(x if len(sequences) == 1 else sequences, statics or None, lengths, self.engine)
+        outputs = [results] if len(model.outputs) == 1 else [results[name] for name in model.outputs]
+        is_padding = None if lengths is None else padding_mask(lengths, x.shape[1])
         return tuple(
             as_in_onnx(name, np.asarray(output), model.ends[name], is_padding, self.types[name])
             for output, name in zip(outputs, model.outputs, strict=True)
@@ -81,12 +81,12 @@ class Prepared(base.BackendRep):
 
 
 def store_of(model: Proto) -> Store:
-    """The memory that a model in memory may take."""
+    """The limit on memory for a model that is already in memory."""
     return Store(None, model.ByteSize())
 
 
 def weights(walk: Walk, names: Sequence[str]) -> list[str]:
-    """The inputs of a model that are weights of recurrent nodes."""
+    """The names of the inputs that are weights of recurrent nodes."""
     read = {
         find(node.scope, operand)[:2]
         for node in walk.nodes
@@ -97,13 +97,13 @@ def weights(walk: Walk, names: Sequence[str]) -> list[str]:
     return [name for name in names if (walk.main, name) in read]
 
 
-def behind_ends(lengths: Array, count: int) -> Array:
-    """Whether each of so many steps is behind the end of its sequence, [batch, time]."""
+def padding_mask(lengths: Array, count: int) -> Array:
+    """The mask of padding [batch, time]: whether each of `count` steps is after the end of its sequence."""
     return np.greater_equal(np.arange(count), lengths[:, None])
 
 
 def named_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Array]:
-    """The inputs by name; raises `InputError` for others than the model has."""
+    """The inputs by name; raises `InputError` unless they are those of the model."""
     if isinstance(inputs, dict):
         by_name = cast("dict[Any, Any]", inputs)
     else:
@@ -115,32 +115,32 @@ def named_arrays(inputs: Any, names: Sequence[str]) -> dict[str, Array]:
     missing = [repr(name) for name in names if name not in by_name]
     others = [shown(name) for name in by_name if name not in names]
     if missing or others:
-        problem = f"{', '.join(missing)} missing" if missing else f"{', '.join(others)} is none of them"
+        problem = f"{', '.join(missing)} missing" if missing else f"{', '.join(others)} is not one of them"
         raise InputError(f"the model has the inputs {', '.join(names)}: {problem}")
     return {name: array_of(value, f"input {name!r}") for name, value in by_name.items()}
 
 
 def check_stated(name: str, array: Array, stated: Proto) -> None:
-    """Raises `InputError` for an array of another dtype, or other sizes, than a model states."""
-    wanted = tensor_dtype(stated.elem_type)
+    """Raises `InputError` unless an array has the dtype and the sizes that the model states."""
+    dtype = tensor_dtype(stated.elem_type)
     sizes = [size.dim_value if size.HasField("dim_value") else None for size in stated.shape.dim]
     fits = len(sizes) == array.ndim and all(
         size in (None, actual) for size, actual in zip(sizes, array.shape, strict=True)
     )
-    if array.dtype != wanted or not (fits or not stated.HasField("shape")):
+    if array.dtype != dtype or not (fits or not stated.HasField("shape")):
         texts = ", ".join("?" if size is None else str(size) for size in sizes)
         raise InputError(
-            f"input {name!r} is {array.dtype} {list(array.shape)}; the model states {wanted} [{texts}]"
+            f"input {name!r} is {array.dtype} {list(array.shape)}; the model states {dtype} [{texts}]"
         )
 
 
 def tensor_dtype(number: int) -> np.dtype[Any]:
-    """The dtype of ONNX's type of a tensor."""
+    """The dtype for ONNX's number of an element type."""
     return np.dtype(HALVES.get(number) or DTYPES.get(number, "O"))
 
 
 def rows_first(array: Array, input_: ModelInput) -> Array:
-    """An array with its sequences first, and then its steps; one sequence where it has no axis of them."""
+    """An array [batch, time, ...]; a batch of one is added if it has no axis of sequences."""
     axes = SEQUENCES if input_.is_lengths else input_.axes
     order = [axes.index(letter) for letter in "NT" if letter in axes]
     order += [axis for axis, letter in enumerate(axes) if letter == "_"]
@@ -149,16 +149,16 @@ def rows_first(array: Array, input_: ModelInput) -> Array:
 
 
 def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None, elem_type: int) -> Array:
-    """An output with the axes and the dtype that it has in ONNX, and what ONNX has behind the ends.
+    """An output with its axes and dtype in ONNX, and with the numbers that ONNX has in the padding.
 
-    is_padding: the steps behind the ends of sequences, [batch, time].
+    is_padding: the mask of padding [batch, time].
     """
     if STEPS in value.axes and is_padding is not None and is_padding.any():
         others = behind(value)
         if others is None:
             raise ModelError(
-                f"output {name!r} has numbers behind the ends of sequences that are not known: "
-                "give it sequences of one length, or a mask"
+                f"output {name!r} has unknown numbers after the ends of sequences: "
+                "pass sequences of equal length, or mask the output in the model"
             )
         output = np.array(output)
         output[is_padding] = others

@@ -1,10 +1,10 @@
-"""Values of each sequence and of each step: `expand` and `reduce` as operators of ONNX.
+"""Values per sequence and per step: `expand` and `reduce` as operators of ONNX.
 
-    reduce sum     ReduceSum over time           with lengths: of what is zero behind a sequence's end
-    reduce last    the last step by Gather       with lengths: the sum of what is zero at all other steps
+    reduce sum     ReduceSum over time           with lengths: after zeroing the padding
+    reduce last    the last step by Gather       with lengths: ReduceSum after zeroing all other steps
     expand         Expand to [time, batch, ...]
 
-A sequence without steps has zeros, as in stepnet; without lengths there is none.
+A sequence without steps reduces to zeros, as in stepnet. Without lengths there is no such sequence.
 """
 
 from collections.abc import Mapping
@@ -21,25 +21,25 @@ FIRST = np.array([0], np.int64)
 
 
 def expand(call: Call) -> Value:
-    """A value for each entry of a deeper extent, or at the first or last one alone."""
-    made = call.scope.expanded(call.x, call.type.extent)
+    """A value repeated for each entry of a deeper extent, or only at the first or last entry."""
+    repeated = call.scope.expanded(call.x, call.type.extent)
     how = call.node.attributes.get("how")
     if how is not None and call.type.extent != STEPS:
         raise ModelError("it goes to one sequence of all, which an ONNX model does not know")
-    return made if how is None else call.scope.masked(made, how)
+    return repeated if how is None else call.scope.masked(repeated, how)
 
 
 def reduce(call: Call) -> Value:
-    """One value for each sequence."""
+    """The reduction of the steps of each sequence to one value."""
     how = call.attribute("how")
     if call.x.type.extent != STEPS:
-        raise ModelError(f"a {how} over all sequences is no value of one sequence")
+        raise ModelError(f"a {how} over all sequences of a batch cannot be an output per sequence")
     if call.type.dtype != "bool":
         return REDUCTIONS[how](call)
-    numbers = replace(call.type, dtype="int32")  # ONNX reduces no truth values
+    numbers = replace(call.type, dtype="int32")  # ONNX does not reduce booleans
     inner = replace(call.node, types=(numbers,))
-    made = REDUCTIONS[how](Call(call.scope, inner, (call.scope.typed(call.x, "int32"),)))
-    return call.scope.typed(made, "bool")
+    result = REDUCTIONS[how](Call(call.scope, inner, (call.scope.typed(call.x, "int32"),)))
+    return call.scope.typed(result, "bool")
 
 
 def total(call: Call) -> Value:
@@ -62,13 +62,13 @@ def mean(call: Call) -> Value:
 
 
 def largest(call: Call) -> Value:
-    """The largest over the steps."""
+    """The maximum over the steps."""
     if not call.scope.lengths:
         return call.result("ReduceMax", call.x, axes=[0], keepdims=0)
     dtype = np.dtype(call.type.dtype)
     lowest = -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
-    made = call.result("ReduceMax", call.scope.masked(call.x, "steps", lowest), axes=[0], keepdims=0)
-    return call.scope.masked(made, "rows")
+    maximum = call.result("ReduceMax", call.scope.masked(call.x, "steps", lowest), axes=[0], keepdims=0)
+    return call.scope.masked(maximum, "rows")
 
 
 def end(how: str) -> Rule:
@@ -95,4 +95,4 @@ REDUCTIONS: Mapping[str, Rule] = {
 
 
 EXTENTS: Mapping[str, Rule] = {"expand": expand, "reduce": reduce}
-"""The rule of each operation across extents."""
+"""The rule of each operation that changes the extent of a value."""

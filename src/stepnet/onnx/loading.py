@@ -1,9 +1,9 @@
-"""A graph from an ONNX model: which axis of its inputs is what, and what it does not run.
+"""A graph from an ONNX model: the meaning of the axes of its inputs, and the checks of its operators.
 
-    X [3, ?, 8]    -->    X [time, batch, 8], because a GRU reads it so
+    X [3, ?, 8]    -->    X [time, batch, 8], because a GRU reads X in this order
 
-What a recurrence reads says what its axes are. Of other inputs the usual ways are tried, batch first before
-time first, until all operators fit.
+If a recurrence reads an input, its layout determines the axes. For other inputs the usual orders are tried,
+batch first before time first, until all operators accept them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,9 +41,9 @@ SLOTS = {
     "initial_c": ("_N_", "N__"),
     "sequence_lens": ("lengths", "lengths"),
 }
-"""The axes of an input that a recurrent node reads, by its layout."""
+"""The axes of an input that a recurrent node reads, by the node's attribute `layout`."""
 MOVING = {"Add", "Cast", "Expand", "Identity", "Reshape", "Squeeze", "Sub", "Transpose", "Unsqueeze"}
-"""What lengths, and numbers of steps, may go through before they are compared."""
+"""The operators through which lengths and step numbers may pass before they are compared."""
 
 
 def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
@@ -51,21 +51,22 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
 
     Args:
         path: The file. Weights in files beside it are read too.
-        axes: What the axes of inputs are, by name, where it cannot be told from the recurrences that read
-            them: "NT" for [batch, time, ...], "TN" for time first, "N" for a value that each sequence has
-            once, "_N" for [layers, batch, ...]. Further axes are features, as those called "_". "lengths" for
-            the lengths of the sequences, which recurrences and masks of steps mostly tell.
+        axes: The meaning of the first axes of inputs, by name, where the recurrences that read an input do
+            not determine it: "NT" for [batch, time, ...], "TN" for [time, batch, ...], "N" for one value per
+            sequence, "_N" for [layers, batch, ...]. Further axes, and axes called "_", are features.
+            "lengths" marks the lengths of the sequences; mostly recurrences and masks of steps determine
+            these.
 
     Returns:
-        The graph. A model with one input of sequences takes it as it is, one with several a dict by name;
-        inputs without steps are `statics`. The input `sequence_lens` is `lengths=` of a call. Outputs are
-        those of the model, without padding, and by name where there are several. Their features are ONNX's
-        axes other than sequences and steps, in order.
+        The graph. It takes a single input of sequences itself, and several as a dict by name; inputs without
+        steps are `statics`. The input `sequence_lens` is `lengths=` of a call. Outputs are those of the
+        model, without padding, by name if there are several. Their features are ONNX's axes other than
+        sequences and steps, in order.
 
     Raises:
-        FileError: For a file that is no ONNX model, or a damaged one.
-        ModelError: For an operator that is not supported, with its node, and for a use of one that mixes
-            sequences or needs all steps of a padded batch.
+        FileError: For a file that is damaged or no ONNX model.
+        ModelError: For an operator that is not supported, with its node, and for one that mixes sequences or
+            depends on the padding.
         InputError: For axes that do not fit.
     """
     proto, store = opened(path)
@@ -75,7 +76,7 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
 def loaded(
     proto: Proto, store: Store, path: str, axes: Mapping[str, str], constants: Mapping[str, Array]
 ) -> Graph:
-    """The graph of a model. constants: arrays for inputs that are no sequences."""
+    """The graph of a model; constants: arrays for inputs that are constants in this graph."""
     walk = Walk(proto, store)
     outputs = [text(value.name) for value in proto.graph.output]
     if not outputs:
@@ -85,16 +86,16 @@ def loaded(
         raise ModelError(unsupported_text(path, missing, walk))
     declared = declared_inputs(proto, walk, axes, constants)
 
-    def made(chosen: Sequence[str]) -> Graph:
+    def build(chosen: Sequence[str]) -> Graph:
         inputs = tuple(map(model_input, declared, chosen))
         check_agree(inputs)
         return graph_of(OnnxModel(path, inputs, walk, store, constants))
 
-    return first_fitting(path, ways(declared, walk, axes), made)
+    return first_fitting(path, ways(declared, walk, axes), build)
 
 
 def unsupported_text(path: str, missing: list[Node], walk: Walk) -> str:
-    """What a model has that is not supported, and that the rest is."""
+    """The message for operators that are not supported: it lists them, and counts the nodes that are."""
     named = [f"{node.op} {node.name!r}" for node in missing]
     kinds = ", ".join(dict.fromkeys(node.op for node in missing))
     others = len(walk.nodes) - len(missing)
@@ -105,29 +106,29 @@ def unsupported_text(path: str, missing: list[Node], walk: Walk) -> str:
 def declared_inputs(
     proto: Proto, walk: Walk, axes: Mapping[str, str], constants: Mapping[str, Array]
 ) -> list[Proto]:
-    """The inputs of a model that are no weights; raises `InputError` for axes of others."""
+    """The inputs of a model that are not weights; raises `InputError` if `axes` names others."""
     sources = walk.main.sources
-    known = {name for name, source in sources.items() if isinstance(source, Constant)} | {*constants}
-    declared = [value for value in proto.graph.input if text(value.name) not in known]
+    weights = {name for name, source in sources.items() if isinstance(source, Constant)} | {*constants}
+    declared = [value for value in proto.graph.input if text(value.name) not in weights]
     check_names(axes, [text(value.name) for value in declared])
     return declared
 
 
 def ways(declared: list[Proto], walk: Walk, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """The axes that the inputs may have, the likeliest first: those that fit the sizes of the file."""
-    every = product(
+    """All combinations of axes of the inputs, the most likely first: those that contradict the file least."""
+    candidates = product(
         *(
             [axes[name]] if (name := text(value.name)) in axes else usual_axes(value, walk)
             for value in declared
         )
     )
-    first = list(islice(every, MOST_WAYS))
-    return chain(sorted(first, key=partial(differences, declared)), every)
+    first = list(islice(candidates, MOST_WAYS))
+    return chain(sorted(first, key=partial(differences, declared)), candidates)
 
 
 def differences(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
-    """How much speaks against axes: several sizes of sequences or of steps, by the names and numbers of the
-    file, and inputs with steps and no sequences.
+    """The number of contradictions of axes to the file: different sizes, or names of sizes, for the batch or
+    for the steps, and inputs with steps and without sequences.
     """
     sizes = {
         (letter, size.dim_param or size.dim_value)
@@ -140,7 +141,7 @@ def differences(declared: Sequence[Proto], chosen: Sequence[str]) -> int:
 
 
 def usual_axes(value: Proto, walk: Walk) -> list[str]:
-    """The axes that an input may have."""
+    """The orders of axes that an input may have."""
     rank = len(value.type.tensor_type.shape.dim)
     if rank == 1 and is_compared_with_steps(walk, (walk.main, text(value.name))):
         return ["lengths"]
@@ -149,7 +150,7 @@ def usual_axes(value: Proto, walk: Walk) -> list[str]:
 
 
 def read_as(node: Node, name: str, walk: Walk) -> Iterator[str]:
-    """The axes of an input of the model that a recurrent node reads."""
+    """The axes of an input according to the recurrent nodes that read it."""
     batch_first = "layout" in node.attributes and node.attributes["layout"].i == 1
     for slot, operand in zip(INPUTS[node.op], node.inputs, strict=False):
         if slot in SLOTS and operand and before_casts(node, operand) == (walk.main, name):
@@ -157,7 +158,7 @@ def read_as(node: Node, name: str, walk: Walk) -> Iterator[str]:
 
 
 def is_compared_with_steps(walk: Walk, value: Key) -> bool:
-    """Whether a value is compared with the numbers of a Range, as the lengths of sequences are for a mask."""
+    """Whether a value is compared with the output of a Range, as lengths are to compute a mask of steps."""
     reached, counting = {value}, set[Key]()
     for node in walk.nodes:
         operands = {find(node.scope, name)[:2] for name in node.inputs if name}
@@ -173,7 +174,7 @@ def is_compared_with_steps(walk: Walk, value: Key) -> bool:
 
 
 def before_casts(node: Node, operand: str) -> Key:
-    """The value that an operand is, before casts."""
+    """The value of an operand before casts."""
     scope, name, source = find(node.scope, operand)
     for _ in range(DEPTH):
         if not (isinstance(source, Output) and source.node.op == "Cast" and source.node.inputs):
@@ -183,7 +184,7 @@ def before_casts(node: Node, operand: str) -> Key:
 
 
 def model_input(value: Proto, axes: str) -> ModelInput:
-    """An input with its axes; raises `InputError` where these are none of its shape."""
+    """An input with its axes; raises `InputError` if they do not fit its shape."""
     tensor, name = value.type.tensor_type, text(value.name)
     sizes = [size.dim_value for size in tensor.shape.dim]
     if tensor.elem_type not in DTYPES:

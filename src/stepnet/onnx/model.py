@@ -4,8 +4,8 @@
       -> GRU -> Squeeze -> MatMul    -->       y, _ = gru(x)
       -> [time, batch, 2]                      return y @ W
 
-Its nodes are run one after the other on placed values, in the order of the file, those of functions where
-they are called. What no output needs is left out.
+Its nodes run in the order of the file on placed values, which know the meaning of their axes. The nodes of a
+function run at each call. Nodes on which no output depends are skipped.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,14 +46,17 @@ from stepnet.trace.traced import Traced
 Array = np.ndarray
 Values = dict[Key, Placed]
 RULES: Mapping[str, Any] = {**OPERATORS, **RECURRENT, "Scan": scan, "Loop": loop}
-"""The rule of every operator of ONNX that models may have."""
+"""The rule of every operator of ONNX that is supported."""
 
 
 @dataclass(frozen=True)
 class OnnxModel(ArrayModel):
-    """A model, its inputs with their axes, and constants for those of its inputs that have no sequences.
+    """An ONNX model as a function of its inputs.
 
-    ends: the value of each output, known when it has been traced.
+    walk: the nodes of the model.
+    store: the limit on memory.
+    constants: the arrays of inputs that are constants.
+    ends: the value of each output; filled in when the model is traced.
     """
 
     walk: Walk
@@ -84,41 +87,48 @@ class OnnxModel(ArrayModel):
 
 
 def lengths(input_: ModelInput, like: Traced) -> Placed:
-    """The input that is the lengths of the sequences. like: a value of each step."""
+    """The value of the input that is the lengths of the sequences; like: a value per step."""
     return Placed(length_of(like).astype(input_.dtype), SEQUENCES, fact=LENGTH)
 
 
 def result(name: str, value: Placed, like: Traced) -> Any:
-    """An output; a constant is repeated at the steps that it has. like: a value of each step."""
+    """The value of an output; a constant is repeated at the steps of its axes. like: a value per step."""
     if not value.is_constant:
         return value.value
     if value.value.dtype.kind == "O":
-        raise ModelError(f"output {name!r} is the number of sequences or of steps, and no value of them")
+        raise ModelError(
+            f"output {name!r} is the number of sequences or of steps, and not a value per sequence or step"
+        )
     return repeated_at(value.value, like) if STEPS in value.axes else value.value
 
 
 @dataclass
 class Run:
-    """The nodes of a scope run on values. env: the values so far. like: see `Call`."""
+    """A run of the nodes of a scope.
+
+    model: the model.
+    env: the values so far.
+    like: a value per step; see `Call`.
+    """
 
     model: OnnxModel
     env: Values
     like: Traced | None = None
 
     def values(self, scope: Scope, names: Sequence[str]) -> list[Placed]:
-        """Values by name, with all that they need."""
+        """The values of these names, after running all nodes on which they depend."""
         for node in needed(self.model.walk, scope, names, self.env):
             self.run(node)
         return [self.value(scope, name) for name in names]
 
     def value(self, scope: Scope, name: str) -> Placed:
-        """A value that is known by now."""
+        """A value that was computed before."""
         scope, name, source = find(scope, name)
         key = scope, name
         if key not in self.env and isinstance(source, Constant):
             self.env[key] = constant(array_of(source.tensor, self.model.store))
         if key not in self.env:
-            raise ModelError(f"{self.model.path}: {name!r} is none of its values, or depends on itself")
+            raise ModelError(f"{self.model.path}: {name!r} is not a value of the model, or depends on itself")
         return self.env[key]
 
     def run(self, node: Node) -> None:
@@ -130,7 +140,7 @@ class Run:
                     self.env[node.scope, name] = self.at_steps(value)
 
     def at_steps(self, value: Placed) -> Placed:
-        """A value with an axis of steps as one of each step, where it is the same at all of them."""
+        """A value with an axis of steps as a value per step, if it was the same at all steps."""
         traced = value.value
         if STEPS not in value.axes or not isinstance(traced, Traced) or traced.type.extent != ROWS:
             return value
@@ -156,7 +166,7 @@ class Run:
 
 
 class located:  # noqa: N801 - it is read as a sentence
-    """A context in which errors name the node."""
+    """A context that adds the node to errors."""
 
     def __init__(self, path: str, node: Node) -> None:
         self.path, self.node = path, node
@@ -178,7 +188,7 @@ class located:  # noqa: N801 - it is read as a sentence
 
 @dataclass(frozen=True)
 class ScopedBody:
-    """A body of a node; see `scans.Body`."""
+    """A body of a node, run in its scope; see `scans.Body`."""
 
     run_: Run
     op: str
@@ -187,18 +197,18 @@ class ScopedBody:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name in messages."""
         return text(self.graph.name) or self.op.lower()
 
     def outside(self) -> Values:
-        """The values around it that it reads."""
+        """The outer values that it reads."""
         walk, keys = self.run_.model.walk, set[Key]()
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
             keys |= {find(node.scope, name)[:2] for name in node.inputs if name}
         return {key: self.run_.env[key] for key in sorted(keys, key=str_of) if key in self.run_.env}
 
     def gathered(self, iteration: int) -> dict[Key, tuple[Key, int]]:
-        """The values that are slices of outer ones at the number of its iteration."""
+        """The values that are slices of outer values at the index of the iteration."""
         walk, count = self.run_.model.walk, text(self.graph.input[iteration].name)
         slices = dict[Key, tuple[Key, int]]()
         for node in needed(walk, self.scope, self.outputs, {}, inside=self.scope):
@@ -214,7 +224,7 @@ class ScopedBody:
         return [text(value.name) for value in self.graph.output]
 
     def run(self, operands: Sequence[Placed | None], outside: Values) -> list[Placed]:
-        """Its outputs for these inputs."""
+        """Its outputs for these inputs; outside: the outer values."""
         names = [text(value.name) for value in self.graph.input]
         around = self.run_.env.items()
         env = {key: value for key, value in around if value.is_constant and STEPS not in value.axes}
@@ -226,18 +236,18 @@ class ScopedBody:
 
 
 def str_of(key: Key) -> str:
-    """A text to sort by."""
+    """The sort key of a value."""
     return key[1]
 
 
 def needed(
     walk: Walk, scope: Scope, names: Iterable[str], known: Mapping[Key, Any], inside: Scope | None = None
 ) -> list[Node]:
-    """The nodes that values need which are not known yet, in the order of the file, which is one to run in.
+    """The nodes on which values depend, in the order of the file, which is an order of execution.
 
-    inside: a body, of which alone nodes are wanted.
+    known: values whose nodes are not needed. inside: a body; nodes outside of it are left out.
     """
-    wanted, pending = set[Node](), [find(scope, name) for name in names]
+    required, pending = set[Node](), [find(scope, name) for name in names]
     seen = set[Key]()
     while pending:
         where, name, source = pending.pop()
@@ -245,33 +255,33 @@ def needed(
             continue
         seen.add((where, name))
         if isinstance(source, Output) and (inside is None or within(where, inside)):
-            wanted.add(source.node)
+            required.add(source.node)
             pending += [find(source.node.scope, operand) for operand in source.node.inputs if operand]
             for graph, body in walk.bodies.get(source.node, {}).values():
                 pending += outer_reads(walk, graph, body)
-    return [node for node in walk.nodes if node in wanted]
+    return [node for node in walk.nodes if node in required]
 
 
 def within(scope: Scope | None, body: Scope) -> bool:
-    """Whether a scope is a body, or lies in it."""
+    """Whether a scope is a body or nested in it."""
     while scope is not None and scope is not body:
         scope = scope.outer
     return scope is body
 
 
 def outer_reads(walk: Walk, graph: Any, body: Scope) -> list[Any]:
-    """The values around a body that its nodes read."""
+    """The outer values that the nodes of a body read."""
     nodes = needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body)
     ends = [find(body, text(value.name)) for value in graph.output]
-    found = [find(node.scope, name) for node in nodes for name in node.inputs if name]
-    return [entry for entry in (*found, *ends) if not within(entry[0], body)]
+    sources = [find(node.scope, name) for node in nodes for name in node.inputs if name]
+    return [entry for entry in (*sources, *ends) if not within(entry[0], body)]
 
 
 def unsupported(walk: Walk, names: Iterable[str]) -> list[Node]:
-    """The nodes that outputs need whose operators have no rule."""
-    every = set(needed(walk, walk.main, names, {}))
-    for owner, bodies in walk.bodies.items():  # outer ones first
-        for graph, body in bodies.values() if owner in every else ():
-            every |= set(needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body))
-    known = {node for node in walk.nodes if node.op in RULES and node.domain in DOMAINS}
-    return [node for node in walk.nodes if node in every - known]
+    """The nodes on which outputs depend and whose operators have no rule."""
+    nodes = set(needed(walk, walk.main, names, {}))
+    for owner, bodies in walk.bodies.items():  # outer bodies first
+        for graph, body in bodies.values() if owner in nodes else ():
+            nodes |= set(needed(walk, body, [text(value.name) for value in graph.output], {}, inside=body))
+    supported = {node for node in walk.nodes if node.op in RULES and node.domain in DOMAINS}
+    return [node for node in walk.nodes if node in nodes - supported]

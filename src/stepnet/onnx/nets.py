@@ -1,6 +1,6 @@
-"""A net written into a graph of ONNX: each node by the table that has its operation.
+"""Writes a net into a graph of ONNX, node by node, with the table of operations.
 
-What is computed from parameters alone is computed now, once, and is a constant of the model.
+Values that depend only on parameters are folded to constants of the model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +14,13 @@ from stepnet.onnx.operators import OPERATORS, Call, Rule
 from stepnet.onnx.scope import Scope, Value
 
 NodeRule = Callable[[Scope, Node, Sequence[Value]], list[Value]]
-"""The rule of an operation of several results."""
+"""A rule that writes a node with several results."""
 NONE: Mapping[str, NodeRule] = {}
 RULES: Mapping[str, Rule] = {**OPERATORS, **EXTENTS}
 
 
 def refused(node: Node, reason: str) -> ModelError:
-    """The error for an operation that cannot be written, with the user's line."""
+    """The error for an operation that ONNX cannot express, with the user's line."""
     line = f"\n  at {node.source}" if node.source else ""
     return ModelError(f"{node.operation} cannot be written as ONNX: {reason}{line}")
 
@@ -29,17 +29,19 @@ def check_extents(net: Net, known: Sequence[Extent]) -> None:
     """Raises `ModelError` for values of sequences inside sequences."""
     for node in net.nodes:
         if any(type_.extent not in known for type_ in node.types):
-            raise refused(node, f"it gives {', '.join(map(str, node.types))}: ONNX has no nested sequences")
+            raise refused(
+                node, f"its result is {', '.join(map(str, node.types))}: ONNX has no nested sequences"
+            )
 
 
 def constants(net: Net, inputs: Mapping[int, Value]) -> dict[int, Value]:
-    """The values that are computed from constants alone, by their numbers."""
-    known = {number: value.known for number, value in inputs.items() if value.type.extent == CONST}
+    """The values that depend only on constants, computed, by their numbers."""
+    folded = {number: value.known for number, value in inputs.items() if value.type.extent == CONST}
     for number, node in enumerate(net.nodes):
         fixed = node.operation not in ("input", "recur", "result") and node.types[0].extent == CONST
-        if fixed and all(operand in known for operand in node.inputs):
-            known |= {number: evaluated(net, {o: known[o] for o in node.inputs}, [number])[number]}
-    return {number: Value(net.nodes[number].types[0], array=array) for number, array in known.items()}
+        if fixed and all(operand in folded for operand in node.inputs):
+            folded |= {number: evaluated(net, {o: folded[o] for o in node.inputs}, [number])[number]}
+    return {number: Value(net.nodes[number].types[0], array=array) for number, array in folded.items()}
 
 
 def written(
@@ -47,8 +49,8 @@ def written(
 ) -> list[Value]:
     """The results of a net, whose nodes are added to a scope.
 
-    inputs: the values of the net's inputs, by number, and of other nodes that are known. rules: those of
-    further operations. Raises `ModelError` for an operation that ONNX does not have.
+    inputs: the values of the net's inputs, and of other nodes that are written already, by number. rules: the
+    rules of further operations. Raises `ModelError` for an operation that ONNX does not have.
     """
     values: dict[int, list[Value]] = {number: [value] for number, value in inputs.items()}
     values |= {number: [value] for number, value in constants(net, inputs).items()}

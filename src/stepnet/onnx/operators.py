@@ -1,6 +1,6 @@
 """ONNX's operators for the operations of nets: a table with a row per operation.
 
-Axes of features are counted from the end, so a row is the same for values of a sequence and of a step.
+Axes of features are counted from the end, so a row holds for values per sequence and per step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,12 @@ LEAST = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class Call:
-    """An operation to be written: where, its node, and its operands."""
+    """An operation to write.
+
+    scope: the graph to which nodes are added.
+    node: the node of the net.
+    operands: its operands in ONNX.
+    """
 
     scope: Scope
     node: Node
@@ -40,7 +45,7 @@ class Call:
         return self.node.attributes[name]
 
     def result(self, op: str, *inputs: Value | str | Array, **attributes: Any) -> Value:
-        """The result as what an operator gives."""
+        """The result of an operator of ONNX on these inputs, as the result of the operation."""
         return self.scope.apply(op, self.type, *inputs, **attributes)
 
     def axis(self, axis: int) -> int:
@@ -48,7 +53,7 @@ class Call:
         return axis + self.x.lead + self.x.rank
 
     def joint(self, dtype: str, operands: Sequence[Value] | None = None) -> list[Value]:
-        """The operands in a dtype, with features of one rank, so that they are broadcast as in a net."""
+        """The operands in a dtype, with features of equal rank, so that they broadcast as in a net."""
         chosen = self.operands if operands is None else operands
         rank = len(self.type.shape)
         return [self.scope.with_rank(self.scope.typed(value, dtype), rank) for value in chosen]
@@ -57,7 +62,7 @@ class Call:
 Rule = Callable[[Call], Value]
 
 
-# ---- single numbers ----------------------------------------------------------------------------------------
+# ---- elementwise -------------------------------------------------------------------------------------------
 
 
 def arithmetic(op: str) -> Rule:
@@ -65,8 +70,8 @@ def arithmetic(op: str) -> Rule:
 
     def rule(call: Call) -> Value:
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
-        made = call.scope.apply(op, replace(call.type, dtype=dtype), *call.joint(dtype))
-        return call.scope.typed(made, call.type.dtype)
+        result = call.scope.apply(op, replace(call.type, dtype=dtype), *call.joint(dtype))
+        return call.scope.typed(result, call.type.dtype)
 
     return rule
 
@@ -76,14 +81,14 @@ def comparison(op: str, negated: bool = False) -> Rule:
 
     def rule(call: Call) -> Value:
         dtype = np.result_type(*(value.type.dtype for value in call.operands)).name
-        made = call.result(op, *call.joint("int32" if dtype == "bool" else dtype))
-        return call.result("Not", made) if negated else made
+        result = call.result(op, *call.joint("int32" if dtype == "bool" else dtype))
+        return call.result("Not", result) if negated else result
 
     return rule
 
 
 def logical(op: str) -> Rule:
-    """The rule of an operator on truth values."""
+    """The rule of an operator on booleans."""
     return lambda call: call.result(op, *call.joint("bool"))
 
 
@@ -91,13 +96,15 @@ def where(call: Call) -> Value:
     """A choice between two values."""
     condition, *values = call.operands
     (chosen,) = call.joint("bool", [condition])
-    made = call.scope.chosen(chosen, *call.joint(call.type.dtype, values))
-    return replace(made, type=call.type)
+    result = call.scope.chosen(chosen, *call.joint(call.type.dtype, values))
+    return replace(result, type=call.type)
 
 
 def composed(function: Callable[..., str]) -> Rule:
-    """The rule of an operation that several operators compute: function(op, *operands), in the result's
-    dtype.
+    """The rule of an operation that is composed of several operators.
+
+    function: called as function(op, number, *operands), where op adds an operator and number makes a
+    constant, both in the result's dtype.
     """
 
     def rule(call: Call) -> Value:
@@ -123,18 +130,18 @@ def log1p(op: Any, number: Any, x: Value) -> str:
     u = op("Add", x, number(1))
     log = op("Log", u)
     near = op("Mul", log, op("Div", x, op("Sub", u, number(1))))
-    made = op("Where", op("Less", x, number(1)), near, log)
-    return op("Where", op("Equal", u, number(1)), x, made)
+    result = op("Where", op("Less", x, number(1)), near, log)
+    return op("Where", op("Equal", u, number(1)), x, result)
 
 
 def remainder(op: Any, number: Any, x: Value, y: Value) -> str:
     """The remainder with the sign of the divisor."""
     if not x.type.is_float:
         return op("Mod", x, y)
-    made = op("Mod", x, y, fmod=1)
-    differs = op("Xor", op("Less", made, number(0)), op("Less", y, number(0)))
-    wrong = op("And", differs, op("Not", op("Equal", made, number(0))))
-    return op("Where", wrong, op("Add", made, y), made)
+    result = op("Mod", x, y, fmod=1)
+    differs = op("Xor", op("Less", result, number(0)), op("Less", y, number(0)))
+    wrong = op("And", differs, op("Not", op("Equal", result, number(0))))
+    return op("Where", wrong, op("Add", result, y), result)
 
 
 def floor_divide(op: Any, number: Any, x: Value, y: Value) -> str:
@@ -144,7 +151,7 @@ def floor_divide(op: Any, number: Any, x: Value, y: Value) -> str:
 
 
 def power(call: Call) -> Value:
-    """A constant power."""
+    """The operand to a constant power."""
     dtype = call.type.dtype
     return call.result("Pow", *call.joint(dtype), np.asarray(call.attribute("exponent"), dtype))
 
@@ -154,11 +161,11 @@ def cast(call: Call) -> Value:
     return call.scope.typed(call.x, call.type.dtype)
 
 
-# ---- numbers moved within an element -----------------------------------------------------------------------
+# ---- features moved ---------------------------------------------------------------------------------------
 
 
 def slice_(call: Call) -> Value:
-    """A slice of each feature; a stop of -1 is before the first."""
+    """A slice of the features; a stop of -1 means before the first."""
     slices = [(axis, *part) for axis, part in enumerate(call.attribute("slices"))]
     sizes = call.x.type.shape
     parts = [part for part in slices if part[1:] != (0, sizes[part[0]], 1)]
@@ -175,7 +182,7 @@ def reshape(call: Call) -> Value:
 
 
 def transpose(call: Call) -> Value:
-    """Features in another order."""
+    """Features with permuted axes."""
     lead = call.x.lead
     return call.result(
         "Transpose", call.x, perm=[*range(lead), *(lead + axis for axis in call.attribute("order"))]
@@ -183,7 +190,7 @@ def transpose(call: Call) -> Value:
 
 
 def broadcast(call: Call) -> Value:
-    """Features repeated."""
+    """Features broadcast to another shape."""
     x = call.scope.with_rank(call.x, len(call.type.shape))
     if x.type.shape == call.type.shape:
         return x
@@ -191,13 +198,13 @@ def broadcast(call: Call) -> Value:
 
 
 def take(call: Call) -> Value:
-    """The features at constant places."""
+    """The features at constant indices."""
     places = np.array(call.attribute("indices"), np.int64)
     return call.result("Gather", call.x, places, axis=call.axis(call.attribute("axis")))
 
 
 def concatenate(call: Call) -> Value:
-    """Features side by side."""
+    """Features concatenated."""
     values = [call.scope.typed(value, call.type.dtype) for value in call.operands]
     return call.result("Concat", *values, axis=call.axis(call.attribute("axis")))
 
@@ -206,36 +213,36 @@ def concatenate(call: Call) -> Value:
 
 
 def over_features(op: str, axes_are: str) -> Rule:
-    """The rule of a reduction. axes_are: an "input" or an "attribute" of the operator."""
+    """The rule of a reduction; axes_are: where the operator has its axes, "input" or "attribute"."""
 
     def rule(call: Call) -> Value:
         dtype = "int32" if call.type.dtype == "bool" else call.type.dtype
         x, axes = call.scope.typed(call.x, dtype), [call.axis(axis) for axis in call.attribute("axes")]
         type_ = replace(call.type, dtype=dtype)
         if axes_are == "input":
-            made = call.scope.apply(op, type_, x, np.array(axes, np.int64), keepdims=0)
+            result = call.scope.apply(op, type_, x, np.array(axes, np.int64), keepdims=0)
         else:
-            made = call.scope.apply(op, type_, x, axes=axes, keepdims=0)
-        return call.scope.typed(made, call.type.dtype)
+            result = call.scope.apply(op, type_, x, axes=axes, keepdims=0)
+        return call.scope.typed(result, call.type.dtype)
 
     return rule
 
 
 def argmax(call: Call) -> Value:
-    """The place of the largest."""
+    """The index of the maximum."""
     dtype = "int32" if call.x.type.dtype == "bool" else call.x.type.dtype
     (axis,) = call.attribute("axes")
     return call.result("ArgMax", call.scope.typed(call.x, dtype), axis=call.axis(axis), keepdims=0)
 
 
 def cumsum(call: Call) -> Value:
-    """The sum of each number and all before it."""
+    """The prefix sums."""
     x = call.scope.typed(call.x, call.type.dtype)
     return call.result("CumSum", x, np.array(call.axis(call.attribute("axis"))))
 
 
 def cumprod(call: Call) -> Value:
-    """The product of each number and all before it, in logarithmic steps: ONNX has no operator for it."""
+    """The prefix products, in logarithmically many steps, because ONNX has no operator for them."""
     scope, x, axis = call.scope, call.scope.typed(call.x, call.type.dtype), call.axis(call.attribute("axis"))
     name, shift = scope.name(x), 1
     while shift < x.type.shape[axis - x.lead]:
@@ -250,7 +257,7 @@ def cumprod(call: Call) -> Value:
 
 
 def matmul(call: Call) -> Value:
-    """The product with a parameter."""
+    """The matrix product with a parameter."""
     return call.result("MatMul", *(call.scope.typed(value, call.type.dtype) for value in call.operands))
 
 
@@ -322,4 +329,4 @@ OPERATORS: Mapping[str, Rule] = {
     "matmul": matmul,
     "gather": gather,
 }
-"""The rule of each operation that is one of ONNX's, or several; those across extents are in `extents.py`."""
+"""The rule of each operation. Operations that change the extent of a value are in `extents.py`."""

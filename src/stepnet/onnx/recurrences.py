@@ -1,10 +1,10 @@
-"""Recurrences as operators of ONNX: GRU, LSTM and RNN where the step computes one, Scan otherwise.
+"""Recurrences as operators of ONNX: GRU, LSTM or RNN if the step computes one of these, else Scan.
 
     recur(x, h0; GRU's equations)   -->   GRU(X, W, R, B, sequence_lens, initial_h)
     recur(x, h0; any other body)    -->   Scan(h0, is_step, x; body)
 
-With lengths, a body keeps the memory at steps behind a sequence's end: forwards from there on, backwards
-until the sequence's own last step.
+With lengths, a body leaves the memory unchanged in the padding. A forward Scan has its padding after the last
+step of a sequence, a backward Scan before it.
 """
 
 from collections.abc import Sequence
@@ -31,68 +31,73 @@ from stepnet.plan.recognise import Recognised, check, recognise
 Array = np.ndarray
 FURTHER = {"p": "p[g:ifo h]", "P": "P[h y]"}
 RUN = {"float32"}
-"""The dtypes in which onnxruntime runs recurrent operators; in others it runs Scans."""
+"""The dtypes in which onnxruntime runs recurrent operators. In other dtypes it runs Scans."""
 
 
 def recurrence(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
     """The outputs and last memories of a recurrence."""
-    known = recognise(node)
-    if isinstance(known, Recognised) and (layer := layer_of(scope, known, node, operands)) is not None:
-        check(known)
-        return recurrent(scope, known, layer, node, operands)
+    cell = recognise(node)
+    if isinstance(cell, Recognised) and (layer := layer_of(scope, cell, node, operands)) is not None:
+        check(cell)
+        return recurrent(scope, cell, layer, node, operands)
     return scan(scope, node, operands)
 
 
 # ---- known cells -------------------------------------------------------------------------------------------
 
 
-def layer_of(scope: Scope, known: Recognised, node: Node, operands: Sequence[Value]) -> OnnxNode | None:
-    """ONNX's operator for a recognised cell with its arrays; None where it has none that computes it."""
-    given = node.recur.operands_by_kind(operands)
-    dtypes = {value.type.dtype for value in (*given.memories, *(given.sequences[p] for p in known.sequences))}
-    if {*known.outputs} - {"h"} or not known.inputs or dtypes != RUN:
+def layer_of(scope: Scope, recognised: Recognised, node: Node, operands: Sequence[Value]) -> OnnxNode | None:
+    """ONNX's operator for a recognised cell, with its arrays; None if no operator computes the cell."""
+    by_kind = node.recur.operands_by_kind(operands)
+    dtypes = {
+        value.type.dtype
+        for value in (*by_kind.memories, *(by_kind.sequences[p] for p in recognised.sequences))
+    }
+    if {*recognised.outputs} - {"h"} or not recognised.inputs or dtypes != RUN:
         return None
-    statics = [np.zeros(0) if value.array is None else value.array for value in given.others]
-    semantics, arrays = as_gate_arrays(known, known.arrays(statics))
+    statics = [np.zeros(0) if value.array is None else value.array for value in by_kind.others]
+    semantics, arrays = as_gate_arrays(recognised, recognised.arrays(statics))
     further = {name: FURTHER[name] for name in arrays if name in FURTHER}
     ours = record("recurrence", semantics.cell, semantics.changed(), further)
     try:
-        made = convert(arrays, ours, f"onnx.{semantics.cell}")
+        converted = convert(arrays, ours, f"onnx.{semantics.cell}")
     except ConversionError:  # such as for a projection: the equations are written instead
         return None
-    fields, name = made.report.open_fields, scope.fresh(semantics.cell)
-    module = Module(name, (made.report.target,), made.arrays, semantics=fields, reverse=node.recur.reverse)
+    fields, name = converted.report.open_fields, scope.fresh(semantics.cell)
+    module = Module(
+        name, (converted.report.target,), converted.arrays, semantics=fields, reverse=node.recur.reverse
+    )
     return checked(nodes_of(module, Path(name))[0])
 
 
-def as_gate_arrays(known: Recognised, arrays: dict[str, Array]) -> tuple[Semantics, dict[str, Array]]:
-    """The function and the arrays of a cell with a W, both biases, and every gate of its own.
+def as_gate_arrays(recognised: Recognised, arrays: dict[str, Array]) -> tuple[Semantics, dict[str, Array]]:
+    """The function and the arrays of a cell in a form with W, both biases, and separate arrays for all gates.
 
-    A minimal gated unit is a GRU whose gates are equal; the arrays of a coupled LSTM have all four gates.
+    A minimal gated unit becomes a GRU whose gates are equal; a coupled LSTM gets arrays for all four gates.
     """
     none = np.zeros_like(arrays["R"][0])
     arrays = {"b": none, "d": none, **arrays}
-    if known.projected is not None:
-        arrays = {**arrays, "W": np.eye(known.inputs, dtype=arrays["R"].dtype)[:, known.projected]}
-    if known.cell == "mgu":
+    if recognised.projected is not None:
+        arrays = {**arrays, "W": np.eye(recognised.inputs, dtype=arrays["R"].dtype)[:, recognised.projected]}
+    if recognised.cell == "mgu":
         pairs = {name: np.split(array, 2, axis=-1) for name, array in arrays.items()}
         joined = {name: np.concatenate([f, f, n], axis=-1) for name, (f, n) in pairs.items()}
-        return replace(known.semantics, cell="gru"), joined
-    return replace(known.semantics, coupled=False), arrays
+        return replace(recognised.semantics, cell="gru"), joined
+    return replace(recognised.semantics, coupled=False), arrays
 
 
 def recurrent(
-    scope: Scope, known: Recognised, layer: OnnxNode, node: Node, operands: Sequence[Value]
+    scope: Scope, recognised: Recognised, layer: OnnxNode, node: Node, operands: Sequence[Value]
 ) -> list[Value]:
     """A recurrent operator's outputs and last memories."""
-    given = node.recur.operands_by_kind(operands)
-    slots = {"h": known.h} | ({} if known.c is None else {"c": known.c})
-    inputs = {"X": side_by_side(scope, [given.sequences[place] for place in known.sequences])}
+    by_kind = node.recur.operands_by_kind(operands)
+    slots = {"h": recognised.h} | ({} if recognised.c is None else {"c": recognised.c})
+    inputs = {"X": side_by_side(scope, [by_kind.sequences[place] for place in recognised.sequences])}
     inputs |= {name: scope.name(array) for name, array in layer.arrays.items()}
     if scope.lengths:
         inputs["sequence_lens"] = scope.lengths
     for slot, place in slots.items():
-        begin = given.memories[place]
+        begin = by_kind.memories[place]
         if begin.array is not None and not begin.array.any():
             continue
         inputs[f"initial_{slot}"] = scope.node("Unsqueeze", begin, np.array([0]))
@@ -100,22 +105,25 @@ def recurrent(
     attributes = attributes_of(layer.op, layer.attributes)
     scope.drawing.recurrent(layer.op, inputs, outputs, layer.name, **attributes)
     results = node.recur.results_by_kind(node.types)
-    made = [scope.node("Squeeze", outputs[0], np.array([1]))] * len(results.outputs)
+    squeezed = [scope.node("Squeeze", outputs[0], np.array([1]))] * len(results.outputs)
     final = dict.fromkeys(range(len(results.memories)), "")
     for name, place in zip(outputs[1:], slots.values(), strict=True):
         final[place] = scope.node("Squeeze", name, np.array([0]))
-    every = [*zip(made, results.outputs, strict=True), *zip(final.values(), results.memories, strict=True)]
-    return [fitted(scope, name, type_, given.memories[known.h].type) for name, type_ in every]
+    typed_results = [
+        *zip(squeezed, results.outputs, strict=True),
+        *zip(final.values(), results.memories, strict=True),
+    ]
+    return [fitted(scope, name, type_, by_kind.memories[recognised.h].type) for name, type_ in typed_results]
 
 
 def fitted(scope: Scope, name: str, type_: Type, memory: Type) -> Value:
-    """A vector of a recurrent operator as a value of a type."""
+    """A result of a recurrent operator as a value of a type of the net."""
     vector = Type(type_.extent, (type_.size,), memory.dtype)
     return scope.typed(scope.shaped(Value(vector, name), type_.shape), type_.dtype)
 
 
 def side_by_side(scope: Scope, sequences: Sequence[Value]) -> str:
-    """The features of sequences in one vector per step."""
+    """The features of all sequences, concatenated to one vector per step."""
     flat = [scope.shaped(value, (value.type.size,)) for value in sequences]
     return scope.name(flat[0]) if len(flat) == 1 else scope.node("Concat", *flat, axis=2)
 
@@ -126,13 +134,13 @@ def side_by_side(scope: Scope, sequences: Sequence[Value]) -> str:
 def scan(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
     """A Scan's outputs and last memories."""
     recur = node.recur
-    body, given = recur.body, recur.operands_by_kind(operands)
+    body, by_kind = recur.body, recur.operands_by_kind(operands)
     check_extents(body, (CONST, ROWS))
-    steps = dict(zip(recur.sequences, given.sequences, strict=True))
+    steps = dict(zip(recur.sequences, by_kind.sequences, strict=True))
     before = [Value(body.type_of(number), scope.fresh("memory")) for number in recur.memories]
     inside = {number: Value(body.type_of(number), scope.fresh("step")) for number in steps}
     values = inside | dict(zip(recur.memories, before, strict=True))
-    values |= dict(zip(recur.others, given.others, strict=True))
+    values |= dict(zip(recur.others, by_kind.others, strict=True))
     scanned = {value.name: (value.type, scope.name(steps[number])) for number, value in inside.items()}
     masked = {"is step": scope.fresh("is_step")} if scope.lengths else {}
     indexed = {"index": scope.fresh("index")} if any(n.operation == "index" for n in body.nodes) else {}
@@ -142,11 +150,11 @@ def scan(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
         for number, node_ in enumerate(body.nodes):
             if node_.operation == "index":
                 values[number] = Value(node_.type, scope.node("Expand", indexed["index"], scope.size(BATCH)))
-        made = recur.results_by_kind(written(scope, body, values))
-        after = list(made.memories)
+        step_results = recur.results_by_kind(written(scope, body, values))
+        after = list(step_results.memories)
         if masked:
             after = [kept(scope, masked["is step"], new, old) for new, old in zip(after, before, strict=True)]
-        results = [(value.type, scope.node("Identity", value)) for value in (*after, *made.outputs)]
+        results = [(value.type, scope.node("Identity", value)) for value in (*after, *step_results.outputs)]
     inputs = [(value.name, value.type) for value in before]
     inputs += [(name, type_) for name, (type_, _) in (scanned | extra).items()]
     graph = scope.drawing.onnx.helper.make_graph(
@@ -155,7 +163,7 @@ def scan(scope: Scope, node: Node, operands: Sequence[Value]) -> list[Value]:
         [scope.declared(name, type_, [None]) for name, type_ in inputs],
         [scope.declared(name, type_, [None]) for type_, name in results],
     )
-    return scan_node(scope, node, graph, given.memories, [name for _, name in (scanned | extra).values()])
+    return scan_node(scope, node, graph, by_kind.memories, [name for _, name in (scanned | extra).values()])
 
 
 def scan_node(
@@ -183,12 +191,12 @@ def scan_node(
 
 
 def kept(scope: Scope, is_step: str, new: Value, old: Value) -> Value:
-    """The memory after a step, which is that before it where a sequence has no such step."""
+    """The memory after a step; in the padding, the memory before it."""
     rank = new.rank
     mask = scope.node("Unsqueeze", is_step, 1 + np.arange(rank)) if rank else is_step
     return scope.chosen(mask, new, old)
 
 
 def numbers(scope: Scope, recur: Recur) -> str:
-    """The number of each step in the order in which a recurrence runs, [time, batch] or [time, 1]."""
+    """The index of each step in the order in which a recurrence runs, [time, batch] or [time, 1]."""
     return scope.node("Sub", scope.last, scope.positions) if recur.reverse else scope.positions

@@ -2,7 +2,7 @@
 
     outputs = graph(x)    -->    input x [batch, time, features], lengths [batch]; outputs by their names
 
-Inside, sequences are [time, batch, features], as ONNX's recurrences and scans want them.
+Inside the model, sequences are [time, batch, features], the order of ONNX's recurrences and scans.
 """
 
 from collections.abc import Sequence
@@ -33,25 +33,25 @@ def save(
 ) -> None:
     """Writes a graph as an ONNX model, for any batch and number of steps.
 
-    Recurrences that compute a GRU, LSTM or simple RNN of ONNX's are those operators, however their steps are
-    written; all others are Scans of their equations. What is computed from parameters alone is a constant of
-    the model.
+    Recurrences that compute ONNX's GRU, LSTM or simple RNN become these operators, however their steps are
+    written; all others become Scans of their equations. Values that depend only on parameters become
+    constants.
 
-    The inputs have the names of the graph's: `x` and `static` where there is a single one. So have the
-    outputs: `output` for a single one, `output_0` and so on for several without names.
+    The inputs and outputs have the graph's names. A single input without a name is `x`, a single static input
+    `static`, a single output `output`; several outputs without names are `output_0` and so on.
 
     Args:
-        graph: The graph, as it is for the latest kind of inputs.
+        graph: The graph, as it was traced for its latest inputs.
         path: The new file.
         layout: The first axes of sequences and of outputs of each step: "NT" for [batch, time, features],
             "TN" for [time, batch, features].
-        lengths: Whether the model has another input `lengths`, int32 [batch]. Steps behind a sequence's end
-            then change nothing, and outputs are zeros there.
+        lengths: Whether the model has another input `lengths`, int32 [batch]. Then the padding has no effect,
+            and outputs are zeros there.
         force: Whether to replace an existing file.
 
     Raises:
-        ModelError: For an operation that ONNX does not have, with its line.
-        InputError: For arguments of another form, and before the graph's inputs are known.
+        ModelError: For an operation that ONNX cannot express, with the user's line.
+        InputError: For invalid arguments, and for a graph whose inputs are not known yet.
         FileError: If `path` exists, unless `force`, and if onnx is not installed.
     """
     instance(graph, Graph, "what is saved is a Graph")
@@ -106,7 +106,7 @@ class Ends:
         return values
 
     def input(self, name: str, type_: Type) -> Value:
-        """An input that is given when the model runs."""
+        """Adds an input of the model; returns its value."""
         value = Value(type_, self.scope.fresh(name))
         if type_.extent == ROWS:
             self.given.append(self.scope.declared(value.name, type_, ["batch"]))
@@ -117,7 +117,7 @@ class Ends:
         return value
 
     def output(self, name: str, value: Value) -> None:
-        """Adds an output. It is zeros behind the end of a sequence."""
+        """Adds an output, with zeros in the padding."""
         axes = ("batch",)
         if value.type.extent == STEPS:
             axes = LAYOUTS[self.layout]
@@ -126,7 +126,7 @@ class Ends:
         self.made.append(self.scope.declared(name, value.type, axes))
 
     def turned(self, value: Value) -> Value:
-        """A sequence with time first where the model has batch first, and the other way round."""
+        """A sequence with batch and time swapped, if the model's layout is batch first."""
         if self.layout == "TN":
             return value
         order = [1, 0, *range(2, 2 + value.rank)]

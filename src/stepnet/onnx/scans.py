@@ -1,9 +1,9 @@
-"""Scan, and Loop over the steps of a sequence, as recurrences of a model.
+"""Scan, and Loop over the steps of a sequence, as recurrences of a graph.
 
     Scan(h0, xs; body)    -->    recurrence: step(x, h) = body(h, x)
     Loop(T, true, h0; body: ... Gather(xs, i) ...)    -->    the same, with xs as its sequences
 
-A body is run on values whose axes are those of one step: all but the steps.
+A body runs on the values of one step, which have all axes but the steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ from stepnet.trace.traced import Traced, apply
 from stepnet.values.dtypes import computed
 
 OLD = 9
-"""The opset from which on a Scan has no axis of sequences of its own."""
+"""The opset since which a Scan has no separate batch axis."""
 
 
 class Body(Protocol):
@@ -32,27 +32,36 @@ class Body(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name in messages."""
         ...
 
     def outside(self) -> dict[Any, Placed]:
-        """The traced values around it that it reads."""
+        """The traced outer values that it reads."""
         ...
 
     def gathered(self, iteration: int) -> dict[Any, tuple[Any, int]]:
-        """The values that are its outer values' slices at the number of its iteration: of each, the outer
-        value's key and the axis.
+        """The values that are slices of outer values at the index of the iteration: for each, the key of the
+        outer value and the axis.
         """
         ...
 
     def run(self, operands: Sequence[Placed | None], outside: dict[Any, Placed]) -> list[Placed]:
-        """Its outputs. outside: other values for those around it, and for its own."""
+        """Its outputs; outside: values that replace outer values and values of the body."""
         ...
 
 
 @dataclass(frozen=True)
 class Steps:
-    """A body as a step: the axes of a step's inputs, of its memory, and of what it reads from around it."""
+    """A body as a step function.
+
+    body: the body.
+    arranged: orders memories and inputs as the body's operands.
+    inputs, memory: the axes of the inputs and memories of a step.
+    still: the outer values that are the same at all steps.
+    sliced: the keys of the outer values of which each step reads a slice.
+    results: the results of each run of the body; the last is the one that counts.
+    kept: for each memory, the fact that it is unchanged in the padding.
+    """
 
     body: Body
     arranged: Callable[[Sequence[Placed], Sequence[Placed]], list[Placed | None]]
@@ -80,11 +89,11 @@ class Steps:
             for (key, like), value in zip(self.still.items(), statics or (), strict=True)
         }
         others |= dict(zip(self.sliced, inputs, strict=False))
-        made = self.body.run(self.arranged(before, inputs), others)
+        results = self.body.run(self.arranged(before, inputs), others)
         count = len(self.memory)
-        self.results.append(made)
-        values = [value.value for value in made]
-        for old, new in zip(self.memory, made, strict=False):
+        self.results.append(results)
+        values = [value.value for value in results]
+        for old, new in zip(self.memory, results, strict=False):
             if new.axes != old.axes:
                 raise AxesError(
                     f"a state is [{words(old.axes)}] before a step and [{words(new.axes)}] after it"
@@ -93,7 +102,7 @@ class Steps:
 
 
 def scan(call: Call) -> list[Placed]:
-    """The last states and the outputs of each step of a Scan."""
+    """The final states of a Scan, and its outputs at each step."""
     old = call.opset < OLD
     operands = list(call.operands[1:] if old else call.operands)
     if old and call.optional(0) is not None:
@@ -107,23 +116,24 @@ def scan(call: Call) -> list[Placed]:
     axes = list(call.attributes.get("scan_input_axes", [0] * count))
     reverse = is_reverse(call, "scan_input_directions", len(states))
     inputs = [without_steps(present(value), axis) for value, axis in zip(scanned, axes, strict=True)]
-    made = recurrence(
+    results = recurrence(
         call.bodies["body"],
         [present(state) for state in states],
         inputs,
         reverse=reverse,
         arranged=lambda before, x: [*before, *x],
     )
-    placed = call.attributes.get("scan_output_axes", [0] * (len(made) - len(states)))
-    final, outputs = made[: len(states)], made[len(states) :]
+    placed = call.attributes.get("scan_output_axes", [0] * (len(results) - len(states)))
+    final, outputs = results[: len(states)], results[len(states) :]
     outputs = [with_steps(value, axis) for value, axis in zip(outputs, placed, strict=True)]
     return [*last_states(call, final, reverse), *outputs]
 
 
 def last_states(call: Call, states: Sequence[Placed], reverse: bool) -> list[Placed]:
-    """The last states of a recurrence over all steps of a padded array, those that are kept in the padding.
+    """The final states of a recurrence over all steps of a padded array, of which the padding keeps some
+    unchanged.
 
-    Raises `ModelError` for one that begins in the padding, and changes a state there.
+    Raises `ModelError` for a recurrence that begins in the padding and changes a state there.
     """
     is_kept = [isinstance(state.fact, Kept) for state in states]
     final = [state.with_value(state.value) for state in states]
@@ -134,8 +144,10 @@ def last_states(call: Call, states: Sequence[Placed], reverse: bool) -> list[Pla
 
 
 def is_reverse(call: Call, name: str, states: int) -> bool:
-    """Whether a Scan runs backwards. name: the attribute of its inputs' directions; that of the outputs is 0
-    where it is not stated, as in a Scan of opset 8.
+    """Whether a Scan runs backwards.
+
+    name: the attribute with the directions of the inputs. The directions of outputs default to 0, as in a
+    Scan of opset 8.
     """
     outputs = max(call.outputs - states, 0)
     ways = {*call.attributes.get(name, [0]), *call.attributes.get("scan_output_directions", [0] * outputs)}
@@ -145,12 +157,12 @@ def is_reverse(call: Call, name: str, states: int) -> bool:
 
 
 def old_scan(call: Call, states: Sequence[Placed | None], scanned: Sequence[Placed | None]) -> list[Placed]:
-    """A Scan of opset 8, which has an axis of sequences, the first of all values, that its body has not."""
+    """A Scan of opset 8: all values have the batch as their first axis, which its body does not see."""
     inputs = [without_batch(without_steps(present(value), 1)) for value in scanned]
     before = [without_batch(present(state)) for state in states]
     reverse = is_reverse(call, "directions", len(states))
-    made = recurrence(call.bodies["body"], before, inputs, reverse, lambda h, x: [*h, *x])
-    final, outputs = made[: len(states)], made[len(states) :]
+    results = recurrence(call.bodies["body"], before, inputs, reverse, lambda h, x: [*h, *x])
+    final, outputs = results[: len(states)], results[len(states) :]
     return [
         *(value.with_value(value.value, SEQUENCES + value.axes) for value in final),
         *(value.with_value(value.value, SEQUENCES + STEPS + value.axes) for value in outputs),
@@ -158,29 +170,29 @@ def old_scan(call: Call, states: Sequence[Placed | None], scanned: Sequence[Plac
 
 
 def without_batch(value: Placed) -> Placed:
-    """A value without the axis of sequences, which is its first."""
+    """A value without its first axis, the batch."""
     if not value.axes.startswith(SEQUENCES):
         raise AxesError(f"it runs over [{words(value.axes)}], and the first axis should be sequences")
     return value.with_value(value.value, value.axes[1:])
 
 
 def present(value: Placed | None) -> Placed:
-    """An operand; raises `ModelError` where it is missing."""
+    """The operand; raises `ModelError` if it is missing."""
     if value is None:
         raise ModelError("an input is missing")
     return value
 
 
 def without_steps(value: Placed, axis: int) -> Placed:
-    """A sequence with the axes of one of its steps."""
+    """A value per step, with the axes of one step."""
     axis = value.axis(axis)
     if value.axes[axis] != STEPS:
-        raise AxesError(f"it runs over axis {axis} of [{words(value.axes)}], which are not its steps")
+        raise AxesError(f"it runs over axis {axis} of [{words(value.axes)}], which is not its axis of steps")
     return replace(value, axes=value.axes[:axis] + value.axes[axis + 1 :])
 
 
 def with_steps(value: Placed, axis: int) -> Placed:
-    """A value of each step with the axis of the steps."""
+    """A value per step, with the axis of steps inserted."""
     axis = value.axis(axis, 1)
     return replace(value, axes=value.axes[:axis] + STEPS + value.axes[axis:])
 
@@ -193,7 +205,7 @@ def recurrence(
     arranged: Callable[[Sequence[Placed], Sequence[Placed]], list[Placed | None]],
     sliced: Sequence[Any] = (),
 ) -> list[Placed]:
-    """The last states, and then the outputs, with the axes of a step."""
+    """The final states, then the outputs at each step, both with the axes of one step."""
     first = next((value.value for value in inputs if isinstance(value.value, Traced)), None)
     if first is None:
         raise ModelError("it runs over a constant")
@@ -212,19 +224,22 @@ def recurrence(
         initial=tuple(begins),
         statics=tuple(value.value for value in still.values()) or None,
     )
-    made = step.results[-1]
-    facts = [like.fact if like.fact == kept else UNKNOWN for like, kept in zip(made, step.kept, strict=False)]
-    facts += [fact_of(like) for like in made[len(states) :]]
-    every = zip(made, (*final, *outputs), facts, strict=True)
-    return [replace(like, value=value, fact=fact) for like, value, fact in every]
+    step_results = step.results[-1]
+    facts = [
+        like.fact if like.fact == kept else UNKNOWN
+        for like, kept in zip(step_results, step.kept, strict=False)
+    ]
+    facts += [fact_of(like) for like in step_results[len(states) :]]
+    placed_results = zip(step_results, (*final, *outputs), facts, strict=True)
+    return [replace(like, value=value, fact=fact) for like, value, fact in placed_results]
 
 
 def as_rows(first: Traced, state: Placed) -> Traced:
-    """A state as a value that each sequence has."""
+    """An initial state as a value per sequence."""
     if isinstance(state.value, Traced) and state.value.type.extent == ROWS:
         return state.value
     if isinstance(state.value, Traced):
-        raise AxesError("a state begins with a value of each step")
+        raise AxesError("the initial value of a state has an axis of steps")
     literal = Traced(first.builder, first.builder.constant(computed(state.value)))
     return apply("expand", literal, extent=ROWS)
 
@@ -233,7 +248,7 @@ def as_rows(first: Traced, state: Placed) -> Traced:
 
 
 def loop(call: Call) -> list[Placed]:
-    """The last states and the outputs of each step of a Loop over the steps of a sequence."""
+    """The final states of a Loop over the steps of a sequence, and its outputs at each step."""
     times, condition = call.optional(0), call.optional(1)
     if times is None or not times.is_constant or not is_steps(times.array.item()):
         raise AxesError("it does not run once for each step of a sequence: only such a Loop is a recurrence")
@@ -247,8 +262,8 @@ def loop(call: Call) -> list[Placed]:
             inputs.append(without_steps(around[source], axis))
             keys.append(key)
     if not inputs:
-        raise ModelError("its body takes no step of a sequence by the number of its iteration")
-    made = recurrence(
+        raise ModelError("its body does not index a sequence by its iteration number")
+    results = recurrence(
         LoopBody(body),
         [present(state) for state in call.operands[2:]],
         inputs,
@@ -257,18 +272,18 @@ def loop(call: Call) -> list[Placed]:
         sliced=keys,
     )
     count = len(call.operands) - 2
-    final = last_states(call, made[:count], reverse=False)
-    return [*final, *(with_steps(value, 0) for value in made[count:])]
+    final = last_states(call, results[:count], reverse=False)
+    return [*final, *(with_steps(value, 0) for value in results[count:])]
 
 
 def is_steps(size: Any) -> bool:
-    """Whether a number is that of the steps."""
+    """Whether a value is the number of steps."""
     return isinstance(size, Size) and size.letters == STEPS and size.times == 1
 
 
 @dataclass(frozen=True)
 class LoopBody:
-    """A body of a Loop, whose first output is a condition."""
+    """A body of a Loop without its first output, the condition."""
 
     body: Body
 

@@ -26,9 +26,11 @@ TIME, BATCH = 0, 1
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a net in ONNX: its type there, and its name.
+    """A value of a net in ONNX.
 
-    array: that of a constant, and of a value that is the same for every sequence or step; it has no name.
+    type: its type in the net.
+    name: its name in the graph; "" for a value with an array.
+    array: the array of a constant, or of a value that is the same for every sequence or step; else None.
     """
 
     type: Type
@@ -45,24 +47,24 @@ class Value:
     def known(self) -> Array:
         """The array of a constant; raises `ModelError` for any other value."""
         if self.array is None:
-            raise ModelError("an operand that ONNX wants to be constant is computed")
+            raise ModelError("an operand is computed, and ONNX requires a constant here")
         return self.array
 
     @property
     def lead(self) -> int:
-        """How many axes come before those of the features."""
+        """The number of axes before the features."""
         return len(self.type.extent)
 
     @property
     def rank(self) -> int:
-        """How many axes the features have."""
+        """The number of axes of the features."""
         return len(self.type.shape)
 
 
 class Scope:
-    """The nodes of a model that is being written. Values of a body are written into `inside`.
+    """The nodes of a model that is being written. Nodes of a body are collected by `inside`.
 
-    frames: the name of a sequence [time, batch, ...]. lengths: that of the sequences' lengths, "" for none.
+    frames: the name of a value [time, batch, ...]. lengths: the name of the sequences' lengths, "" for none.
     """
 
     def __init__(self, drawing: Drawing) -> None:
@@ -75,25 +77,25 @@ class Scope:
     # ---- nodes
 
     def fresh(self, name: str) -> str:
-        """A name that nothing has yet."""
-        made, count = name, 0
-        while made in self.taken:
+        """An unused name."""
+        candidate, count = name, 0
+        while candidate in self.taken:
             count += 1
-            made = f"{name}_{count}"
-        self.taken.add(made)
-        return made
+            candidate = f"{name}_{count}"
+        self.taken.add(candidate)
+        return candidate
 
     def node(self, op: str, *inputs: "Value | str | Array", **attributes: Any) -> str:
-        """Adds a node of one output; gives its name. An array among the inputs is a constant."""
+        """Adds a node with one output; returns its name. An array among the inputs becomes a constant."""
         names = [self.name(value) for value in inputs]
         return self.drawing.node(op, names, self.fresh(op.lower()), **attributes)
 
     def apply(self, op: str, type_: Type, *inputs: "Value | str | Array", **attributes: Any) -> Value:
-        """Adds a node whose output is of a type."""
+        """Adds a node; returns its output as a value of a type."""
         return Value(type_, self.node(op, *inputs, **attributes))
 
     def name(self, value: "Value | str | Array") -> str:
-        """The name of a value. A constant becomes an initializer when it is read first."""
+        """The name of a value. A constant becomes an initializer at its first use."""
         if isinstance(value, str):
             return value
         if isinstance(value, Value) and value.array is None:
@@ -113,7 +115,7 @@ class Scope:
         return self.shared(("repeated", value.type.extent, inner), "Expand", inner, sizes)
 
     def kind(self, dtype: str) -> int:
-        """ONNX's number of a dtype; raises `ModelError` for one that ONNX does not compute in."""
+        """ONNX's number of a dtype; raises `ModelError` for dtypes in which ONNX does not compute."""
         return self.drawing.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def declared(self, name: str, type_: Type, axes: Sequence[Any]) -> Proto:
@@ -123,7 +125,7 @@ class Scope:
 
     @contextmanager
     def inside(self) -> Generator[list[Proto]]:
-        """The nodes of a body, which are written in the block."""
+        """A context that collects the nodes of a body, and gives the list."""
         before, self.drawing.nodes = self.drawing.nodes, []
         try:
             yield self.drawing.nodes
@@ -132,7 +134,7 @@ class Scope:
 
     @contextmanager
     def outside(self) -> Generator[None]:
-        """Nodes of the model itself, which are written in the block, also while a body is."""
+        """A context in which nodes are added to the model itself, also while a body is written."""
         before, self.drawing.nodes = self.drawing.nodes, self._main
         try:
             yield
@@ -142,19 +144,22 @@ class Scope:
     # ---- numbers of the batch
 
     def shared(self, what: Any, op: str, *inputs: "Value | str | Array", **attributes: Any) -> str:
-        """A value of the model that several read: its node is added once."""
+        """A value of the model with several readers; its node is added once.
+
+        what: the key of the value.
+        """
         if what not in self._shared:
             with self.outside():
                 self._shared[what] = self.node(op, *inputs, **attributes)
         return self._shared[what]
 
     def size(self, axis: int) -> str:
-        """How many steps or sequences there are, [1]."""
+        """The number of steps or sequences, [1]."""
         return self.shared(("size", axis), "Shape", self.frames, start=axis, end=axis + 1)
 
     @property
     def positions(self) -> str:
-        """The number of each step, [time, 1]."""
+        """The index of each step, [time, 1]."""
         time = self.shared("time", "Squeeze", self.size(TIME), np.array([0]))
         steps = self.shared("steps", "Range", np.array(0), time, np.array(1))
         return self.shared("positions", "Unsqueeze", steps, np.array([1]))
@@ -168,25 +173,27 @@ class Scope:
 
     @property
     def last(self) -> str:
-        """The number of the last step of each sequence, [batch] or [1]."""
+        """The index of the last step of each sequence, [batch] or [1]."""
         return self.shared("last", "Sub", self.counts, np.array(1))
 
     def mask(self, what: str, rank: int) -> str:
-        """A mask with axes for so many features.
+        """A mask, followed by `rank` axes of length 1 for features.
 
-        what: "steps", those of the sequences [time, batch]; "first" or "last", those alone; "rows", the
-        sequences that have a step [batch].
+        what: "steps", the steps that are not padding [time, batch]; "first" or "last", only these steps;
+        "rows", the sequences that have a step [batch].
         """
         if what == "rows":
-            made = self.shared("has steps", "Greater", self.counts, np.array(0))
+            mask_name = self.shared("has steps", "Greater", self.counts, np.array(0))
         elif what == "steps":
-            made = self.shared("is step", "Less", self.positions, self.counts)
+            mask_name = self.shared("is step", "Less", self.positions, self.counts)
         else:
             place = np.array(0) if what == "first" else self.last
-            made = self.shared(("is", what), "Equal", self.positions, place)
+            mask_name = self.shared(("is", what), "Equal", self.positions, place)
         lead = 1 if what == "rows" else 2
         return (
-            made if not rank else self.shared(("mask", what, rank), "Unsqueeze", made, lead + np.arange(rank))
+            mask_name
+            if not rank
+            else self.shared(("mask", what, rank), "Unsqueeze", mask_name, lead + np.arange(rank))
         )
 
     # ---- values
@@ -199,8 +206,8 @@ class Scope:
         """A value where a condition is true, and another one elsewhere. They are of one dtype."""
         dtype = value.type.dtype
         chosen = "int32" if dtype == "bool" else value.type.computed.dtype
-        if chosen != dtype:  # onnxruntime does not choose among these
-            numbers = (self.typed(each, chosen) for each in (value, other))
+        if chosen != dtype:  # onnxruntime has no Where for these dtypes
+            numbers = (self.typed(choice, chosen) for choice in (value, other))
             return self.typed(self.chosen(condition, *numbers), dtype)
         return self.apply("Where", value.type, condition, value, other)
 
@@ -214,7 +221,9 @@ class Scope:
         return self.apply("Cast", type_, value, to=self.kind(dtype))
 
     def with_rank(self, value: Value, rank: int) -> Value:
-        """A value with leading features of size one, up to this many. Constants have them anyway."""
+        """A value with leading axes of length 1 added, up to `rank` axes of features. Constants broadcast
+        without.
+        """
         ones = rank - value.rank
         if not ones or value.type.extent == CONST:
             return value
@@ -231,7 +240,7 @@ class Scope:
         if value.array is not None:
             return Value(type_, array=value.array.reshape(shape))
         if 0 in shape or 0 in value.type.shape:
-            raise ModelError("it has features of no numbers")
+            raise ModelError("it has an axis of features of length 0")
         return self.apply("Reshape", type_, value, np.array([0] * value.lead + [*shape], np.int64))
 
     def expanded(self, value: Value, extent: Extent) -> Value:
@@ -239,8 +248,8 @@ class Scope:
         type_ = value.type.at(extent)
         if value.array is not None:
             return Value(type_, array=value.array)
-        made = self.apply("Unsqueeze", type_, value, np.array([0]))
-        return self.apply("Expand", type_, made, self.sizes(STEPS[:1], 1 + value.rank, TIME))
+        repeated = self.apply("Unsqueeze", type_, value, np.array([0]))
+        return self.apply("Expand", type_, repeated, self.sizes(STEPS[:1], 1 + value.rank, TIME))
 
     def sizes(self, extent: Extent, ones: int, first: int | None = None) -> str:
         """The sizes of an extent's axes, and then so many ones. first: the axis that the first is."""

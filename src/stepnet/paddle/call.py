@@ -1,4 +1,4 @@
-"""An operation of a program with its operands, as the rules of operators take it."""
+"""An operation of a program with its operands: the argument of the rules of operators."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from stepnet.values.arguments import shown
 
 OPSET = 17
 MEANINGS: Mapping[str, Any] = OPERATORS
-"""The meanings of operators, by ONNX's names."""
+"""The functions of operators, by ONNX's names. Paddle's operators are expressed by these."""
 KINDS: Mapping[type, tuple[Any, str]] = {
     bool: (int, "true or false"),
     int: (int, "a whole number"),
@@ -23,7 +23,8 @@ KINDS: Mapping[type, tuple[Any, str]] = {
     str: (str, "a text"),
     list: (int | float, "numbers"),
 }
-"""What a value may be where the default is of a type."""
+"""For the type of an attribute's default: the types that the attribute may have, and their name in messages.
+"""
 
 
 def is_list(value: Any) -> bool:
@@ -33,42 +34,50 @@ def is_list(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class PaddleCall:
-    """An operation with its operands by slot. padded: whether sequences have lengths."""
+    """An operation with its operands.
+
+    operation: the operation of the program.
+    operands: the values of its inputs, by slot.
+    padded: whether the program has an input of lengths, so that sequences are padded.
+    """
 
     operation: Operation
     operands: Mapping[str, tuple[Placed, ...]]
     padded: bool
 
-    def every(self, slot: str) -> tuple[Placed, ...]:
+    def operands_of(self, slot: str) -> tuple[Placed, ...]:
         """All operands of a slot."""
         return self.operands.get(slot, ())
 
     def optional(self, slot: str) -> Placed | None:
         """The operand of a slot, or None."""
-        return next(iter(self.every(slot)), None)
+        return next(iter(self.operands_of(slot)), None)
 
     def operand(self, slot: str = "X") -> Placed:
-        """The operand of a slot; raises `ModelError` where there is none."""
+        """The operand of a slot; raises `ModelError` if it is missing."""
         value = self.optional(slot)
         if value is None:
             raise ModelError(f"its input {slot} is missing")
         return value
 
     def attribute(self, name: str, default: Any) -> Any:
-        """An attribute, or what it is where the file does not state it; raises `ModelError` for one of
-        another kind than the default.
+        """The value of an attribute, or `default` if the file does not have it.
+
+        Raises `ModelError` for a value of another kind than the default.
         """
         value: Any = self.operation.attributes.get(name, default)
-        known, what = KINDS[type(default)]
+        types, kind = KINDS[type(default)]
         items: list[Any] = value if is_list(default) and is_list(value) else [value]
-        if not all(isinstance(item, known) for item in items):
-            raise ModelError(f"its attribute {name} is {shown(value)}, and should be {what}")
+        if not all(isinstance(item, types) for item in items):
+            raise ModelError(f"its attribute {name} is {shown(value)}, and should be {kind}")
         return value
 
     def numbers(self, name: str, tensor: str, several: str = "") -> list[Any] | None:
-        """Numbers of an attribute, of a tensor, or of several tensors; None where there are none."""
-        if self.every(several):
-            return [number for value in self.every(several) for number in np.ravel(value.array)]
+        """Numbers from an attribute, a tensor or several tensors, whichever the file has; None if it has
+        none.
+        """
+        if self.operands_of(several):
+            return [number for value in self.operands_of(several) for number in np.ravel(value.array)]
         value = self.optional(tensor)
         if value is not None:
             return list(np.ravel(value.array))
@@ -78,17 +87,17 @@ class PaddleCall:
         return cast("list[Any]", stated) if isinstance(stated, list) else [stated]
 
     def wholes(self, name: str, tensor: str = "", several: str = "") -> list[int]:
-        """Whole numbers that are known now, likewise; none where there are none."""
+        """As `numbers`, for whole numbers that are constants; empty if the file has none."""
         numbers = self.numbers(name, tensor, several) or []
         if not all(isinstance(number, int | np.integer) for number in numbers):
-            raise ModelError(f"its {name} is {shown(numbers)}, which are no known whole numbers")
+            raise ModelError(f"its {name} is {shown(numbers)}, and should be constant whole numbers")
         return [int(number) for number in numbers]
 
     def whole(self, name: str, tensor: str, default: int) -> int:
-        """One whole number that is known now, likewise."""
+        """As `wholes`, for a single number."""
         return (self.wholes(name, tensor) or [default])[0]
 
     def meaning(self, operator: str, operands: Sequence[Placed | None], **attributes: Any) -> Any:
-        """What an operator of ONNX makes of operands."""
+        """The result of an operator of ONNX on these operands."""
         call = Call(operator, tuple(operands), attributes, 1, OPSET, padded=self.padded)
         return MEANINGS[operator](call)

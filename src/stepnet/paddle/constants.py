@@ -1,4 +1,4 @@
-"""Paddle's operators that make values of numbers in the program: shapes, filled ones, and whole arrays."""
+"""Paddle's operators whose results are constants: shapes, filled arrays, and arrays in the program."""
 
 from typing import Any
 
@@ -17,29 +17,29 @@ NAMED = {each.name: each for each in DTYPES.values()}
 
 
 def dtype(stated: Any) -> Any:
-    """A dtype by its number or its name; two bytes of a float are computed in four."""
+    """The dtype with a number or name of Paddle's. Half precision is computed in float32."""
     if isinstance(stated, int):
         made = dtype_of(stated)
     elif stated in NAMED:
         made = NAMED[stated]
     else:
-        raise ModelError(f"its dtype is {shown(stated)}, which is none of numbers")
+        raise ModelError(f"its dtype is {shown(stated)}, which is not a dtype of numbers")
     return np.dtype(np.float32) if made.name in ("float16", "bfloat16") else made
 
 
 def shape(call: PaddleCall) -> Placed:
-    """shape."""
+    """shape: the shape of a value."""
     return call.meaning("Shape", [call.operand("Input")])
 
 
 def fill_constant(call: PaddleCall) -> Placed:
-    """fill_constant: one number in a shape, which may be that of all sequences."""
+    """fill_constant: an array of one number, whose shape may include the batch and the steps."""
     target = call.numbers("shape", "ShapeTensor", "ShapeTensorList") or []
     return repeated(filling(call), target)
 
 
 def filling(call: PaddleCall) -> Placed:
-    """The number that fills a shape."""
+    """The number with which a fill operator fills its shape."""
     exact, tensor = call.attribute("str_value", ""), call.optional("ValueTensor")
     try:
         number = float(exact) if exact else call.attribute("value", 0.0)
@@ -50,12 +50,12 @@ def filling(call: PaddleCall) -> Placed:
 
 
 def fill_like_batch(call: PaddleCall) -> Placed:
-    """fill_constant_batch_size_like: a shape of which one size is that of another value."""
+    """fill_constant_batch_size_like: a filled array, of which one size is that of another value."""
     like, target = call.operand("Input"), call.wholes("shape")
     source, place = (call.attribute(name, 0) for name in ("input_dim_idx", "output_dim_idx"))
     source = like.axis(source)
     if like.axes[source] == TOKENS or not 0 <= place < len(target):
-        raise ModelError("it makes a value for each step of all sequences, or has no such axis")
+        raise ModelError("its result would have a value for each step, or its input has no such axis")
     return repeated(filling(call), [*target[:place], like.sizes[source], *target[place + 1 :]])
 
 

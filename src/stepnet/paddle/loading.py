@@ -29,7 +29,8 @@ from stepnet.paddle.model import PaddleModel, needed
 from stepnet.paddle.operators import RULES
 
 READERS = {".json": pir.read, ".pdmodel": protobuf.read}
-"""The reader of a program by the ending of its file: as Paddle, which writes the first since version 3."""
+"""The reader of a program, by the ending of its file, in the order of preference. Paddle 3 writes the first.
+"""
 PARAMETERS = ".pdiparams"
 
 
@@ -37,24 +38,23 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
     """The program that `paddle.static.save_inference_model` or `paddle.jit.save` saved as a `Graph`, which
     runs over sequences without padding.
 
-    Nothing of the file is run, and Paddle is not needed.
+    No code in the file runs, and Paddle is not needed.
 
     Args:
         path: The program, m.json or m.pdmodel, or the path that Paddle was given, m. Its parameters,
             m.pdiparams, lie beside it.
-        axes: What the axes of inputs are, by name, where it cannot be told from the operators that read them:
-            "NT" for [batch, time, ...], "TN" for time first, "N" for a value that each sequence has once.
-            Further axes are features, as those called "_".
+        axes: The meaning of the first axes of inputs, by name, where the operators that read an input do not
+            determine it: "NT" for [batch, time, ...], "TN" for [time, batch, ...], "N" for one value per
+            sequence. Further axes, and axes called "_", are features.
 
     Returns:
-        The graph. A program with one input of sequences takes it as it is, one with several a dict by name;
-        inputs without steps are `statics`. An input `sequence_length` of a recurrence is `lengths=` of a
-        call. Inputs with a LoD are sequences too. Outputs are those of the program, by name where there are
-        several.
+        The graph. It takes a single input of sequences itself, and several as a dict by name; inputs without
+        steps are `statics`. The input that a recurrence reads as `sequence_length` is `lengths=` of a call.
+        Inputs with a LoD are sequences too. Outputs are those of the program, by name if there are several.
 
     Raises:
-        FileError: For files that are no program of Paddle's, or damaged ones.
-        ModelError: For an operator that is not supported, with its place, and for a use of one that mixes
+        FileError: For files that are damaged or no program of Paddle's.
+        ModelError: For an operator that is not supported, with its position, and for one that mixes
             sequences.
         InputError: For axes that do not fit.
 
@@ -68,20 +68,20 @@ def load(path: str | Path, *, axes: Mapping[str, str] | None = None) -> Graph:
     stated = axes or {}
     check_names(stated, [variable.name for variable in program.inputs])
 
-    def made(chosen: Sequence[str]) -> Graph:
+    def build(chosen: Sequence[str]) -> Graph:
         inputs = tuple(map(model_input, program.inputs, chosen))
         check_agree(inputs)
         return graph_of(PaddleModel(program.path, inputs, program, arrays))
 
-    return first_fitting(program.path, ways(program, stated), made)
+    return first_fitting(program.path, ways(program, stated), build)
 
 
 def program_path(path: Path) -> Path:
-    """The file of a program; raises `FileError` where there is none."""
+    """The file of a program; raises `FileError` if it does not exist."""
     if path.suffix in READERS:
         return existing(path)
     candidates = [path.with_name(path.name + ending) for ending in READERS]
-    return next((each for each in candidates if each.exists()), None) or existing(
+    return next((candidate for candidate in candidates if candidate.exists()), None) or existing(
         path.with_name(path.name + ".json")
     )
 
@@ -111,22 +111,26 @@ def naming(path: Path) -> Generator[None]:
 
 
 def check_supported(program: Program) -> None:
-    """Raises `ModelError` for operators that outputs need and that have no rule, with their places."""
-    every = needed(program)
-    missing = [operation for operation in every if operation.type not in RULES]
+    """Raises `ModelError` if the outputs depend on operators without a rule; it names them and their
+    positions.
+    """
+    operations = needed(program)
+    missing = [operation for operation in operations if operation.type not in RULES]
     if missing:
         kinds = ", ".join(dict.fromkeys(operation.type for operation in missing))
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         places = ", ".join(operation.place for operation in missing[:5]) + more
         raise ModelError(
             f"{program.path}: {kinds} not supported: {places}; "
-            f"its {len(every) - len(missing)} other operations are"
+            f"its {len(operations) - len(missing)} other operations are"
         )
 
 
 def ways(program: Program, axes: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    """The axes that the inputs may have, the likeliest first."""
-    lengths = {name for each in program.operations for name in each.inputs.get("SequenceLength", ())}
+    """All combinations of axes that the inputs may have, the most likely first."""
+    lengths = {
+        name for operation in program.operations for name in operation.inputs.get("SequenceLength", ())
+    }
     return product(
         *(
             [axes[variable.name]]
@@ -143,7 +147,7 @@ def possible(variable: Variable, program: Program) -> list[str]:
     """The axes that an input may have."""
     if variable.levels > 1:
         raise ModelError(
-            f"{program.path}: the input {variable.name!r} has {variable.levels} levels of sequences; "
+            f"{program.path}: the input {variable.name!r} has {variable.levels} levels of sequences (LoD); "
             "one is supported"
         )
     rank = len(variable.sizes)

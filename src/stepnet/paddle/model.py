@@ -24,33 +24,39 @@ class PaddleModel(ArrayModel):
     parameters: Mapping[str, Array]
 
     def __call__(self, x: Any, params: Any, statics: Any = None) -> Any:
-        """The outputs: by name where there are several."""
+        """The outputs, by name if there are several."""
         env = {name: constant(array) for name, array in self.parameters.items()}
         env |= self.placed(x, statics)
         for operation in needed(self.program):
             env |= self.results(operation, env)
-        made = {name: self.value(env, source).value for name, source in self.program.outputs.items()}
-        return next(iter(made.values())) if len(made) == 1 else made
+        outputs = {name: self.value(env, source).value for name, source in self.program.outputs.items()}
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def value(self, env: Mapping[str, Placed], name: str) -> Placed:
-        """A value that is known by now."""
+        """A value that was computed before."""
         if name not in env:
-            raise ModelError(f"{self.path}: {name!r} is none of its values")
+            raise ModelError(
+                f"{self.path}: {name!r} is not a value of the program, or is used before it is computed"
+            )
         return env[name]
 
     def results(self, operation: Operation, env: Mapping[str, Placed]) -> dict[str, Placed]:
-        """What an operation gives, by name; errors name it."""
+        """The results of an operation, by name. Errors name the operation."""
         try:
             operands = {
                 slot: tuple(self.value(env, name) for name in names)
                 for slot, names in operation.inputs.items()
             }
-            made = RULES[operation.type](PaddleCall(operation, operands, self.has_lengths))
+            results_of_rule = RULES[operation.type](PaddleCall(operation, operands, self.has_lengths))
         except StepnetError as error:
             reason = str(error).partition("\n  at ")[0]
             kind = AxesError if isinstance(error, AxesError) else ModelError
             raise kind(f"{reason}\n  at {operation.place} of {self.path}") from error
-        slots = cast("dict[str, Any]", made) if isinstance(made, dict) else {"Out": made}
+        slots = (
+            cast("dict[str, Any]", results_of_rule)
+            if isinstance(results_of_rule, dict)
+            else {"Out": results_of_rule}
+        )
         return {
             name: value
             for slot, values in slots.items()
@@ -65,14 +71,14 @@ def listed(values: Any) -> Sequence[Placed]:
 
 def names(slots: Mapping[str, Iterable[str]]) -> set[str]:
     """All names in slots."""
-    return {name for each in slots.values() for name in each}
+    return {name for names_of_slot in slots.values() for name in names_of_slot}
 
 
 def needed(program: Program) -> list[Operation]:
-    """The operations that the outputs need, in order. A name may be given a value again further on."""
-    wanted, kept = set(program.outputs.values()), list[Operation]()
+    """The operations on which the outputs depend, in order. A later operation may redefine a name."""
+    required, operations = set(program.outputs.values()), list[Operation]()
     for operation in reversed(program.operations):
-        if wanted & names(operation.outputs):
-            kept.append(operation)
-            wanted = (wanted - names(operation.outputs)) | names(operation.inputs)
-    return kept[::-1]
+        if required & names(operation.outputs):
+            operations.append(operation)
+            required = (required - names(operation.outputs)) | names(operation.inputs)
+    return operations[::-1]

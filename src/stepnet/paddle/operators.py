@@ -1,4 +1,4 @@
-"""Paddle's operators by the meanings of ONNX's: a table.
+"""A table of Paddle's operators, each expressed by operators of ONNX.
 
 elementwise_add X Y axis=-1   -->   Add X Y
 mul X Y x_num_col_dims=2      -->   Reshape X, MatMul X Y
@@ -25,7 +25,7 @@ Rule = Callable[[PaddleCall], Any]
 
 
 def unary(operator: str, **defaults: float) -> Rule:
-    """The rule of an operator of X. defaults: of its attributes, which ONNX calls as Paddle does."""
+    """The rule of an operator of X; defaults: the attributes, named as in ONNX, with their defaults."""
 
     def rule(call: PaddleCall) -> Placed:
         attributes = {name: call.attribute(name, usual) for name, usual in defaults.items()}
@@ -35,7 +35,7 @@ def unary(operator: str, **defaults: float) -> Rule:
 
 
 def elementwise(operator: str) -> Rule:
-    """The rule of an operator of X and Y, of which Y may begin at an axis of X."""
+    """The rule of an operator of X and Y. Y is broadcast from the attribute `axis` of X on."""
 
     def rule(call: PaddleCall) -> Placed:
         x, y = call.operand(), call.operand("Y")
@@ -51,7 +51,7 @@ def elementwise(operator: str) -> Rule:
 
 
 def transpose(call: PaddleCall) -> Placed:
-    """transpose2."""
+    """transpose2: the axes in another order."""
     return call.meaning("Transpose", [call.operand()], perm=call.wholes("axis"))
 
 
@@ -59,45 +59,47 @@ def transpose(call: PaddleCall) -> Placed:
 
 
 def transposed(call: PaddleCall, value: Placed) -> Placed:
-    """A value with its last two axes the other way round."""
+    """A value with its last two axes swapped."""
     rank = len(value.axes)
     return call.meaning("Transpose", [value], perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
 def matmul(call: PaddleCall) -> Placed:
-    """matmul_v2, and matmul of old, which has a factor."""
+    """matmul_v2, and the older matmul, which has a factor alpha."""
     x, y = call.operand(), call.operand("Y")
     names = ("trans_x", "transpose_X"), ("trans_y", "transpose_Y")
     x, y = (
-        transposed(call, value) if any(call.attribute(name, False) for name in each) else value
-        for value, each in zip((x, y), names, strict=True)
+        transposed(call, value) if any(call.attribute(name, False) for name in flag_names) else value
+        for value, flag_names in zip((x, y), names, strict=True)
     )
-    made, factor = product(x, y), call.attribute("alpha", 1.0)
-    return made if factor == 1 else applied(np.multiply, made, constant(np.float32(factor)))
+    result, factor = product(x, y), call.attribute("alpha", 1.0)
+    return result if factor == 1 else applied(np.multiply, result, constant(np.float32(factor)))
 
 
 def flat_product(x: Placed, y: Placed, columns: int, rows: int = 1) -> Placed:
-    """The product of x and y, of which the axes from one on, and those before one, are the inner ones."""
+    """The product of x and y as matrices: of x the axes from `columns` on are joined to one, of y those
+    before `rows`.
+    """
     x = as_sizes(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
     return product(x, as_sizes(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]))
 
 
 def mul(call: PaddleCall) -> Placed:
-    """mul."""
+    """mul: the product of two matrices, to which the axes of X and Y are joined."""
     columns, rows = call.attribute("x_num_col_dims", 1), call.attribute("y_num_col_dims", 1)
     return flat_product(call.operand(), call.operand("Y"), columns, rows)
 
 
 def fc(call: PaddleCall) -> Placed:
     """fc: a product, a bias and an activation."""
-    made = flat_product(call.operand("Input"), call.operand("W"), call.attribute("in_num_col_dims", 1))
+    result = flat_product(call.operand("Input"), call.operand("W"), call.attribute("in_num_col_dims", 1))
     bias = call.optional("Bias")
     if bias is not None:
-        made = applied(np.add, made, constant(bias.array.ravel()))
+        result = applied(np.add, result, constant(bias.array.ravel()))
     name = call.attribute("activation_type", "")
     if name not in ("", "relu"):
         raise ModelError(f"its activation {name!r} is not supported: relu is")
-    return call.meaning("Relu", [made]) if name else made
+    return call.meaning("Relu", [result]) if name else result
 
 
 # ---- pointwise ---------------------------------------------------------------------------------------------
@@ -118,12 +120,12 @@ def scale(call: PaddleCall) -> Placed:
     if shift and not call.attribute("bias_after_scale", True):
         x, shift = applied(np.add, x, literal(shift)), 0.0
     whole = int(factor) if dtype.kind in "iuO" else factor
-    made = applied(np.multiply, x, literal(whole)) if whole != 1 else x
-    return applied(np.add, made, literal(shift)) if shift else made
+    result = applied(np.multiply, x, literal(whole)) if whole != 1 else x
+    return applied(np.add, result, literal(shift)) if shift else result
 
 
 def cast(call: PaddleCall) -> Placed:
-    """cast."""
+    """cast: the operand in another dtype."""
     stated = call.operation.attributes.get("out_dtype", call.operation.attributes.get("dtype"))
     if np.dtype(call.operand().value.dtype).kind == "O":  # sizes, which are whole numbers
         return call.operand()
@@ -131,7 +133,7 @@ def cast(call: PaddleCall) -> Placed:
 
 
 def single(function: Callable[[Any], Any], **fixed: float) -> Rule:
-    """The rule of a function of single numbers. fixed: attributes that have to be as they usually are."""
+    """The rule of an elementwise function; fixed: attributes that must have their default values."""
 
     def rule(call: PaddleCall) -> Placed:
         for name, usual in fixed.items():
@@ -148,40 +150,42 @@ def pair(operator: str) -> Rule:
 
 
 def relu6(x: Any) -> Any:
-    """x between 0 and 6."""
+    """x clipped to [0, 6]."""
     return np.minimum(np.maximum(x, 0), 6)
 
 
 def rsqrt(x: Any) -> Any:
-    """1 over the root of x."""
+    """1 / sqrt(x)."""
     return 1 / np.sqrt(x)
 
 
 def square(x: Any) -> Any:
-    """x times x."""
+    """x * x."""
     return x * x
 
 
 def gelu(call: PaddleCall) -> Placed:
-    """gelu, exact or by tanh."""
+    """gelu, exact or approximated by tanh."""
     approximate = "tanh" if call.attribute("approximate", False) else "none"
     return call.meaning("Gelu", [call.operand()], approximate=approximate)
 
 
 def hard_sigmoid(call: PaddleCall) -> Placed:
-    """hard_sigmoid."""
+    """hard_sigmoid: clip(slope x + offset, 0, 1)."""
     slope, offset = call.attribute("slope", 0.2), call.attribute("offset", 0.5)
     return call.meaning("HardSigmoid", [call.operand()], alpha=slope, beta=offset)
 
 
 def clip(call: PaddleCall) -> Placed:
-    """clip."""
+    """clip: the operand between two bounds."""
     bounds = [call.numbers(name, name.title()) for name in ("min", "max")]
-    return call.meaning("Clip", [call.operand(), *(constant(each[0]) if each else None for each in bounds)])
+    return call.meaning(
+        "Clip", [call.operand(), *(constant(bound[0]) if bound else None for bound in bounds)]
+    )
 
 
 def power(call: PaddleCall) -> Placed:
-    """pow."""
+    """pow: the operand to a constant power."""
     factors = call.numbers("factor", "FactorTensor")
     if not factors:
         raise ModelError("its factor is missing")
@@ -190,12 +194,12 @@ def power(call: PaddleCall) -> Placed:
 
 
 def where(call: PaddleCall) -> Placed:
-    """where."""
+    """where: a choice between two operands by a condition."""
     return call.meaning("Where", [call.operand(slot) for slot in ("Condition", "X", "Y")])
 
 
 def dropout(call: PaddleCall) -> Placed:
-    """dropout as it is when a program runs: nothing, or a factor."""
+    """dropout in inference: the identity, or a constant factor."""
     if not call.attribute("is_test", False):
         raise ModelError("its dropout is on: save the program for inference")
     kind = call.attribute("dropout_implementation", call.attribute("mode", "downgrade_in_infer"))
@@ -204,16 +208,16 @@ def dropout(call: PaddleCall) -> Placed:
     probability = call.numbers("dropout_prob", "P")
     if not probability:
         raise ModelError("its probability is missing")
-    kept = 1 - probability[0]
-    return applied(np.multiply, call.operand(), constant(np.float32(kept)))
+    keep_probability = 1 - probability[0]
+    return applied(np.multiply, call.operand(), constant(np.float32(keep_probability)))
 
 
 def layer_norm(call: PaddleCall) -> dict[str, Placed]:
-    """layer_norm over all axes from one on."""
+    """layer_norm over all axes from `begin_norm_axis` on."""
     x, begin = call.operand(), call.operand().axis(call.attribute("begin_norm_axis", 1))
     sizes = x.sizes[begin:]
     if any(letter != FEATURE for letter in x.axes[begin:]):
-        raise AxesError("it normalises more than features")
+        raise AxesError("it normalises over sequences or steps, and stepnet normalises over features")
     factor, shift = (call.optional(slot) for slot in ("Scale", "Bias"))
     factors = np.ones(sizes, np.float32) if factor is None else factor.array.reshape(sizes)
     shifts = None if shift is None else constant(shift.array.reshape(sizes))
@@ -239,27 +243,27 @@ def reduction(operator: str) -> Rule:
 
 
 def arg_max(call: PaddleCall) -> Placed:
-    """arg_max."""
-    axis, kept = call.whole("axis", "AxisTensor", -1), int(bool(call.attribute("keepdims", False)))
+    """arg_max: the index of the largest number along an axis."""
+    axis, keepdims = call.whole("axis", "AxisTensor", -1), int(bool(call.attribute("keepdims", False)))
     if call.attribute("flatten", False):
-        raise ModelError("it is over all axes: one can be")
-    return call.meaning("ArgMax", [call.operand()], axis=axis, keepdims=kept)
+        raise ModelError("it reduces over all axes: stepnet reduces over one")
+    return call.meaning("ArgMax", [call.operand()], axis=axis, keepdims=keepdims)
 
 
 def concat(call: PaddleCall) -> Placed:
-    """concat."""
-    return call.meaning("Concat", call.every("X"), axis=call.whole("axis", "AxisTensor", 0))
+    """concat: operands joined along an axis."""
+    return call.meaning("Concat", call.operands_of("X"), axis=call.whole("axis", "AxisTensor", 0))
 
 
 def stack(call: PaddleCall) -> dict[str, Placed]:
-    """stack: a new axis, along which values lie."""
+    """stack: operands joined along a new axis."""
     axis = int(call.attribute("axis", 0))
-    values = [call.meaning("Unsqueeze", [value], axes=[axis]) for value in call.every("X")]
+    values = [call.meaning("Unsqueeze", [value], axes=[axis]) for value in call.operands_of("X")]
     return {"Y": call.meaning("Concat", values, axis=axis)}
 
 
 def split(call: PaddleCall) -> dict[str, Any]:
-    """split."""
+    """split: parts of the operand along an axis."""
     axis = call.operand().axis(call.whole("axis", "AxisTensor", 0))
     sections = call.wholes("sections", "SectionsTensor", "SectionsTensorList")
     if not sections:
@@ -272,24 +276,24 @@ def split(call: PaddleCall) -> dict[str, Any]:
 
 
 def slice_(call: PaddleCall) -> Placed:
-    """slice, of which axes of one number may be left out."""
+    """slice, which may drop axes of length 1 (decrease_axis)."""
     starts = call.numbers("starts", "StartsTensor", "StartsTensorList") or []
     ends = call.numbers("ends", "EndsTensor", "EndsTensorList") or []
-    axes, gone = call.wholes("axes"), call.wholes("decrease_axis")
+    axes, dropped = call.wholes("axes"), call.wholes("decrease_axis")
     if not len(starts) == len(ends) == len(axes):
         raise ModelError(f"it has {len(axes)} axes, {len(starts)} starts and {len(ends)} ends")
-    made = call.meaning("Slice", [call.operand("Input")], starts=starts, ends=ends, axes=axes)
-    return call.meaning("Squeeze", [made], axes=gone) if gone else made
+    result = call.meaning("Slice", [call.operand("Input")], starts=starts, ends=ends, axes=axes)
+    return call.meaning("Squeeze", [result], axes=dropped) if dropped else result
 
 
 def reshape(call: PaddleCall) -> Placed:
-    """reshape2."""
+    """reshape2: the operand in another shape."""
     target = call.numbers("shape", "Shape", "ShapeTensor") or []
     return call.meaning("Reshape", [call.operand()], shape=target)
 
 
 def flatten(call: PaddleCall) -> Placed:
-    """flatten_contiguous_range: some axes become one."""
+    """flatten_contiguous_range: neighbouring axes joined to one."""
     x = call.operand()
     first, last = (x.axis(call.attribute(name, usual)) for name, usual in FLATTENED)
     return as_sizes(x, [*x.sizes[:first], joint(x.sizes[first : last + 1]), *x.sizes[last + 1 :]])
@@ -315,7 +319,7 @@ def expand_v2(call: PaddleCall) -> Placed:
 
 
 def same(call: PaddleCall) -> Placed:
-    """X."""
+    """The identity: X."""
     return call.operand()
 
 

@@ -1,7 +1,7 @@
-"""Paddle's recurrent operators: rnn over padded arrays, and gru, lstm and their fused ones over sequences.
+"""Paddle's recurrent operators: rnn over padded arrays; gru, lstm and fused variants over ragged sequences.
 
-rnn          Input [time, batch, inputs]      -->   Out [time, batch, directions * hidden], State
-gru, lstm    Input [all steps, gates * hidden] -->  Hidden, Cell [all steps, hidden]
+rnn          Input [time, batch, inputs]          -->   Out [time, batch, directions * hidden], State
+gru, lstm    Input [total steps, gates * hidden]  -->   Hidden, Cell [total steps, hidden]
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ MODES: Mapping[str, tuple[str, str, tuple[int, ...], int]] = {
     "RNN_TANH": ("RNN", "Tanh", (0,), 1),
     "RNN_RELU": ("RNN", "Relu", (0,), 1),
 }
-"""Of each mode of rnn: ONNX's operator, its activation, the places of Paddle's gates in its order, and the
-number of memories.
+"""For each mode of rnn: ONNX's operator, its activation, the indices of Paddle's gates in ONNX's order, and
+the number of memories.
 """
 
 
@@ -44,34 +44,36 @@ def rnn(call: PaddleCall) -> Results:
     if call.attribute("dropout_prob", 0.0) and not call.attribute("is_test", False):
         raise ModelError("its dropout is on: save the program for inference")
     layers, directions = call.attribute("num_layers", 1), 1 + bool(call.attribute("is_bidirec", False))
-    weights, count = [value.array for value in call.every("WeightList")], layers * directions
+    weights, count = [value.array for value in call.operands_of("WeightList")], layers * directions
     if len(weights) != 4 * count:
         raise ModelError(
             f"it has {len(weights)} weights, and {count} layers and directions have {4 * count}: "
             "projections are not supported"
         )
-    x, states = call.operand("Input"), call.every("PreState")
+    x, states = call.operand("Input"), call.operands_of("PreState")
     finals: list[list[Placed]] = [[] for _ in range(MODES[mode][3])]
     for layer in range(layers):
         places = range(layer * directions, (layer + 1) * directions)
         begins = [sliced(state, 0, slice(places.start, places.stop)) for state in states]
-        x, *made = rnn_layer(call, x, [cell(weights, place, count) for place in places], begins)
-        for memory, value in zip(finals, made, strict=True):
+        x, *final = rnn_layer(call, x, [cell(weights, place, count) for place in places], begins)
+        for memory, value in zip(finals, final, strict=True):
             memory.append(value)
     return {"Out": x, "State": [stacked(values) for values in finals]}
 
 
 def cell(weights: list[Array], place: int, count: int) -> list[Array]:
-    """The weights of one direction of one layer: two matrices, and behind all matrices two biases."""
+    """The weights of one direction of one layer: two matrices and two biases; all matrices precede all
+    biases.
+    """
     biases = 2 * (count + place)
     return [*weights[2 * place : 2 * place + 2], *weights[biases : biases + 2]]
 
 
 def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: list[Placed]) -> list[Placed]:
-    """The output of a layer, and its last memories."""
+    """The output of a layer, and its final memories."""
     operator, activation, order, count = MODES[call.attribute("mode", "")]
     W, R, *biases = (
-        np.stack([reordered(each, order) for each in arrays]) for arrays in zip(*cells, strict=True)
+        np.stack([reordered(array, order) for array in arrays]) for arrays in zip(*cells, strict=True)
     )
     attributes: dict[str, Any] = {
         "hidden_size": R.shape[-1],
@@ -79,10 +81,10 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
     }
     attributes |= {"activations": [activation] * len(cells)} if activation else {}
     attributes |= {"linear_before_reset": 1} if operator == "GRU" else {}
-    lengths = next(iter(call.every("SequenceLength")), None)
+    lengths = next(iter(call.operands_of("SequenceLength")), None)
     operands = [x, constant(W), constant(R), constant(np.concatenate(biases, axis=1)), lengths, *begins]
-    made = Call(operator, tuple(operands), attributes, 1 + count, OPSET, padded=call.padded)
-    outputs, *memories = RECURRENT[operator](made)
+    layer_call = Call(operator, tuple(operands), attributes, 1 + count, OPSET, padded=call.padded)
+    outputs, *memories = RECURRENT[operator](layer_call)
     wide = reshaped(outputs.value, (len(cells) * R.shape[-1],))
     return [outputs.with_value(wide, STEPS + SEQUENCES + FEATURE), *memories]
 
@@ -94,7 +96,7 @@ def reordered(array: Array, order: tuple[int, ...]) -> Array:
 
 
 def stacked(values: list[Placed]) -> Placed:
-    """The memories of all layers, [layers * directions, batch, hidden]."""
+    """The final memories of all layers, stacked to [layers * directions, batch, hidden]."""
     return values[0].with_value(np.concatenate([value.value for value in values], axis=-2))
 
 
@@ -102,14 +104,14 @@ def stacked(values: list[Placed]) -> Placed:
 
 
 def ragged(value: Placed) -> Placed:
-    """An input of sequences; raises `AxesError` for any other."""
+    """The operand, if it is ragged sequences; else raises `AxesError`."""
     if value.axes != RAGGED or not isinstance(value.value, Traced):
         raise AxesError(f"its input is [{words(value.axes)}], and it runs over [{words(RAGGED)}]")
     return value
 
 
 def weight(call: PaddleCall, slot: str) -> Array:
-    """A weight; raises `ModelError` for one that is not of floats, as quantised ones are."""
+    """The array of a weight; raises `ModelError` if it does not hold floats, as quantised weights do not."""
     array = call.operand(slot).array
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise ModelError(f"its {slot} is of {array.dtype}: quantised weights are not supported")
@@ -125,7 +127,7 @@ def activation(call: PaddleCall, name: str, default: str) -> str:
 
 
 def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any) -> Array:
-    """A bias as an array of numbers, zeros where there is none. blocks: how many of `hidden` it may have."""
+    """A bias as an array, zeros if it is missing; blocks: its allowed sizes, in multiples of `hidden`."""
     array = np.zeros(blocks[0] * hidden, dtype) if value is None else value.array.ravel()
     if array.size not in [count * hidden for count in blocks]:
         sizes = " or ".join(str(count * hidden) for count in blocks)
@@ -136,10 +138,10 @@ def bias(value: Placed | None, blocks: tuple[int, ...], hidden: int, dtype: Any)
 def run(
     call: PaddleCall, step: Any, params: Mapping[str, Any], x: Placed, slots: Mapping[str, str], reverse: bool
 ) -> Any:
-    """The outputs of a step over sequences. slots: the input that each memory begins with."""
+    """The outputs of a step over sequences; slots: for each memory, the slot of its initial value."""
     hidden = params["R"].shape[0]
     begins = {name: beginning(call, slot, x, hidden) for name, slot in slots.items()}
-    initial = begins if any(call.every(slot) for slot in slots.values()) else None
+    initial = begins if any(call.operands_of(slot) for slot in slots.values()) else None
     if list(slots) == ["h"]:
         outputs, _ = RNN(step, params, memory=hidden, reverse=reverse)(
             x.value, initial=initial and begins["h"]
@@ -152,7 +154,7 @@ def run(
 
 
 def beginning(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
-    """The memory before the first step, zeros where the operation has none."""
+    """The memory before the first step; zeros if the operation has no such input."""
     value = call.optional(slot)
     if value is None or value.is_constant:
         array = None if value is None else value.array
@@ -165,7 +167,10 @@ def beginning(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
 
 
 def gru_over(call: PaddleCall, x: Placed, weight_h: Array, biases: Placed | None, reverse: bool) -> Placed:
-    """A GRU over projected inputs. weight_h: [hidden, 3 hidden], the memory of u|r with c behind it."""
+    """A GRU over projected inputs.
+
+    weight_h: declared as [hidden, 3 hidden]; the buffer of [hidden, u|r], then that of [hidden, c].
+    """
     hidden = weight_h.shape[0]
     if weight_h.shape != (hidden, 3 * hidden) or x.features != (3 * hidden,):
         raise ModelError(f"its input has features {list(x.features)}, its weight {list(weight_h.shape)}")
@@ -184,7 +189,7 @@ def gru_over(call: PaddleCall, x: Placed, weight_h: Array, biases: Placed | None
 
 
 def gru(call: PaddleCall) -> Results:
-    """gru: its inputs are projected."""
+    """gru: a GRU over inputs that are projected already."""
     x, reverse = ragged(call.operand("Input")), bool(call.attribute("is_reverse", False))
     return {"Hidden": gru_over(call, x, weight(call, "Weight"), call.optional("Bias"), reverse)}
 
@@ -192,28 +197,28 @@ def gru(call: PaddleCall) -> Results:
 def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
     """Inputs times WeightX."""
     weight(call, "WeightX")
-    return product(x, call.every("WeightX")[place])
+    return product(x, call.operands_of("WeightX")[place])
 
 
 def fusion_gru(call: PaddleCall) -> Results:
-    """fusion_gru: a projection, and gru."""
+    """fusion_gru: a projection of the inputs, then gru."""
     x, reverse = ragged(call.operand()), bool(call.attribute("is_reverse", False))
     weight_h = weight(call, "WeightH")
     return {"Hidden": gru_over(call, projected(call, x), weight_h, call.optional("Bias"), reverse)}
 
 
 def multi_gru(call: PaddleCall) -> Results:
-    """multi_gru: layers of two directions each, whose outputs are joined."""
+    """multi_gru: bidirectional layers whose outputs are concatenated."""
     x, layers = ragged(call.operand()), call.attribute("layers", 1)
-    weights, biases = call.every("WeightH"), call.every("Bias")
-    counts = {"WeightX": len(call.every("WeightX")), "WeightH": len(weights)} | (
+    weights, biases = call.operands_of("WeightH"), call.operands_of("Bias")
+    counts = {"WeightX": len(call.operands_of("WeightX")), "WeightH": len(weights)} | (
         {"Bias": len(biases)} if biases else {}
     )
     weight(call, "WeightH")
     if any(count != 2 * layers for count in counts.values()):
         raise ModelError(f"it has {layers} layers of two directions, and {counts}")
     for layer in range(layers):
-        made = [
+        directions_of_layer = [
             gru_over(
                 call,
                 projected(call, x, place),
@@ -223,7 +228,7 @@ def multi_gru(call: PaddleCall) -> Results:
             )
             for place in (2 * layer, 2 * layer + 1)
         ]
-        x = x.with_value(np.concatenate([value.value for value in made], axis=-1))
+        x = x.with_value(np.concatenate([value.value for value in directions_of_layer], axis=-1))
     return {"Hidden": x}
 
 
@@ -248,12 +253,12 @@ def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
 
 
 def lstm(call: PaddleCall) -> Results:
-    """lstm: its inputs are projected."""
+    """lstm: an LSTM over inputs that are projected already."""
     return lstm_over(call, ragged(call.operand("Input")), weight(call, "Weight"))
 
 
 def fusion_lstm(call: PaddleCall) -> Results:
-    """fusion_lstm: a projection, and lstm."""
+    """fusion_lstm: a projection of the inputs, then lstm."""
     return lstm_over(call, projected(call, ragged(call.operand())), weight(call, "WeightH"))
 
 

@@ -1,4 +1,4 @@
-"""Paddle's operators over the steps of all sequences: rows of tables, pools, softmax, and values repeated."""
+"""Paddle's operators over ragged sequences: table lookups, pools, softmax, and repetition at steps."""
 
 from stepnet.errors import ModelError
 from stepnet.graph.operators.placed import AxesError, Placed, constant, words
@@ -8,7 +8,7 @@ from stepnet.rnn.nested import expand, reduce, softmax_over_steps
 
 
 def lookup(call: PaddleCall) -> Placed:
-    """lookup_table_v2: rows of a table, zeros for the number of padding."""
+    """lookup_table_v2: rows of a table; zeros for the index `padding_idx`."""
     table, padding = call.operand("W").array, call.attribute("padding_idx", -1)
     if not -1 <= padding < len(table):
         raise ModelError(f"its padding_idx is {padding}, and its table has {len(table)} rows")
@@ -19,7 +19,7 @@ def lookup(call: PaddleCall) -> Placed:
 
 
 def lookup_of_old(call: PaddleCall) -> Placed:
-    """lookup_table, whose numbers have a last axis of size one."""
+    """lookup_table, whose indices have a last axis of length 1."""
     operands = dict(call.operands) | {"Ids": (call.meaning("Squeeze", [call.operand("Ids")], axes=[-1]),)}
     return lookup(PaddleCall(call.operation, operands, call.padded))
 
@@ -28,7 +28,7 @@ POOLS = {"AVERAGE": "mean", "SUM": "sum", "MAX": "max", "LAST": "last", "FIRST":
 
 
 def of_tokens(value: Placed) -> Placed:
-    """A value of each step of all sequences; raises `AxesError` for others."""
+    """The operand, if it has one value per step of ragged sequences; else raises `AxesError`."""
     if not value.axes.startswith(TOKENS):
         raise AxesError(f"its input is [{words(value.axes)}], and it is over [{words(TOKENS)}]")
     return value
@@ -40,7 +40,7 @@ def sequence_pool(call: PaddleCall) -> Placed:
     if kind not in POOLS:
         raise ModelError(f"its pooltype {kind!r} is none of {', '.join(POOLS)}")
     if call.attribute("pad_value", 0.0):
-        raise ModelError("it gives a number for empty sequences: stepnet gives 0")
+        raise ModelError("its pad_value for empty sequences is not 0, and stepnet's result is 0")
     return x.with_value(reduce(x.value, POOLS[kind]), SEQUENCES + x.axes[1:])
 
 
@@ -51,8 +51,8 @@ def sequence_softmax(call: PaddleCall) -> Placed:
 
 
 def sequence_expand(call: PaddleCall) -> Placed:
-    """sequence_expand: a value that each sequence has once, at its steps."""
+    """sequence_expand: the value of each sequence, repeated at its steps."""
     x, y = call.operand(), of_tokens(call.operand("Y"))
     if not x.axes.startswith(SEQUENCES):
-        raise AxesError(f"it repeats [{words(x.axes)}]: values that each sequence has once can be")
+        raise AxesError(f"it repeats [{words(x.axes)}], and stepnet repeats one value per sequence")
     return x.with_value(expand(x.value, y.value), TOKENS + x.axes[1:])

@@ -1,4 +1,4 @@
-"""The steps of Paddle's operators gru and lstm, whose inputs are projected already.
+"""The step functions of Paddle's operators gru and lstm, whose inputs are projected already.
 
 u, r = s(x_ur + h R + b_ur);  c = a(x_c + (r h) R_c + b_c);  h' = (1 - u) h + u c
 i, f = s(x_if + h R_if + p_if c + b_if);  c' = f c + i a(x_c + h R_c + b_c)
@@ -15,7 +15,7 @@ from stepnet.trace import functions
 
 
 def same(x: Any) -> Any:
-    """x."""
+    """The identity."""
     return x
 
 
@@ -29,7 +29,11 @@ ACTIVATIONS: Mapping[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class GruStep:
-    """A step of gru. keeps: Paddle's origin_mode, in which the update gate keeps the memory."""
+    """The step of gru.
+
+    gate_activation, activation: the names of the activations of the gates and of the candidate.
+    keeps: Paddle's origin_mode: whether the update gate keeps the old memory.
+    """
 
     gate_activation: str
     activation: str
@@ -56,7 +60,7 @@ class GruStep:
 
 @dataclass(frozen=True)
 class LstmStep:
-    """A step of lstm, whose output is the memory too."""
+    """The step of lstm, whose output is the whole memory, h and c."""
 
     gate_activation: str
     candidate_activation: str
@@ -75,5 +79,5 @@ class LstmStep:
         i, f = gates(i + p_i * c), gates(f + p_f * c)
         c = f * c + i * ACTIVATIONS[self.candidate_activation](candidate)
         h = gates(o + p_o * c) * ACTIVATIONS[self.cell_activation](c)
-        made = {"h": h, "c": c}
-        return made, made
+        after = {"h": h, "c": c}
+        return after, after

@@ -1,7 +1,7 @@
-"""Sequences of any length, laid end to end without padding, and their ways in and out.
+"""Sequences of any length, stored end to end without padding, and their conversions.
 
 A `Ragged` is values and offsets, as in an Arrow list array. Each module in this folder converts another form
-of sequences, by two functions between that form and (values, offsets).
+of sequences from and to (values, offsets).
 """
 
 from collections.abc import Iterator
@@ -35,16 +35,16 @@ class Ragged:
 
     Sequence i of one level is `values[offsets[0][i]:offsets[0][i + 1]]`. With more levels `offsets[0]` counts
     the entries of `offsets[1]` (documents of sentences of words), and the last offsets count the values.
-    Sequences of length zero and no sequences at all are valid. The values are not copied; the offsets are
+    Empty sequences, and a `Ragged` of no sequences, are valid. The values are not copied; the offsets are
     copied and made read-only.
 
     Args:
         values: The steps of all sequences, [total, *features]: numbers or bools.
-        offsets: One int64 array per level, outermost first. Each starts at 0, never falls, and ends at the
-            number of entries of the next level.
+        offsets: One int64 array per level, outermost first. Each starts at 0, never decreases, and ends
+            at the number of entries of the next level.
 
     Raises:
-        InputError: For values that are no numbers, and for offsets that break the rules above.
+        InputError: For values that are not numbers, and for offsets that violate these conditions.
 
     >>> words = Ragged(np.arange(8.0).reshape(4, 2), (np.array([0, 3, 3, 4]),))
     >>> words
@@ -138,10 +138,10 @@ class Ragged:
         return Ragged(values, offsets) if offsets else values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        raise InputError("a Ragged is no one array; take .values [total, *features], or to_padded()")
+        raise InputError("a Ragged is not a single array; use .values [total, *features], or to_padded()")
 
     def take(self, indices: Any) -> "Ragged":
-        """The sequences at these indices, in this order, with values of their own.
+        """The sequences at these indices, in this order, with copied values.
 
         Args:
             indices: [count], whole numbers. Repeated ones repeat; negative ones count from the end.
@@ -161,10 +161,10 @@ class Ragged:
         return Ragged(self.values[positions], tuple(offsets))
 
     def reversed(self) -> "Ragged":
-        """Each sequence of steps from its last step to its first, with values of its own.
+        """Each sequence of steps from its last step to its first, with copied values.
 
-        Sequences and inner sequences stay in their order. Beside the sequences themselves it is a second
-        input that is read backwards: `rnn({"forward": x, "backward": x.reversed()})`.
+        Sequences and inner sequences stay in their order. Together with the original it gives a cell two
+        inputs, one of them backwards: `rnn({"forward": x, "backward": x.reversed()})`.
 
         >>> Ragged.from_list([[1, 2, 3], [], [4, 5]]).reversed().to_list()
         [array([3, 2, 1]), array([], dtype=int64), array([5, 4])]
@@ -188,13 +188,13 @@ class Ragged:
             raise InputError(
                 f"the new values have shape {np.shape(values)}, and there are {self.total} steps to hold them"
             )
-        made = object.__new__(Ragged)  # the offsets are checked, and nobody can write to them
-        object.__setattr__(made, "values", checked)
-        object.__setattr__(made, "offsets", self.offsets)
-        return made
+        ragged = object.__new__(Ragged)  # skips the checks: the offsets are checked already and read-only
+        object.__setattr__(ragged, "values", checked)
+        object.__setattr__(ragged, "offsets", self.offsets)
+        return ragged
 
     def inner(self) -> "Ragged":
-        """The inner sequences one after the other: one level fewer. `group` is the inverse.
+        """The inner sequences, with the outermost level removed. `group` is the inverse.
 
         Raises:
             InputError: For sequences of one level.
@@ -208,7 +208,7 @@ class Ragged:
         return Ragged(self.values, self.offsets[1:])
 
     def group(self, counts: Any) -> "Ragged":
-        """The sequences in groups: one level more. `inner` is the inverse.
+        """The sequences in groups, as a new outermost level. `inner` is the inverse.
 
         Args:
             counts: The next `counts[i]` sequences are group i.
@@ -228,10 +228,10 @@ class Ragged:
         return Ragged(self.values, (outer, *self.offsets))
 
     def equal(self, other: "Ragged") -> bool:
-        """Whether both hold the same numbers in the same sequences, with the same dtype. NaN equals NaN.
+        """Whether both have the same dtype and the same numbers in the same sequences. NaN equals NaN.
 
         Raises:
-            InputError: For what is no `Ragged`.
+            InputError: If `other` is not a `Ragged`.
 
         >>> Ragged.from_list([[1, 2], [3]]).equal(Ragged.from_list([[1], [2, 3]]))
         False
@@ -255,12 +255,12 @@ class Ragged:
     ) -> "Ragged":
         """The sequences of a list.
 
-        A list that holds arrays is one level more. Where no array shows it (an empty list, plain Python
-        numbers) `levels` decides, by default 1.
+        Each list around a list of arrays adds a level. If there are no arrays (an empty list, Python
+        numbers), `levels` decides, by default 1.
 
         Args:
             sequences: A list of arrays [steps, *features], or of lists of steps; nested for more levels.
-            dtype: The dtype; by default NumPy's common one of all sequences, and float32 for none.
+            dtype: The dtype; by default NumPy's common dtype of all sequences, and float32 without sequences.
             features: The feature shape; needed only if no sequence shows it.
             levels: The number of levels; needed only if no array shows it.
 
@@ -289,12 +289,12 @@ class Ragged:
     def from_padded(cls, x: Any, lengths: Any = None, time_major: bool = False) -> "Ragged":
         """The sequences of a padded array and their lengths.
 
-        If nothing is padding the values share the array's memory.
+        Without padding, the values share the array's memory.
 
         Args:
             x: [batch, time, *features], or [time, batch, *features] if `time_major`.
-            lengths: [batch], how many steps of each row belong to its sequence; by default all. The steps
-                behind them are never read.
+            lengths: [batch], the number of steps of each row that belong to its sequence; by default all. The
+                padding is never read.
             time_major: Whether the time is the first axis.
 
         Raises:
@@ -313,7 +313,7 @@ class Ragged:
         Args:
             time_major: Whether the axes are [time, batch, *features].
             length: The size of the time axis; by default the longest length.
-            fill: The value behind the end of a sequence.
+            fill: The value of the padding.
 
         Raises:
             InputError: For a sequence longer than `length`, a `fill` that the dtype cannot hold, and for more
@@ -347,8 +347,8 @@ class Ragged:
     def to_arrow(self) -> Any:
         """A pyarrow list array, one row per sequence, that shares the memory of contiguous values.
 
-        It is a `list` with one more list per further level and one fixed-size list per feature axis. It is a
-        `large_list` if the offsets need more than 32 bits.
+        Its type is `list`, with a further list per level and a fixed-size list per feature axis; `large_list`
+        if the offsets need more than 32 bits.
 
         Raises:
             InputError: For a dtype that Arrow lacks, and without pyarrow.
@@ -376,10 +376,10 @@ class Ragged:
         return cls(*torch.from_packed(packed))
 
     def to_packed(self, enforce_sorted: bool = False) -> Any:
-        """A torch `PackedSequence` with its own data, which remembers the order of the sequences.
+        """A torch `PackedSequence` with copied data, which stores the order of the sequences.
 
         Args:
-            enforce_sorted: As in torch: it stores no order, and lengths must not rise.
+            enforce_sorted: As in torch: the order is not stored, and lengths must not increase.
 
         Raises:
             InputError: For an empty sequence, naming the first, and for no sequences: torch cannot hold them.
@@ -424,7 +424,7 @@ class Ragged:
     def _only_offsets(self, method: str) -> NDArray[np.int64]:
         if self.levels > 1:
             raise InputError(
-                f"{method} takes sequences of one level, and these have {self.levels}; take inner() first"
+                f"{method} takes sequences of one level, and these have {self.levels}; use inner() first"
             )
         return self.offsets[0]
 

@@ -1,4 +1,4 @@
-"""Sequences as Arrow list arrays, which are the same thing: values and offsets. Only offsets are copied."""
+"""Sequences as Arrow list arrays, which have the same form: values and offsets. Only offsets are copied."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -37,8 +37,8 @@ def from_arrow(array: Any) -> Parts:
 
 
 def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
-    """Whether the list of each level is a large one, the sizes of the fixed-size lists inside, and what these
-    hold.
+    """Whether the list of each level is a `large_list`, the sizes of the fixed-size lists inside, and the
+    type of their elements.
     """
     types, large, features, inside = pyarrow_module().types, list[bool](), list[int](), whole_type
     while types.is_list(inside) or types.is_large_list(inside):
@@ -51,12 +51,12 @@ def list_axes(whole_type: Any) -> tuple[list[bool], list[int], Any]:
 
 
 def numbers_of(inside: Any) -> Any:
-    """The type of the numbers that lists hold, behind a dictionary too."""
+    """The type of the numbers in lists, also if they are dictionary-encoded."""
     return inside.value_type if pyarrow_module().types.is_dictionary(inside) else inside
 
 
 def check_type(whole_type: Any) -> None:
-    """Raises `InputError` for a type that is no list of numbers."""
+    """Raises `InputError` for a type other than lists of numbers."""
     types = pyarrow_module().types
     large, _, inside = list_axes(whole_type)
     if not large:
@@ -80,9 +80,10 @@ def check_whole(array: Any) -> None:
 
 
 def parts_of(array: Any, first: int = 0) -> Parts:
-    """The values and offsets of an array of a checked type that is whole; a null row is an empty sequence.
+    """The values and offsets of an array that passed `check_type` and `check_whole`; a null row is an empty
+    sequence.
 
-    first: what messages add to the number of a row.
+    first: the index of the first row, for messages.
     """
     pyarrow = pyarrow_module()
     offsets: list[Array] = []
@@ -106,13 +107,13 @@ def parts_of(array: Any, first: int = 0) -> Parts:
     if isinstance(array, pyarrow.DictionaryArray):
         array = array.dictionary_decode()
     _refuse_null(array, offsets, features, first)
-    # Arrow holds booleans as bits, and those alone are copied.
+    # Arrow stores booleans as bits; only these are copied.
     values = array.to_numpy(zero_copy_only=not pyarrow.types.is_boolean(array.type))
     return values.reshape(total, *features), tuple(offsets)
 
 
 def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
-    """Entries and their offsets without those of some rows, which Arrow lets a null row have."""
+    """The entries and offsets without the entries of some rows: in Arrow, a null row may have entries."""
     lengths = np.diff(level)
     if not lengths[empty].any():
         return entries, level
@@ -123,7 +124,7 @@ def _without(entries: Any, level: Array, empty: Array) -> tuple[Any, Array]:
 def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = None) -> Any:
     """The Arrow list array. See `Ragged.to_arrow`.
 
-    large: whether the list of each level is a large one; where it is not said, those are that have to be.
+    large: whether the list of each level is a `large_list`; by default those whose offsets require it.
     """
     pyarrow = pyarrow_module()
     try:
@@ -146,7 +147,7 @@ def to_arrow(values: Array, offsets: Offsets, large: Sequence[bool] | None = Non
 
 
 def with_nulls(array: Any, null: Array | None) -> Any:
-    """The same array, in whose place there is a null in some rows. null: a bool for each; None for none."""
+    """The array with nulls in some rows; null: a boolean per row, or None for no nulls."""
     if null is None:
         return array
     pyarrow, kind = pyarrow_module(), array.type
@@ -156,10 +157,10 @@ def with_nulls(array: Any, null: Array | None) -> Any:
         children = [array.field(place) for place in range(kind.num_fields)]
     elif pyarrow.types.is_nested(kind):
         children = [array.values]
-    own = array.buffers()[
+    buffers = array.buffers()[
         1 : 1 if pyarrow.types.is_fixed_size_list(kind) or pyarrow.types.is_struct(kind) else 2
     ]
-    return pyarrow.Array.from_buffers(kind, len(array), [bits, *own], children=children)
+    return pyarrow.Array.from_buffers(kind, len(array), [bits, *buffers], children=children)
 
 
 def _refuse_null(array: Any, offsets: list[Array], features: tuple[int, ...], first: int = 0) -> None:

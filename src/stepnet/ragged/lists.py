@@ -35,15 +35,15 @@ def from_list(
         offsets.append(offsets_of([len(item) for item in items]))
         items: list[Any] = [inner for item in items for inner in item]
 
-    wanted = None if dtype is None else number_dtype(dtype, "dtype")
+    target_dtype = None if dtype is None else number_dtype(dtype, "dtype")
     lengths = np.zeros(len(items), np.int64)
     arrays: dict[str, Array] = {}
-    blanks: dict[str, Array] = {}  # of shape [0], as np.array([]) is, which tells nothing where another does
+    blanks: dict[str, Array] = {}  # arrays of shape [0], whose features follow from the other sequences
     for position, item in enumerate(items):
         if isinstance(item, list | tuple) and not item:
             continue
         name = _name(position, offsets)
-        array = _sequence(item, name, wanted)
+        array = _sequence(item, name, target_dtype)
         lengths[position] = len(array)
         (blanks if array.shape == (0,) else arrays)[name] = array
     offsets.append(offsets_of(lengths))
@@ -55,7 +55,7 @@ def from_list(
     if expected is None:
         if not arrays:
             raise InputError(
-                "no sequence holds anything that tells its features; give features=, () for plain numbers"
+                "no sequence shows the shape of its features; pass features=, () for plain numbers"
             )
         first = next(iter(arrays))
         expected, source = arrays[first].shape[1:], f"{first} has"
@@ -63,30 +63,32 @@ def from_list(
         if array.shape[1:] != tuple(expected):
             raise InputError(f"{name} has features {array.shape[1:]}, where {source} {tuple(expected)}")
     if not arrays:
-        return np.zeros((0, *expected), wanted or np.float32), tuple(offsets)
+        return np.zeros((0, *expected), target_dtype or np.float32), tuple(offsets)
     try:
-        return np.concatenate(list(arrays.values()), dtype=wanted), tuple(offsets)
+        return np.concatenate(list(arrays.values()), dtype=target_dtype), tuple(offsets)
     except TypeError as error:
-        raise InputError(f"the sequences have no common dtype; give dtype=: {error}") from error
+        raise InputError(f"the sequences have no common dtype; pass dtype=: {error}") from error
 
 
-def _sequence(item: Any, name: str, wanted: np.dtype[Any] | None) -> Array:
+def _sequence(item: Any, name: str, target_dtype: np.dtype[Any] | None) -> Array:
     """One sequence as an array.
 
     Python's whole numbers are cast to any dtype that they fit, all other values by NumPy's same_kind rule.
     """
     try:
         array = array_of(item, name)
-        if wanted is not None and array.dtype.kind == "i" and isinstance(item, list | tuple):
-            array = np.asarray(item, wanted)
+        if target_dtype is not None and array.dtype.kind == "i" and isinstance(item, list | tuple):
+            array = np.asarray(item, target_dtype)
     except (ValueError, OverflowError) as error:
         raise InputError(f"{name} does not make an array: {error}") from error
     if array.dtype == object:
         raise InputError(f"{name} holds objects, and must hold numbers")
     if array.ndim == 0:
         raise InputError(f"{name} is a single number, and must have one entry per step")
-    if wanted is not None and not np.can_cast(array.dtype, wanted, "same_kind"):
-        raise InputError(f"{name} is {array.dtype}, which {wanted} cannot hold; cast it with .astype first")
+    if target_dtype is not None and not np.can_cast(array.dtype, target_dtype, "same_kind"):
+        raise InputError(
+            f"{name} is {array.dtype}, which {target_dtype} cannot hold; cast it with .astype first"
+        )
     return array
 
 

@@ -28,7 +28,7 @@ def offsets_of(lengths: Any) -> NDArray[np.int64]:
 
 
 def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
-    """The positions of all elements of entries that start here and are this long, entry after entry.
+    """The positions of all elements of entries with these starts and lengths, entry by entry.
 
     >>> positions_of(np.array([7, 0]), np.array([2, 3]))
     array([7, 8, 0, 1, 2])
@@ -38,7 +38,7 @@ def positions_of(starts: Array, lengths: Array) -> NDArray[np.int64]:
 
 
 def turned_positions_of(offsets: Array) -> NDArray[np.int64]:
-    """The positions of all elements, entry after entry, each entry from its last to its first.
+    """The positions of all elements, entry by entry, each entry from its last to its first.
 
     >>> turned_positions_of(np.array([0, 2, 2, 5]))
     array([1, 0, 4, 3, 2])
@@ -60,7 +60,7 @@ def ends_of(values: Array, offsets: Array, first: bool) -> Array:
 
 
 def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
-    """The values and offsets of the outermost entries `start` to `stop`: a view, and offsets from 0 on.
+    """The values and offsets of the outermost entries `start` to `stop`: a view, and offsets that start at 0.
 
     >>> narrow(np.arange(6), (np.array([0, 1, 4, 6]),), 1, 3)
     (array([1, 2, 3, 4, 5]), (array([0, 3, 5]),))
@@ -74,7 +74,7 @@ def narrow(values: Array, offsets: Offsets, start: int, stop: int) -> Parts:
 
 
 def path_of(position: int, offsets: Sequence[Array]) -> tuple[int, ...]:
-    """The path, outermost index first, to the element at `position` of what the last offsets span.
+    """The indices, outermost first, that lead to the element at `position` of the innermost level.
 
     >>> path_of(4, [np.array([0, 1, 3]), np.array([0, 2, 2, 5])])
     (1, 1, 2)
@@ -115,7 +115,12 @@ def number_dtype(dtype: Any, name: str) -> np.dtype[Any]:
     """A dtype of numbers; raises `InputError` for any other."""
     try:
         number_type = np.dtype(dtype)
-    except (TypeError, ValueError, SyntaxError, DeprecationWarning):  # NumPy's ways to say that it is none
+    except (
+        TypeError,
+        ValueError,
+        SyntaxError,
+        DeprecationWarning,
+    ):  # the errors that NumPy raises for an invalid dtype
         raise InputError(f"{name} is a dtype of numbers, not {shown(dtype)}") from None
     return _checked_numbers(np.zeros(1, number_type), name).dtype
 
@@ -127,10 +132,10 @@ def checked_features(features: Any) -> tuple[int, ...]:
 
 
 def checked_offsets(offsets: Any, total: int) -> Offsets:
-    """Copies of the offsets that nobody can write to.
+    """Read-only copies of the offsets.
 
-    Raises `InputError` unless there is one int64 array per level that starts at 0, never falls, and ends at
-    the number of entries of the next level, the last at `total`.
+    Raises `InputError` unless there is one int64 array per level that starts at 0, never decreases, and ends
+    at the number of entries of the next level, the last at `total`.
     """
     if not isinstance(offsets, tuple) or not offsets:
         raise InputError(
@@ -165,9 +170,9 @@ def _checked_level(value: Any, name: str) -> NDArray[np.int64]:
     if falls.any():
         entry = int(falls.argmax())
         raise InputError(
-            f"{name} falls from {level[entry]} to {level[entry + 1]} at entry {entry}; offsets never fall"
+            f"{name} falls from {level[entry]} to {level[entry + 1]} at entry {entry}; offsets never decrease"
         )
-    # Compiled code trusts offsets, so nobody else may hold them after this check.
+    # Compiled code trusts offsets, so no one may be able to change them after this check.
     level = np.array(level, np.int64)
     level.flags.writeable = False
     return level
@@ -177,7 +182,7 @@ def checked_lengths(lengths: Any, count: int, limit: int, entry: str, limit_name
     """The lengths as int64, one for each of `count` entries.
 
     Raises `InputError`, naming the first bad one, unless each is a whole number from 0 to `limit`. `entry`
-    and `limit_name` are its words for what has a length and for the limit.
+    and `limit_name` are the names of an entry and of the limit in messages.
     """
     array = array_of(lengths, "the lengths")
     if array.ndim != 1 or len(array) != count:
@@ -216,7 +221,7 @@ def checked_indices(indices: Any, count: int) -> NDArray[np.int64]:
 
 
 def checked_index(index: Any, count: int) -> int:
-    """One index from 0 on. Raises `InputError` for what is no whole number, and beyond `count`."""
+    """One index from 0 on. Raises `InputError` unless it is a whole number below `count`."""
     try:
         place = operator.index(index)
     except TypeError:

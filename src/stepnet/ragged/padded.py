@@ -1,4 +1,4 @@
-"""Sequences as one padded array and lengths: the only place where padding exists."""
+"""Sequences as a padded array and lengths. Padding exists only in this module."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def from_padded(x: Any, lengths: Any, time_major: bool) -> Parts:
     except InputError as error:
         if not isinstance(x, list | tuple):
             raise
-        raise InputError("the padded array has rows of unequal length; give those to from_list") from error
+        raise InputError("the padded array has rows of unequal length; use from_list for these") from error
     axes = "[time, batch, *features]" if time_major else "[batch, time, *features]"
     if x.ndim < 2:
         raise InputError(f"a padded array is {axes}, and this one has shape {x.shape}")
@@ -49,7 +49,7 @@ def to_padded(
     if (lengths > steps).any():
         first = int((lengths > steps).argmax())
         raise InputError(
-            f"sequence {first} has {lengths[first]} steps, more than length={steps}; give it a larger one"
+            f"sequence {first} has {lengths[first]} steps, more than length={steps}; pass a larger length="
         )
     batch = (steps, len(lengths)) if time_major else (len(lengths), steps)
     padded = np.full((*batch, *values.shape[1:]), _checked_fill(fill, values.dtype), values.dtype)
@@ -59,7 +59,7 @@ def to_padded(
 
 
 def _rows_and_times(offsets: NDArray[np.int64]) -> tuple[Array, Array]:
-    """For each value the sequence it belongs to, and its step there."""
+    """For each value, the index of its sequence and its step there."""
     lengths = np.diff(offsets)
     rows = np.repeat(np.arange(len(lengths)), lengths)
     return rows, positions_of(np.zeros_like(lengths), lengths)

@@ -1,6 +1,6 @@
 """Sequences as PyTorch holds them: `PackedSequence`, and nested tensors of layout `torch.jagged`.
 
-Gradients do not come along: a tensor is detached first, and moved to the CPU.
+Tensors are detached, so gradients do not flow through, and moved to the CPU.
 """
 
 from importlib import import_module
@@ -30,7 +30,7 @@ def from_packed(packed: Any) -> Parts:
     data, sizes = _to_numpy(packed.data), _to_numpy(packed.batch_sizes)
     lengths = packed_lengths(sizes, len(data))
     batch = len(lengths)
-    places = np.arange(batch)  # where each sequence stands among those sorted by length
+    places = np.arange(batch)  # the position of each sequence in the order by length
     if packed.unsorted_indices is not None:
         places = _to_numpy(packed.unsorted_indices)
         if not np.array_equal(np.sort(places), np.arange(batch)):
@@ -60,7 +60,7 @@ def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -
     torch, enforce_sorted = _torch(), flag(enforce_sorted, "enforce_sorted")
     lengths = np.diff(offsets)
     if not len(lengths):
-        raise InputError("a torch PackedSequence holds one sequence or more, and here is none")
+        raise InputError("a torch PackedSequence holds one sequence or more, and there are no sequences")
     if not lengths.all():
         raise InputError(
             f"sequence {int(lengths.argmin())} is empty, and a torch PackedSequence cannot hold it"
@@ -69,7 +69,7 @@ def to_packed(values: Array, offsets: NDArray[np.int64], enforce_sorted: bool) -
     if enforce_sorted and rises.any():
         first = int(rises.argmax()) + 1
         raise InputError(
-            f"sequence {first} is longer than the one before it; give enforce_sorted=False, or sort them"
+            f"sequence {first} is longer than the sequence before it; pass enforce_sorted=False, or sort them"
         )
     order = np.argsort(-lengths, kind="stable")
     sizes = len(lengths) - np.searchsorted(lengths[order[::-1]], np.arange(int(lengths.max())), side="right")
@@ -120,7 +120,7 @@ def _to_numpy(tensor: Any) -> Array:
 def _to_tensor(torch: Any, values: Array) -> Any:
     """A tensor that shares the array's memory if that is writable, as torch has no read-only tensors."""
     values = np.require(values, requirements=["C", "W"])
-    # NumPy lets an axis of length 1 have any stride, torch does not: reshaping makes it an ordinary one.
+    # In NumPy an axis of length 1 may have any stride, in torch not: reshaping makes it contiguous.
     values = values.reshape(1, *values.shape)[0]
     if values.dtype == ml_dtypes.bfloat16:
         return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)

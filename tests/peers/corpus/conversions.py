@@ -25,7 +25,7 @@ from stepnet.files.interchange import Written, convert_file, result
 from stepnet.files.interchange import converted as as_layout
 from stepnet.files.model import Module
 from stepnet.files.stacks import stacked
-from stepnet.files.verified import again, weights
+from stepnet.files.verified import read_back, weights
 from stepnet.layout.registry import record
 from stepnet.layout.report import Report
 from stepnet.net.tolerance import tolerance
@@ -193,7 +193,7 @@ def done(
         part(one, report, form, several) for one, report in zip(made, written.reports.values(), strict=True)
     ]
     try:
-        layers = [weights(one).layers(np.float64) for one in again(written.path, made)]
+        layers = [weights(one).layers(np.float64) for one in read_back(written.path, made)]
     except StepnetError as error:
         return Conversion(specimen, target, layer, wrong=f"what was written is not read: {error}")
     inputs = [x for x, _ in numbers]

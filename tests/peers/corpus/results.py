@@ -37,7 +37,7 @@ REFUSALS = {
         "it takes .* instead: |takes something else, or more, which would be lost",
         "a model runs its layers in a row, and something lies between them",
     ),
-    "c": Refusal("a raw buffer is of one recurrent module", "a raw buffer is of one layer alone"),
+    "c": Refusal("a raw buffer holds one recurrent module", "a raw buffer is of one layer alone"),
     "d": Refusal(r"has no layout for a (gru|rnn)", "TFLite has no GRU, and Equinox no simple recurrence"),
     "e": Refusal(
         "the target has no place for d_n", "the target has no recurrent bias of n, and it is not zero"
@@ -52,7 +52,7 @@ REFUSALS = {
     ),
     "i": Refusal("has a projection", "the target has no projection"),
     "j": Refusal(
-        "gives its outputs (last step first|each at its own step)",
+        "returns its outputs (last step first|each at its own step)",
         "the new file would give the outputs of a layer that runs from the end in another order",
     ),
     "k": Refusal(

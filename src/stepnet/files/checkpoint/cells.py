@@ -26,8 +26,10 @@ ACTIVATIONS = {"Sigmoid": "sigmoid", "Tanh": "tanh", "Relu": "relu", "Softsign":
 class Cell:
     """A recurrent cell of a graph.
 
-    arrays: the names of its constants, by Keras' names. kind: such as "lstm"; "" if it is unknown.
-    activations: those of its gates and its candidate. reverse: whether its loop begins at the last step.
+    arrays: the names of its constants, by Keras' names of weights.
+    kind: its kind, such as "lstm"; "" if it is unknown.
+    activations: the activations of its gates and of its candidate.
+    reverse: whether its loop begins at the last step.
     """
 
     arrays: Mapping[str, str]
@@ -52,10 +54,10 @@ def cells(graph: Message, arrays: Mapping[str, Array]) -> list[Cell]:
     for scope, name in expressions.operators:
         expressions.of((scope, name, 0))
     candidates = list(cells_in(expressions))
-    known = [cell for cell in candidates if cell.kind]
-    taken = {array for cell in known for array in cell.arrays.values()}
-    others = {tuple(cell.arrays.values()): cell for cell in candidates if not taken & {*cell.arrays.values()}}
-    return [*known, *others.values()]
+    recognised = [cell for cell in candidates if cell.kind]
+    used = {array for cell in recognised for array in cell.arrays.values()}
+    others = {tuple(cell.arrays.values()): cell for cell in candidates if not used & {*cell.arrays.values()}}
+    return [*recognised, *others.values()]
 
 
 def cells_in(graph: Graph) -> Iterator[Cell]:

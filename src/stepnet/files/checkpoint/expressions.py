@@ -50,8 +50,12 @@ Value = tuple[str, str, int]  # the function, "" for the graph itself; the node 
 
 @dataclass(frozen=True)
 class Operator:
-    """A node: its operator and its inputs. numbers: the integers of a constant, if they are few. masks: those
-    of a slice.
+    """A node of the graph.
+
+    op: the name of its operator.
+    inputs: the values that are its inputs.
+    numbers: the integers of a constant, if they are few.
+    masks: the mask attributes of a slice, by name.
     """
 
     op: str
@@ -84,9 +88,9 @@ def operators(graph: Message) -> dict[tuple[str, str], Operator]:
                 if attribute.text(KEY) == CALLS[node.text(OP)]:
                     called = attribute.submessage(VALUE).submessage(FUNCTION).text(1)
                     callers.setdefault(called, []).append(by_name[scope, node.text(NAME)])
-    for name, own in callers.items():
-        if name in functions and len(own) == 1:  # with several callers, arguments have several values
-            by_name.update(arguments(name, functions[name], own[0]))
+    for name, calls in callers.items():
+        if name in functions and len(calls) == 1:  # with several callers, arguments have several values
+            by_name.update(arguments(name, functions[name], calls[0]))
     return by_name
 
 
@@ -142,8 +146,10 @@ def value_of(scope: str, text: str) -> Value:
 class Product:
     """A product with a constant matrix.
 
-    number: of the product. left: the number of its left factor. name: of the constant. of_item: whether the
-    left factor is an item of the sequence.
+    number: the number of the product.
+    left: the number of its left factor.
+    name: the name of the constant matrix.
+    of_item: whether the left factor is the item of a sequence at a step.
     """
 
     number: int
@@ -154,8 +160,11 @@ class Product:
 
 @dataclass(frozen=True)
 class Loop:
-    """A memory of a loop: the number of its next value, the two products in that (of the item, and of another
-    value), and the names of the constants that may be the bias.
+    """A memory of a loop.
+
+    becomes: the number of its next value.
+    item, recurrent: the two products in that, of the item and of another value.
+    biases: the names of the constants that may be the bias.
     """
 
     becomes: int
@@ -192,8 +201,8 @@ class Graph:
 
     def terms(self, number: int) -> list[int]:
         """The terms of a sum of few terms; any other expression is its own only term."""
-        what, *parts = self.expressions[number]
-        return [int(part) for part in parts] if what == "sum" and len(parts) < MOST_TERMS else [number]
+        operator, *parts = self.expressions[number]
+        return [int(part) for part in parts] if operator == "sum" and len(parts) < MOST_TERMS else [number]
 
     def times(self, left: int, right: int) -> int:
         """The number of a product."""
@@ -225,7 +234,7 @@ class Graph:
         if node.op in SAME:
             return self.of(node.inputs[0], depth + 1)
         if node.op in ITEMS:
-            return self.number("item", self.is_turned(node.inputs[0]))
+            return self.number("item", self.is_reversed(node.inputs[0]))
         inputs = [self.of(operand, depth + 1) for operand in node.inputs]
         if node.op in ("AddV2", "Add", "BiasAdd"):
             return self.sum(*inputs)
@@ -259,7 +268,7 @@ class Graph:
         return begin, -1 if place == len(widths) - 1 else begin + widths[place]
 
     def origin(self, value: Value) -> Value:
-        """The value that another one is equal to, behind operators that pass it on unchanged."""
+        """The value before all operators that pass a value on unchanged."""
         for _ in range(DEEPEST):
             node = self.operators.get(value[:2])
             if node is None or node.op not in SAME or not node.inputs:
@@ -267,7 +276,7 @@ class Graph:
             value = node.inputs[0]
         return (*value[:2], 0)
 
-    def is_turned(self, items: Value) -> int:
+    def is_reversed(self, items: Value) -> int:
         """1 if a list of steps is reversed, else 0."""
         for _ in range(DEEPEST):
             node = self.operators.get(self.origin(items)[:2])
@@ -288,10 +297,10 @@ class Graph:
     def constant(self, number: int) -> str:
         """The name of the constant that an expression is, or is a part of; "" for any other expression."""
         for _ in range(4):
-            what, *parts = self.expressions[number]
-            if what == "constant":
+            operator, *parts = self.expressions[number]
+            if operator == "constant":
                 return str(parts[1])
-            if what not in ("columns", "Unpack", "Split"):
+            if operator not in ("columns", "Unpack", "Split"):
                 return ""
             number = int(parts[-1])
         return ""
@@ -300,8 +309,8 @@ class Graph:
         """An expression and all its parts, recursively; empty if these are too many for a cell."""
         reached, pending = {number}, [number]
         while pending and len(reached) < MOST_EXPRESSIONS:
-            what, *parts = self.expressions[pending.pop()]
-            new = {int(part) for part in parts[PLAIN.get(str(what), 1) :]} - reached
+            operator, *parts = self.expressions[pending.pop()]
+            new = {int(part) for part in parts[PLAIN.get(str(operator), 1) :]} - reached
             reached |= new
             pending += new
         return [] if pending else sorted(reached)
@@ -326,8 +335,8 @@ class Graph:
 
     def product(self, number: int) -> Product | None:
         """A product with a constant matrix; None for any other expression."""
-        what, *parts = self.expressions[number]
-        if what != "MatMul" or len(parts) != 3:
+        operator, *parts = self.expressions[number]
+        if operator != "MatMul" or len(parts) != 3:
             return None
         left, name = int(parts[1]), self.constant(int(parts[2]))
         of_item = self.expressions[left][0] == "item"

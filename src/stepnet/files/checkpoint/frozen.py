@@ -52,12 +52,14 @@ def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
             arrays[name] = array
         if not arrays:
             raise FileError("its graph has no constants that could be weights: save it with its variables")
-    known = by_names({name: name for name in arrays}, arrays, version_of(arrays))
-    own = {name: cell for graph in graphs for cell in cells(graph, arrays) for name in [cell.name]}
-    asked = {name: stated for name, stated in layouts.items() if name not in own}
-    model = model_of(path, arrays, known, ("tf1", "keras2"), layout, asked)
+    by_name = by_names({name: name for name in arrays}, arrays, version_of(arrays))
+    graph_cells = {name: cell for graph in graphs for cell in cells(graph, arrays) for name in [cell.name]}
+    other_layouts = {name: stated for name, stated in layouts.items() if name not in graph_cells}
+    model = model_of(path, arrays, by_name, ("tf1", "keras2"), layout, other_layouts)
     others = (f"{node.text(NAME)} ({node.text(OP)})" for node in nodes if node.text(OP) not in PLAIN)
-    left_cells = {name: cell for name, cell in own.items() if {*cell.arrays.values()} <= model.rest.keys()}
+    left_cells = {
+        name: cell for name, cell in graph_cells.items() if {*cell.arrays.values()} <= model.rest.keys()
+    }
     return with_cells(replace(model, layers=tuple(others)), left_cells, layout, layouts)
 
 
@@ -69,17 +71,17 @@ def with_cells(
     problems = dict(model.problems)
     for name, cell in graph_cells.items():
         stated = layouts.get(name) or (layout if layout and "." in layout else None)
-        known = f"keras.{cell.kind}" if cell.kind else stated
-        if known is None:
+        cell_layout = f"keras.{cell.kind}" if cell.kind else stated
+        if cell_layout is None:
             remedy = option("layout of", module=name, layout="LAYOUT")
-            held = " and ".join(f"{array} ({own})" for own, array in cell.arrays.items())
+            weights = " and ".join(f"{array} ({weight})" for weight, array in cell.arrays.items())
             problems[name] = (
-                f"{name} is a cell of {held}, and which one is not clear from its graph: say {remedy}"
+                f"{name} is a cell of {weights}, and its graph does not show of which kind: say {remedy}"
             )
         else:
-            modules.append(module_of(name, cell, known, model.rest))
-    taken = {array for module in modules for array in module.names.values()}
-    rest = {name: array for name, array in model.rest.items() if name not in taken}
+            modules.append(module_of(name, cell, cell_layout, model.rest))
+    used = {array for module in modules for array in module.names.values()}
+    rest = {name: array for name, array in model.rest.items() if name not in used}
     return replace(model, modules=(*model.modules, *modules), rest=rest, problems=problems)
 
 
@@ -90,7 +92,7 @@ def module_of(name: str, cell: Cell, layout: str, arrays: Mapping[str, Array]) -
     return Module(
         name,
         (layout,),
-        {own: arrays[array] for own, array in cell.arrays.items()},
+        {weight: arrays[array] for weight, array in cell.arrays.items()},
         cell.arrays,
         semantics={field: value for field, value in values.items() if field in record(layout).settings()},
         reverse=cell.reverse,

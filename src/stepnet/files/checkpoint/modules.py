@@ -51,15 +51,15 @@ def model_of(
     """A model with Keras' layers among variables, and the layers found among the other variables."""
     may_be_keras = layout is None or layout.startswith("keras")
     modules = modules_of(path, keras, layout, layouts) if may_be_keras else ()
-    taken = {name for module in modules for name in module.names.values()}
-    rest = {name: array for name, array in arrays.items() if name not in taken}
+    used = {name for module in modules for name in module.names.values()}
+    rest = {name: array for name, array in arrays.items() if name not in used}
     names = {module.name for module in modules}
-    asked = {name: stated for name, stated in layouts.items() if name not in names}
-    known = {name for layer in keras.layers if layer.config is not None for _, name in layer.arrays}
+    other_layouts = {name: stated for name, stated in layouts.items() if name not in names}
+    configured = {name for layer in keras.layers if layer.config is not None for _, name in layer.arrays}
     # Weights of cells whose classes are not Keras' own: no layer is looked for among them.
-    kept = {name: rest[name] for name in rest if may_be_keras and name in known}
+    kept = {name: rest[name] for name in rest if may_be_keras and name in configured}
     unknown = {name: array for name, array in rest.items() if name not in kept}
-    others = among(str(path), unknown, frameworks, layout, asked, suffix=VALUE)
+    others = among(str(path), unknown, frameworks, layout, other_layouts, suffix=VALUE)
     return Model(str(path), (*modules, *others.modules), {**kept, **others.rest})
 
 

@@ -62,10 +62,10 @@ def message(data: memoryview, store: Store) -> Message:
     (150,)
     """
     fields: dict[int, list[int | memoryview]] = {}
-    position = taken = 0
+    position = memory = 0
     while position < len(data):
-        taken += FIELD
-        store.room(taken, "the fields of its messages")
+        memory += FIELD
+        store.room(memory, "the fields of its messages")
         tag, position = varint(data, position)
         field, wire = tag >> 3, tag & 7
         if wire == 0:

@@ -47,14 +47,14 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     called = {key: names[key] if names.get(key) in arrays else key for key in numbers}
     if not (folder / METADATA).is_file():
         ways = {called[key]: called[key] if is_numbered(key) else key for key in numbers}
-        known = by_names({name: ways[name] for name in arrays}, arrays, version_of(numbers))
-        return model_of(path, arrays, known, frameworks, layout, layouts)
+        keras = by_names({name: ways[name] for name in arrays}, arrays, version_of(numbers))
+        return model_of(path, arrays, keras, frameworks, layout, layouts)
     with opened(folder / METADATA) as (stream, size):
         store = Store(None, size)
-        known = described(metadata(stream.read(), store), nodes, called, arrays, store)
-        model = model_of(path, arrays, known, frameworks, layout, layouts)
+        keras = described(metadata(stream.read(), store), nodes, called, arrays, store)
+        model = model_of(path, arrays, keras, frameworks, layout, layouts)
         modules = {module.name for module in model.modules}
-        return replace(model, layers=tuple(others(known, modules)))
+        return replace(model, layers=tuple(others(keras, modules)))
 
 
 def is_numbered(key: str) -> bool:

@@ -38,11 +38,11 @@ def table(data: memoryview, store: Store) -> Iterator[tuple[bytes, memoryview]]:
     footer = data[-FOOTER:]
     _, at = varint(footer, 0)  # the place and length of the metaindex block, which is empty
     _, at = varint(footer, at)
-    left, before = len(data), None
+    unread, before = len(data), None
     for _, handle in entries(block(data, *handle_of(footer[at:]), store), store):
         start, size = handle_of(handle)
-        left -= size + 5
-        if left < 0:
+        unread -= size + 5
+        if unread < 0:
             raise FileError("its blocks overlap")
         for key, value in entries(block(data, start, size, store), store):
             if before is not None and key <= before:

@@ -32,7 +32,7 @@ def tensor(name: str, proto: Message, integers: bool = False) -> Array | None:
     count, content = math.prod(described.shape), proto.pieces(CONTENT)
     if content:
         if len(content[-1]) != described.bytes:
-            raise FileError(f"the constant {name[:100]!a} has not the size of its shape")
+            raise FileError(f"the constant {name[:100]!a} has more or fewer bytes than its shape requires")
         return np.frombuffer(content[-1], kind.newbyteorder("<")).reshape(described.shape)
     numbers = values(name, kind, proto)
     if len(numbers) > count:

@@ -110,9 +110,17 @@ class ConfiguredLayer:
 
 @dataclass(frozen=True)
 class Around:
-    """The context of the layers of a model: the models around it, the layers that compute each of its inputs,
-    its own calls, and the group of its layers in files of Keras 3, if that does not follow from their
-    classes.
+    """The context of the layers of a model.
+
+    prefix: the names of the models around it.
+    place: the prefix of the groups of its layers in files of Keras 3.
+    outermost: the layer of the outermost model that it lies in.
+    feeds: for each of its inputs, the layers that compute it.
+    depth: the number of models around it.
+    timed: the name of the TimeDistributed around it, if there is one.
+    group: the group of its only layer, if that does not follow from the layer's class.
+    calls: how often the model is called.
+    training: whether it is called with training=True.
     """
 
     prefix: str = ""
@@ -196,8 +204,8 @@ def inside(model: Config, around: Around, store: Store) -> tuple[list[Configured
         group = around.group or f"layers/{numbered(snake(class_name), counts)}"
         layer = layer_of(node, around, group, calls, fed, store)
         if is_timed or nodes_of(node):
-            held, exits = within(layer, is_timed, around, positions(fed), store)
-            layers += held
+            inner_layers, exits = within(layer, is_timed, around, positions(fed), store)
+            layers += inner_layers
             wiring.outputs |= {} if is_timed else {own: [exits]}  # of all calls together
         elif class_name == "InputLayer" and around.depth:
             entrance = entrances.get(own, 0)
@@ -226,7 +234,7 @@ def layer_of(
     if len(inputs) > MOST_INPUTS:
         raise FileError(f"its configuration has a layer that {len(inputs)} others feed")
     use = replace(use_of(calls, around), besides=union(names for feed in fed for names in feed[1:]))
-    known = str(node.get("class_name")) in LOOKED_THROUGH and bool(inputs) and not use.training
+    passes = str(node.get("class_name")) in LOOKED_THROUGH and bool(inputs) and not use.training
     return ConfiguredLayer(
         around.prefix + own,
         own,
@@ -236,7 +244,7 @@ def layer_of(
         inputs,
         place,
         around.timed,
-        passes=known and all(len(union(feed)) == 1 for feed in fed),
+        passes=passes and all(len(union(feed)) == 1 for feed in fed),
         use=use,
     )
 
@@ -257,13 +265,13 @@ def within(
     )
     if not is_timed:
         return inside(layer.node, deeper, store)
-    held: Config = {"config": {"layers": [layer.config.get("layer")]}}
+    wrapper: Config = {"config": {"layers": [layer.config.get("layer")]}}
     timed = replace(deeper, feeds=((layer.name,),), timed=around.timed or layer.name, group="layer")
-    return inside(held, timed, store)
+    return inside(wrapper, timed, store)
 
 
 def use_of(calls: Sequence[Call], around: Around) -> Use:
-    """How a model uses a layer with these calls."""
+    """How a model uses a layer, from the layer's calls."""
     return Use(
         around.calls * len(calls),
         more=any(call.more for call in calls),
@@ -327,8 +335,8 @@ def class_of(node: Config) -> str:
     """
     name, registered = str(node.get("class_name") or ""), node.get("registered_name")
     module = str(node.get("module") or "")
-    own = module.partition(".")[0] in ("keras", "tf_keras") or registered == f"stepnet>{name}"
-    if own or not registered:
+    is_builtin = module.partition(".")[0] in ("keras", "tf_keras") or registered == f"stepnet>{name}"
+    if is_builtin or not registered:
         return name
     return f"{module}>{name}" if registered == name else str(registered)
 

@@ -155,10 +155,10 @@ def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Pla
 def checked(stream: BufferedReader, place: zips.Place) -> None:
     """Raises `FileError` if the checksum of a place is wrong."""
     stream.seek(place.start)
-    left, checksum = place.size, 0
-    while left:
-        data = stream.read(min(left, 1 << 20))
-        left, checksum = left - len(data) if data else 0, zlib.crc32(data, checksum)
+    remaining, checksum = place.size, 0
+    while remaining:
+        data = stream.read(min(remaining, 1 << 20))
+        remaining, checksum = remaining - len(data) if data else 0, zlib.crc32(data, checksum)
     if checksum != place.checksum:
         raise FileError(f"its {WEIGHTS} is damaged: its checksum is wrong")
 
@@ -185,9 +185,9 @@ def modern(
         for path in layer_paths:
             del rest[path]
         with hdf5.within(layer.name):
-            known = places(layer.node, store)
-            parts = parts_in(place, layer_paths, known)
-            check_complete(known.values(), parts)
+            configured = places(layer.node, store)
+            parts = parts_in(place, layer_paths, configured)
+            check_complete(configured.values(), parts)
         if parts:
             yield keras_layer(layer, parts)
     owners: dict[str, list[str]] = {}
@@ -215,11 +215,11 @@ def natural(path: str) -> list[tuple[int, str]]:
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path)]
 
 
-def parts_in(place: str, paths: Sequence[str], known: Mapping[Steps, Part]) -> tuple[Part, ...]:
+def parts_in(place: str, paths: Sequence[str], configured: Mapping[Steps, Part]) -> tuple[Part, ...]:
     """The parts of a layer with their arrays, by paths in its group `place`; without random generators'
     states.
 
-    known: the parts in the layer's configuration.
+    configured: the parts in the layer's configuration.
     """
     arrays: dict[Steps, list[tuple[str, str]]] = {}
     for path in sorted(paths, key=natural):
@@ -228,7 +228,7 @@ def parts_in(place: str, paths: Sequence[str], known: Mapping[Steps, Part]) -> t
             arrays.setdefault(tuple(steps), []).append((number, path))
     parts: list[Part] = []
     for steps, numbers in arrays.items():
-        part = part_at(steps, known)
+        part = part_at(steps, configured)
         variables = VARIABLES.get(part.class_name, KERNELS if is_kernels(part, steps) else ())
         named = {str(place): name for place, name in enumerate(variables)}
         parts.append(replace(part, arrays=tuple((named.get(own, own), path) for own, path in numbers)))
@@ -307,23 +307,23 @@ def listed(
     groups: dict[str, dict[str, str]] = {layer.own: {} for layer in layers}
     for weight, path in paths.items():
         if len(by_name) == 1:
-            own = layers[0].own
+            layer_name = layers[0].own
         elif by_name:
-            own = next((part for part in parts_of(weight) if part in by_name), "")
+            layer_name = next((part for part in parts_of(weight) if part in by_name), "")
         else:
-            own = weight.partition("/")[0]
-        groups.setdefault(own, {})[weight] = path
+            layer_name = weight.partition("/")[0]
+        groups.setdefault(layer_name, {})[weight] = path
     if not by_name and len(groups) > 1 and len({plain(name, weight) for weight in paths}) == len(paths):
         groups = {name: dict(paths)}
-    for own, weights in groups.items():
-        layer = by_name.get(own)
+    for layer_name, weights in groups.items():
+        layer = by_name.get(layer_name)
         if layer is not None and weights:
             with hdf5.within(layer.name):
-                parts = parts_by_name(own, weights, layer, store)
+                parts = parts_by_name(layer_name, weights, layer, store)
             yield keras_layer(layer, parts)
         elif weights:
-            title = f"{name}/{own}" if len(groups) > 1 and own else name
-            yield KerasLayer(title, None, None, parts_by_name(own, weights, None, store))
+            title = f"{name}/{layer_name}" if len(groups) > 1 and layer_name else name
+            yield KerasLayer(title, None, None, parts_by_name(layer_name, weights, None, store))
 
 
 def parts_of(weight: str) -> Iterator[str]:
@@ -350,8 +350,8 @@ def parts_by_name(
         if way and not any(part.startswith(f"{way}_") for part in scope):
             scope = [f"{way}_{layer}"]  # Keras 1, whose names have no groups
         scopes.setdefault(tuple(scope), {})[own] = path
-    known = list(places(configured.node, store).values()) if configured else []
-    cells = [part for part in known if part.cell or part.in_cell]
+    configured_parts = list(places(configured.node, store).values()) if configured else []
+    cells = [part for part in configured_parts if part.cell or part.in_cell]
     if cells:
         parts = by_scope(cells, list(scopes))
     elif configured is not None and len(scopes) == 1:

@@ -215,8 +215,8 @@ def chunked(
     if len(blocks) != math.prod(-(-n // step) for n, step in zip(shape, block, strict=True)):
         raise broken(f"it has {len(blocks)} blocks of {block}")
     file.store.take(math.prod(shape) * width, "its numbers")
-    held = 4 * math.prod(block) * width  # copies of a block while it is unpacked
-    file.store.take(held, "a block of its numbers")
+    copies = 4 * math.prod(block) * width  # copies of a block while it is unpacked
+    file.store.take(copies, "a block of its numbers")
     array = np.empty(shape, dtype)
     for corner, (at, size, mask) in blocks.items():
         if any(start >= n or start % step for start, n, step in zip(corner, shape, block, strict=True)):
@@ -226,7 +226,7 @@ def chunked(
         data = unpacked(file.take(at, size), used, count * width, width)
         inside = array[tuple(slice(start, start + step) for start, step in zip(corner, block, strict=True))]
         inside[...] = np.frombuffer(data, dtype).reshape(block)[tuple(map(slice, inside.shape))]
-    file.store.give_back(held)
+    file.store.give_back(copies)
     return array
 
 

@@ -261,8 +261,8 @@ def link(body: bytes) -> tuple[bytes, int]:
     flags, here = body[1], 2
     kind = body[here] if flags & 0x08 else 0
     if kind:
-        what = {1: "soft links", 64: "links to other files"}.get(kind, f"links of kind {kind}")
-        raise FileError(f"it has {what}, which stepnet does not follow")
+        links = {1: "soft links", 64: "links to other files"}.get(kind, f"links of kind {kind}")
+        raise FileError(f"it has {links}, which stepnet does not follow")
     here += bool(flags & 0x08) + 8 * bool(flags & 0x04) + bool(flags & 0x10)
     width = 1 << (flags & 3)
     length = int.from_bytes(body[here : here + width], "little")

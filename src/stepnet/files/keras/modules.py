@@ -47,8 +47,8 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     if file.foreign:
         return among(str(path), file.arrays, HDF5, layout, layouts)
     modules = modules_of(path, file, layout, layouts or {})
-    taken = {name for module in modules for name in module.names.values()}
-    rest = {name: array for name, array in file.arrays.items() if name not in taken}
+    used = {name for module in modules for name in module.names.values()}
+    rest = {name: array for name, array in file.arrays.items() if name not in used}
     names = {module.name for module in modules}
     layers = tuple(others(file, names))
     return Model(str(path), modules, rest, layers, dict(stated(file.layers)), ordered=file.ordered)
@@ -67,30 +67,30 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
     """The names of the layers that are no recurrent modules; without a configuration, only of those with
     arrays.
     """
-    known = {layer.name: layer for layer in file.layers}
+    with_arrays = {layer.name: layer for layer in file.layers}
     timed = set[str]()
     for name, class_name, passes in (
         *((listed.name, listed.class_name, listed.passes) for listed in file.configured),
-        *((name, "", False) for name in known if not file.configured),
+        *((name, "", False) for name in with_arrays if not file.configured),
     ):
-        layer = known.get(name)
+        layer = with_arrays.get(name)
         if layer and layer.timed and layer.timed not in timed:
             timed.add(layer.timed)
             yield f"{layer.timed} (TimeDistributed)"
         if class_name == "InputLayer" or name in recurrent:
             continue
         parts = layer.parts if layer else ()
-        left = [part for part in parts if not is_held(name, part, recurrent)]
+        unused = [part for part in parts if not is_held(name, part, recurrent)]
         if passes:
             yield f"{name} ({class_name}, which changes nothing in use)"
-        elif (class_name and class_name != "RNN") or len(left) == len(parts):
+        elif (class_name and class_name != "RNN") or len(unused) == len(parts):
             yield f"{name} ({class_name})" if class_name else name
-        for part in left:
+        for part in unused:
             where, foreign = "/".join((name, *part.words)), part.in_cell and part.class_name
             remedy = option("layout of", module=where, layout="LAYOUT")
-            asked = f": say {remedy} where it computes what one of Keras' does" if foreign else ""
-            if asked or len(left) < len(parts):
-                yield f"{name}/{part.title}{asked}"
+            hint = f": say {remedy} where it computes what one of Keras' does" if foreign else ""
+            if hint or len(unused) < len(parts):
+                yield f"{name}/{part.title}{hint}"
 
 
 def is_held(name: str, part: Part, recurrent: Collection[str]) -> bool:
@@ -160,9 +160,9 @@ def of_part(
         candidates = by_names(file, arrays)
     if not candidates:
         return None
-    known, use = record(candidates[0]), layer.use or Use()
+    layout_record, use = record(candidates[0]), layer.use or Use()
     try:
-        semantics = known.translated(settings(part.config))
+        semantics = layout_record.translated(settings(part.config))
     except LayoutError as error:
         raise FileError(f"{path}: {name!r}: {error}") from error
     reverse = bool(part.run.get("go_backwards")) or (part.way == "backward" and not part.run)
@@ -227,8 +227,8 @@ def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array])
         )
     biased = part.config.get("use_bias")
     if isinstance(biased, bool) and recurrent is not None and biased != ("bias" in arrays):
-        wanted = "a bias, and the file has none" if biased else "no bias, and the file has one"
-        raise FileError(f"{path}: {name!r} has {wanted}: its configuration says so")
+        expected = "a bias, and the file has none" if biased else "no bias, and the file has one"
+        raise FileError(f"{path}: {name!r} has {expected}: its configuration says so")
 
 
 # ---- both directions ---------------------------------------------------------------------------------------
@@ -236,20 +236,20 @@ def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array])
 
 def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Part, Module]]) -> list[Module]:
     """The modules of a layer, where two that differ only in their direction are joined."""
-    by_words, made = {part.words: cell_module for part, cell_module in cells}, list[Module]()
+    by_words, modules = {part.words: cell_module for part, cell_module in cells}, list[Module]()
     for part, module in cells:
         front = part.words[:-1]
         name = "/".join((layer.name, *front))
         ways = [by_words.get((*front, way)) for way in DIRECTIONS.values()]
         forward, backward = ways
         if part.way is None:
-            made.append(module)
+            modules.append(module)
         elif forward is None or backward is None or not alike(forward, backward):
-            made.append(one_way(path, part, module))
+            modules.append(one_way(path, part, module))
         elif module is forward:
             merge = merge_of(path, part, name)
-            made.append(joined(name, forward, backward, merge))
-    return made
+            modules.append(joined(name, forward, backward, merge))
+    return modules
 
 
 def alike(forward: Module, backward: Module) -> bool:
@@ -298,8 +298,8 @@ def merge_of(path: Path, part: Part, name: str) -> str | None:
 
 def settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The activations in a configuration, without those that are missing."""
-    known = {ONCE.get(name, name) if name not in config else name: name for name in SETTINGS}
-    return {name: config[written] or "linear" for written, name in known.items() if written in config}
+    spellings = {ONCE.get(name, name) if name not in config else name: name for name in SETTINGS}
+    return {name: config[written] or "linear" for written, name in spellings.items() if written in config}
 
 
 def layout_of(file: KerasFile, part: Part, arrays: Mapping[str, Array]) -> str:
@@ -324,8 +324,10 @@ def by_names(file: KerasFile, arrays: Mapping[str, Array]) -> tuple[str, ...]:
     frameworks = {"2": ("keras2", "keras"), "3": ("keras",)}.get(version, FRAMEWORKS)
     shapes = {own: array.shape for own, array in arrays.items()}
     for group in [frameworks[:1], frameworks[1:]] if version == "2" else [frameworks]:
-        known = [candidate for candidate in records().values() if candidate.name.partition(".")[0] in group]
-        matches = find(shapes, known)
+        candidates = [
+            candidate for candidate in records().values() if candidate.name.partition(".")[0] in group
+        ]
+        matches = find(shapes, candidates)
         if len(matches) == 1 and not matches[0].prefix:
             return tuple(matches[0].layouts)
     return ()
@@ -348,7 +350,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
     """
     if rest:
         remedy = option("rest", rest="drop")
-        raise FileError(f"{path}: a new Keras file is of its recurrent layers alone; say {remedy}")
+        raise FileError(f"{path}: a new Keras file holds only recurrent layers; say {remedy}")
     ending = next(ending for ending in WRITERS if path.name.lower().endswith(ending))
     layers: list[NewLayer] = []
     for module in modules:
@@ -360,7 +362,7 @@ def names(modules: Iterable[Module]) -> list[str]:
     """The names of the layers of modules in a written file, in the order of the model, which a file of
     weights does not keep.
     """
-    known: list[str] = []
+    names_so_far: list[str] = []
     for module in modules:
-        known += names_of(module, module.solved_sizes().layers, len(known))
-    return known
+        names_so_far += names_of(module, module.solved_sizes().layers, len(names_so_far))
+    return names_so_far

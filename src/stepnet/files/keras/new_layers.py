@@ -56,8 +56,8 @@ def names_of(module: Module, layers: int, count: int) -> list[str]:
 
 def configuration(module: Module, cell: str, last: bool) -> dict[str, Any]:
     """The configuration of a layer of a module; last: whether it is the module's last one."""
-    every = not (last and module.last_only)
-    config: dict[str, Any] = {"return_sequences": every, "go_backwards": module.reverse}
+    returns_sequences = not (last and module.last_only)
+    config: dict[str, Any] = {"return_sequences": returns_sequences, "go_backwards": module.reverse}
     config["return_state"] = last and module.returned
     if cell.startswith("gru"):
         config["reset_after"] = cell == "gru"

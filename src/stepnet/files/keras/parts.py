@@ -159,15 +159,15 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Par
     return parts
 
 
-def part_at(steps: Steps, known: Mapping[Steps, Part]) -> Part:
+def part_at(steps: Steps, configured: Mapping[Steps, Part]) -> Part:
     """The part at a path of groups: a known one, or one that is described by the names of the groups.
 
     >>> part_at(("both", "forward_layer", "cell"), {}).words
     ('both', 'forward')
     """
-    own = known.get(steps) or (known.get(steps[:-1]) if steps[-1:] == ("cell",) else None)
-    if own is not None:
-        return own
+    part = configured.get(steps) or (configured.get(steps[:-1]) if steps[-1:] == ("cell",) else None)
+    if part is not None:
+        return part
     words = tuple(DIRECTIONS.get(step, step) for step in steps if step not in UNSAID)
     return Part(words, in_cell=bool({"cell", "cells"} & {*steps}))
 

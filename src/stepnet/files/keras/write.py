@@ -152,8 +152,8 @@ def numbered_places(path: str | Path, layers: Sequence[NewLayer]) -> Iterator[tu
             ]
             for name, array in ordered(path, layer, class_name, arrays):
                 *groups, own = name.split("/")
-                known = VARIABLES.get(class_name, ())
-                number = str(known.index(own)) if own in known else own
+                order = VARIABLES.get(class_name, ())
+                number = str(order.index(own)) if own in order else own
                 yield "/".join([*inside, *groups, "vars", number]), array
 
 
@@ -165,20 +165,20 @@ def ordered(
         refuse(
             path, layer, f"has {', '.join(layer.arrays)}, and all of Bidirectional's begin with a direction"
         )
-    known = VARIABLES.get(class_name, ())
-    needed = known[: max(2, len(arrays))] if class_name in CELLS else ()
+    order = VARIABLES.get(class_name, ())
+    needed = order[: max(2, len(arrays))] if class_name in CELLS else ()
     for part in (layer.name, *(part for name in arrays for part in name.split("/"))):
         if part in ("", ".", "..") or "/" in part:
             raise FileError(f"{path}: {part!r} is no name of a layer or array")
     if any(name not in arrays for name in needed):
         refuse(path, layer, f"has {', '.join(arrays) or 'no arrays'}, and needs {', '.join(needed)}")
     for name, array in arrays.items():
-        if name not in known and not name.rpartition("/")[2].isdecimal():
+        if name not in order and not name.rpartition("/")[2].isdecimal():
             refuse(path, layer, f"has {name!r}, which no {class_name} has")
-        if array.dtype.name not in KINDS and name in known:
+        if array.dtype.name not in KINDS and name in order:
             refuse(path, layer, f"has {name!r} of {array.dtype.name}; Keras has {', '.join(KINDS)}")
-    rank = {name: place for place, name in enumerate(known)}
-    in_order = sorted(arrays.items(), key=lambda item: rank.get(item[0], len(known)))
+    rank = {name: place for place, name in enumerate(order)}
+    in_order = sorted(arrays.items(), key=lambda item: rank.get(item[0], len(order)))
     return [(name, array.astype(array.dtype.newbyteorder("="), copy=False)) for name, array in in_order]
 
 

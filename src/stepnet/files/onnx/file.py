@@ -31,10 +31,10 @@ from stepnet.files.paths import existing, library
 from stepnet.files.store import Store
 
 STEPS = 1000  # nodes between a value and its origin
-LABELS = 1 << 22  # numbers of an output that are traced into the next layer; float32 has twice as many
+LABELS = 1 << 22  # the largest output that is traced into the next layer; float32 has twice as many integers
 REFUSED = {
     "DynamicQuantizeLSTM": "its weights are quantized; read the model it was quantized from",
-    "AttnLSTM": "its attention lies within the step, which is no layout of stepnet's",
+    "AttnLSTM": "its attention is part of the step, for which stepnet has no layout",
 }
 QUANTIZED = ("DequantizeLinear", "DynamicQuantizeLinear")
 
@@ -45,10 +45,11 @@ class OnnxFile:
 
     Attributes:
         nodes: Its recurrent nodes in order, with those in bodies and functions.
-        rest: Its other arrays: initializers that are no weights of these, and constant initial states.
+        rest: Its other arrays: initializers that are not weights of these nodes, and constant initial states.
         others: The names of its other nodes, without those that compute constants for recurrent nodes, and
             without those that only move numbers from one recurrent node to the next.
-        unrolled: Why recurrent layers that the exporter mentions are no nodes, by the layers' names.
+        unrolled: For recurrent layers that are named in the exporter's metadata and are not nodes: the
+            reason, by the name of the layer.
     """
 
     nodes: tuple[OnnxNode, ...]
@@ -95,7 +96,9 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
     try:
         size = path.stat().st_size
         if size > LIMIT:
-            raise FileError(f"{path}: no ONNX file has {size} bytes; keep its weights in a file beside it")
+            raise FileError(
+                f"{path}: no ONNX file has {size} bytes; keep its weights in a separate file (external data)"
+            )
         data, store = path.read_bytes(), Store(path, size)
         messages.count(data, onnx.ModelProto.DESCRIPTOR, store)
         model = onnx.ModelProto.FromString(data)
@@ -112,16 +115,16 @@ def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, F
     """The recurrent nodes of a model, the walk over its nodes, and the folder that computed constants."""
     walk, folder = Walk(model, store), Folder(store)
     names: dict[Node, str] = {}
-    taken: set[str] = set()
+    names_in_use: set[str] = set()
     for node in walk.nodes:
         if node.op in REFUSED and node.domain == "com.microsoft":
             raise FileError(f"{store.path}: {node.op} {node.name!r} is not read: {REFUSED[node.op]}")
         if is_recurrent(node):
             name = node.name or node.op.lower()
-            while name in taken:
-                name = f"{name}_{len(taken)}"
+            while name in names_in_use:
+                name = f"{name}_{len(names_in_use)}"
             names[node] = name
-            taken.add(name)
+            names_in_use.add(name)
     used = walk.used() if names else set[Key]()
     layers = {
         node: replace(layer(node, name, walk, folder), gives=outputs_used(node, used))
@@ -198,8 +201,8 @@ def no_constant(node: Node, slot: str, value: str, folder: Folder) -> str:
     if isinstance(source, Output) and source.node.op == "Constant":
         return f"its {slot} is {names[-1]!r}, and that Constant holds no array of numbers"
     if isinstance(source, Output) and source.node.op not in FOLDS:
-        made = f"{source.node.op} {source.node.name!r}"
-        return f"its {slot} comes from {made}, which is not computed here; simplify the model"
+        producer = f"{source.node.op} {source.node.name!r}"
+        return f"its {slot} comes from {producer}, which is not computed here; simplify the model"
     if source is None:
         return f"its {slot} is an input of the model; save it as a constant"
     return f"its {slot} is made of {names[-1]!r} by nodes that cannot be computed here; simplify the model"
@@ -233,9 +236,8 @@ def placed(node: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Fold
 def follows_on(
     node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder
 ) -> bool | None:
-    """Whether X of a node is Y of another, with both directions concatenated; None if Y is too large to tell.
-
-    It is tested by computing the nodes in between on labels, all different.
+    """Whether X of a node is Y of another, with both directions concatenated; None if Y is too large for the
+    test, which computes the nodes in between on distinct labels.
     """
     below, above = layers[before], layers[node]
     by_batch: int = below.attributes["layout"]
@@ -249,10 +251,10 @@ def follows_on(
     labels = labels_of(T * N * D * H, below.arrays["R"].dtype).reshape(T, N, D, H)
     Y = labels.transpose((1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
     X = labels.reshape(T, N, D * H).swapaxes(0, above.attributes["layout"])
-    left = folder.store.left
+    memory = folder.store.left
     labelled = Folder(folder.store, {(before.scope, before.outputs[0]): Y})
     seen = labelled.value(node.scope, node.inputs[0])
-    folder.store.give_back(left - folder.store.left)  # labels are not kept
+    folder.store.give_back(memory - folder.store.left)  # labels are not kept
     follows = seen is not None and np.array_equal(seen, X)
     if follows:
         folder.use(node.scope, node.inputs[0])
@@ -260,7 +262,7 @@ def follows_on(
 
 
 def labels_of(count: int, dtype: np.dtype[Any]) -> Array:
-    """Different numbers whose last bit is lost in every narrower dtype, and in whole numbers.
+    """Distinct numbers that do not survive a cast to a narrower dtype or to an integer.
 
     >>> labels_of(2, np.dtype(np.float32)).astype(np.float16).astype(np.float32)
     array([1., 1.], dtype=float32)

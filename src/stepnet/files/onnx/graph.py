@@ -1,8 +1,7 @@
 """The graph of an ONNX model: the source of each value, and the values that are constants.
 
 1. A name belongs to a scope: a graph, the body of an If, Loop or Scan, or a call of a function. A scope has
-the
-   source of each name; names that it lacks are those of its outer scope.
+   the source of each name. Other names are looked up in the outer scope.
 2. Exporters write constants as small graphs, such as Concat(Transpose(weight), ...). These are computed with
    NumPy, by a table of operators that move numbers or compute shapes.
 3. In a hostile file, a value may depend on itself, and a small file may ask for huge arrays. Walks are
@@ -24,7 +23,7 @@ DOMAINS = ("", "ai.onnx")
 DEPTH = 100  # of constants computed from constants, and of nested bodies and functions
 NODE, NAME = 512, 64  # approximate bytes of a node, and of one of its names
 NODES = 1 << 18  # of a model; those of a function count once per call
-WORK = 1 << 26  # labels that are traced into the next node; a step from a value to another counts as
+WORK = 1 << 26  # labels that are traced into the next node; each step along the graph counts as
 STEP = 64
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 11)  # types of attributes
 
@@ -33,8 +32,10 @@ FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, _, GRAPHS = range(1, 1
 class Scope:
     """A graph, or the body of a function in one of its calls.
 
-    sources: of each value, by name; None for a value that is known only when the model runs. attributes: of
-    the call of a function. opset: the version of ONNX's operators.
+    sources: the source of each value, by name; None for an input of the model.
+    outer: the enclosing scope.
+    attributes: the attributes of the call of a function.
+    opset: the version of ONNX's operators.
     """
 
     sources: dict[str, "Constant | Output | Link | None"]
@@ -45,7 +46,7 @@ class Scope:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
-    """A node. Its name has those of the calls around it as a prefix. A missing input is ''."""
+    """A node. Its name is prefixed by the names of the enclosing calls. A missing input is ''."""
 
     op: str
     domain: str
@@ -74,7 +75,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The source of a value that is another one in another scope."""
+    """The source of a value that is an alias of a value in another scope."""
 
     scope: Scope
     name: str
@@ -87,9 +88,10 @@ Key = tuple[Scope, str]
 class Walk:
     """All nodes of a model in order, with those of bodies and called functions.
 
-    main: the scope of the model's graph. types: of values, if the model has them. ends: the outputs of all
-    graphs. bodies: of nodes that have some, the
-    graph and the scope of each, by attribute.
+    main: the scope of the model's graph.
+    types: the types of values, if the model declares them.
+    ends: the outputs of all graphs.
+    bodies: for nodes with bodies, the graph and the scope of each body, by attribute.
     """
 
     def __init__(self, model: Proto, store: Store) -> None:
@@ -119,8 +121,8 @@ class Walk:
 
     def used(self) -> set[Key]:
         """The values that are inputs of nodes or outputs of graphs, each in the scope of its source."""
-        taken = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
-        return {find(scope, name)[:2] for scope, name in (*taken, *self.ends)}
+        reads = [(node.scope, name) for node in self.nodes for name in node.inputs if name]
+        return {find(scope, name)[:2] for scope, name in (*reads, *self.ends)}
 
     def body(self, protos: Iterable[Proto], scope: Scope, path: str, depth: int) -> None:
         """Adds the nodes of a graph or of a function to its scope."""
@@ -186,7 +188,7 @@ def find(scope: Scope, name: str) -> tuple[Scope, str, Source]:
         if not isinstance(source, Link):
             return inner or scope, name, source
         scope, name = source.scope, source.name
-    return scope, name, None  # it goes in circles
+    return scope, name, None  # the links form a cycle
 
 
 def value_of(attribute: Proto, store: Store) -> Any:
@@ -207,8 +209,9 @@ def value_of(attribute: Proto, store: Store) -> Any:
 class Folder:
     """The constants of a model, computed when they are first needed.
 
-    known: values that need not be computed. used: the values that layers are made of. nodes: the nodes that
-    compute these.
+    known: values that need not be computed.
+    used: the values from which the arrays of layers are computed.
+    nodes: the nodes that compute these.
     """
 
     def __init__(self, store: Store, known: dict[Key, Array] | None = None) -> None:
@@ -222,7 +225,7 @@ class Folder:
         """Counts steps through the graph; raises `FileError` for far more than a model needs."""
         self.left -= count
         if self.left < 0:
-            raise FileError(f"{self.store.path}: its values are made of one another in too many steps")
+            raise FileError(f"{self.store.path}: its values depend on each other through too many nodes")
 
     def value(self, scope: Scope, name: str, depth: int = 0) -> Array | None:
         """A value as an array; None if it is no constant. Raises `FileError` for a tensor that is not

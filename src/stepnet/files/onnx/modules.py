@@ -18,7 +18,7 @@ INPUTS = ("W", "R", "B", "P")
 ALPHAS = {"HardSigmoid": 0.2, "Elu": 1.0}  # stepnet's values of the parameters of activations
 BETAS = {"HardSigmoid": 0.5}
 BEGINS = {
-    "constant": "is a constant in the file, which is left",
+    "constant": "is a constant in the file, which is left out",
     "given": "is given when the model runs",
     "computed": "is what other nodes compute",
 }
@@ -26,9 +26,9 @@ BEGINS = {
 
 def read(path: Path) -> Model:
     """The recurrent nodes of a model, each a module."""
-    held = file.contents(path)
-    modules = tuple(module(path, node) for node in held.nodes)
-    return Model(str(path), modules, held.rest, held.others, problems=held.unrolled)
+    model = file.contents(path)
+    modules = tuple(module(path, node) for node in model.nodes)
+    return Model(str(path), modules, model.rest, model.others, problems=model.unrolled)
 
 
 def module(path: Path, node: OnnxNode) -> Module:
@@ -44,9 +44,12 @@ def module(path: Path, node: OnnxNode) -> Module:
         raise FileError(
             f"{where} has other activations in each direction: {', '.join(activations + backward)}"
         )
-    for numbers, known in ((attributes["activation_alpha"], ALPHAS), (attributes["activation_beta"], BETAS)):
+    for numbers, defaults in (
+        (attributes["activation_alpha"], ALPHAS),
+        (attributes["activation_beta"], BETAS),
+    ):
         for name, number in zip(attributes["activations"], numbers, strict=True):
-            if number is not None and number != known.get(name):
+            if number is not None and number != defaults.get(name):
                 raise FileError(f"{where} has the activation {name} with {number}, which is not read")
     settings: dict[str, Any] = {f"activations[{place}]": name for place, name in enumerate(activations)}
     settings["clip"] = float(attributes["clip"] or 0)
@@ -83,7 +86,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
     """Writes a model that runs the modules one after another, for any batch and number of steps."""
     if rest:
         remedy = option("rest", rest="drop")
-        raise FileError(f"{path}: a new ONNX model is of its recurrent layers alone; say {remedy}")
+        raise FileError(f"{path}: a new ONNX model holds only recurrent layers; say {remedy}")
     nodes = [node for module in modules for node in nodes_of(module, path)]
     write_nodes(path, nodes, force, last_only=modules[-1].last_only)
 

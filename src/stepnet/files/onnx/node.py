@@ -45,12 +45,12 @@ class OnnxNode:
             gates*hidden, hidden], B [directions, 2*gates*hidden], P [directions, 3*hidden], and initial_h and
             initial_c unless they are zeros. The order of gates is zrh (GRU) and iofc (LSTM; P: iof).
         attributes: All attributes; see `filled`.
-        inputs: The value that is X, and the values that it comes from by nodes that only move numbers.
+        inputs: X, and the values before it through nodes that only move numbers.
         after: The name of the recurrent node whose Y, with both directions concatenated, is X; "" if X is
             something else, None if that is unknown.
-        begins: Of sequence_lens, initial_h and initial_c, those that change the outputs: "constant", "given"
-            (when the model runs) or "computed" (by other nodes).
-        constants: The arrays of the file that these are made of, by name.
+        begins: For those of sequence_lens, initial_h and initial_c that change the outputs, their source:
+            "constant", "given" (an input of the model) or "computed" (by other nodes).
+        constants: The arrays of the file from which these are computed, by name.
         gives: The outputs that the model uses.
     """
 
@@ -66,7 +66,7 @@ class OnnxNode:
 
     @property
     def fed(self) -> tuple[str, ...]:
-        """Those of sequence_lens, initial_h and initial_c that are known only when the model runs."""
+        """Those of sequence_lens, initial_h and initial_c whose values are unknown before the model runs."""
         return tuple(slot for slot, kind in self.begins.items() if kind != "constant")
 
     @property
@@ -149,8 +149,10 @@ def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) 
             a in (None, b) for a, b in zip(sizes, array.shape, strict=True)
         )
         if not fits or not H:
-            wanted = ", ".join("any" if size is None else str(size) for size in sizes)
-            return f"its {name} is of {array.shape}, and with {D} x {H} units it would be of ({wanted})"
+            expected_shape = ", ".join("any" if size is None else str(size) for size in sizes)
+            return (
+                f"its {name} is of {array.shape}, and with {D} x {H} units it would be of ({expected_shape})"
+            )
         if array.dtype.name not in ("float32", "float64"):
             return f"its {name} holds {array.dtype}, and not float32 or float64"
     return None

@@ -1,6 +1,4 @@
-"""The initial states and the lengths of recurrent nodes: zeros, constants, inputs of the model, or
-computed.
-"""
+"""The sources of initial states and lengths of recurrent nodes: zeros, constants, inputs, or other nodes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +15,10 @@ CONSTANT, GIVEN, COMPUTED = "constant", "given", "computed"
 class Beginning:
     """An input of a node that is an initial state, or the lengths.
 
-    kind: "constant", "given" (when the model runs), "computed" (by other nodes), or "" if it changes nothing.
-    constants: the arrays of the file that it is made of. array: its value, if that is known; a batch of one
-    stands for all sequences.
+    kind: its source: "constant", "given" (an input of the model) or "computed" (by other nodes); "" if it has
+        no effect.
+    constants: the arrays of the file from which it is computed.
+    array: its value, if that is known; a batch of one stands for all sequences.
     """
 
     kind: str = ""
@@ -28,7 +27,7 @@ class Beginning:
 
 
 def state(scope: Scope, name: str, folder: Folder) -> Beginning:
-    """An initial state; zeros of any shape change nothing."""
+    """The source of an initial state; zeros of any shape have no effect."""
     if folder.is_zero(scope, name):
         folder.use(scope, name)
         return Beginning()
@@ -38,7 +37,7 @@ def state(scope: Scope, name: str, folder: Folder) -> Beginning:
 
 
 def lengths(node: Node, name: str, walk: Walk, folder: Folder) -> Beginning:
-    """The lengths of sequences; those that are known to be all steps change nothing."""
+    """The source of the lengths of sequences; they have no effect if they are known to be all steps."""
     beginning = beginning_of(node.scope, name, folder)
     sizes = walk.sizes(node.scope, node.inputs[0])
     by_batch = "layout" in node.attributes and node.attributes["layout"].i == 1
@@ -48,7 +47,7 @@ def lengths(node: Node, name: str, walk: Walk, folder: Folder) -> Beginning:
 
 
 def beginning_of(scope: Scope, name: str, folder: Folder) -> Beginning:
-    """A value, with the constants that it comes from by nodes that only move and repeat numbers."""
+    """The source of a value, and the constants before it through nodes that only move or repeat numbers."""
     sources = origins(scope, name, folder)
     constants = {key: array for key, (_, array) in sources.items() if array is not None}
     others = [source for source, array in sources.values() if array is None]
@@ -62,8 +61,8 @@ def beginning_of(scope: Scope, name: str, folder: Folder) -> Beginning:
 
 
 def origins(scope: Scope, name: str, folder: Folder) -> dict[Key, tuple[Source, Array | None]]:
-    """The values that a value comes from, behind all nodes that move and repeat numbers: the source of each,
-    and its array if it is a constant.
+    """The values from which a value is computed by nodes that only move or repeat numbers: the source of
+    each, and its array if it is a constant.
     """
     pending, reached = [(scope, name)], dict[Key, tuple[Source, Array | None]]()
     seen = set[Key]()

@@ -49,9 +49,11 @@ KINDS = {
 class Layer:
     """A layer of a graph.
 
-    data: its settings. inputs: the layers that compute its inputs, by input port. ports: the output ports of
-    these, by input port; a layer's output ports are numbered on from its input ports. shapes: of its inputs
-    and outputs by port, -1 for an unknown length.
+    name, type: its name and the name of its operator.
+    data: its settings.
+    inputs: the layers that compute its inputs, by input port.
+    ports: the output ports of these layers, by input port. Output ports are numbered after input ports.
+    shapes: the shapes of its inputs and outputs by port, -1 for an unknown length.
     """
 
     name: str
@@ -78,8 +80,8 @@ class Graph:
                 self.layers.get(edge.get("to-layer", "")),
             )
             ports = [edge.get(port, "") for port in ("from-port", "to-port")]
-            known = all(port.isdecimal() and len(port) < 10 for port in ports)
-            if source is None or target is None or not known:
+            are_ports = all(port.isdecimal() and len(port) < 10 for port in ports)
+            if source is None or target is None or not are_ports:
                 raise FileError("an edge in it leads from or to a layer that it does not have")
             from_port, to_port = map(int, ports)
             target.inputs[to_port], target.ports[to_port] = source, from_port

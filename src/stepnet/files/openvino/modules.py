@@ -22,7 +22,7 @@ from stepnet.files.openvino import ir
 from stepnet.files.openvino.ir import CONST, Layer
 from stepnet.layout.registry import record
 
-# The place of the first weight among the inputs, and the layout.
+# The index of the first weight among the inputs, and the layout.
 OPERATORS = {
     "RNNSequence": (3, "openvino.rnn"),
     "GRUSequence": (3, "openvino.gru"),
@@ -48,13 +48,13 @@ def read(path: Path) -> Model:
         layers, data = ir.read(path)
         names = dict(unique(layers))
         modules = tuple(module(layer, names, data) for layer in layers if layer.type in OPERATORS)
-        taken = {name for recurrent in modules for name in recurrent.names.values()}
+        used = {name for recurrent in modules for name in recurrent.names.values()}
         rest = {
             names[id(layer)]: ir.constant(layer, data)
             for layer in layers
             if layer.type == CONST
             and layer.data.get("element_type") in ir.KINDS
-            and names[id(layer)] not in taken
+            and names[id(layer)] not in used
         }
         return Model(str(path), modules, rest, tuple(others(layers, names, data)))
     except FileError as error:
@@ -66,13 +66,13 @@ def read(path: Path) -> Model:
 
 def unique(layers: list[Layer]) -> Iterator[tuple[int, str]]:
     """The ids of layers with unique names; raises `FileError` for a name that cannot be printed."""
-    known: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for layer in layers:
         if not layer.name.isprintable() or len(layer.name) > 1000:
             raise FileError(
                 f"a layer has the name {layer.name[:100]!a}, which cannot be printed or is too long"
             )
-        count = known[layer.name] = known.get(layer.name, 0) + 1
+        count = counts[layer.name] = counts.get(layer.name, 0) + 1
         yield id(layer), layer.name if count == 1 else f"{layer.name}#{count}"
 
 
@@ -116,7 +116,7 @@ def module(layer: Layer, names: dict[int, str], data: Array) -> Module:
         notes=(
             *(f"the initial state {name!r} is given when the model runs" for name in fed),
             *(
-                f"the initial state {state.name!r} is a constant in the file, which is left"
+                f"the initial state {state.name!r} is a constant in the file, which is left out"
                 for state in constants
             ),
         ),
@@ -136,8 +136,8 @@ def followed(layer: Layer, names: dict[int, str], data: Array) -> str:
     axes: Axes | None = outputs(below)
     for passed in reversed(origin.through):
         axes = axes and moved(passed, axes, data)
-    wanted = Axes.of("BH" if below.type.endswith("Cell") else "BTH", axes.sizes) if axes else None
-    return names[id(below)] if axes and wanted and axes.axes == joined(axes, wanted) else ""
+    expected = Axes.of("BH" if below.type.endswith("Cell") else "BTH", axes.sizes) if axes else None
+    return names[id(below)] if axes and expected and axes.axes == joined(axes, expected) else ""
 
 
 def outputs(layer: Layer) -> Axes:
@@ -151,9 +151,9 @@ def outputs(layer: Layer) -> Axes:
     return Axes.of(letters, {**sizes, "D": 2 if both else 1})
 
 
-def joined(axes: Axes, wanted: Axes) -> tuple[str, ...]:
+def joined(axes: Axes, expected: Axes) -> tuple[str, ...]:
     """The axes of an operator's input, where the features include both directions."""
-    return (*wanted.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{wanted.axes[-1]}")
+    return (*expected.axes[:-1], f"{'D' if axes.sizes['D'] > 1 else ''}{expected.axes[-1]}")
 
 
 def moved(layer: Layer, axes: Axes, data: Array) -> Axes | None:

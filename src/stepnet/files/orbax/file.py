@@ -56,19 +56,19 @@ def is_item(folder: Path) -> bool:
 
 def arrays(folder: Path) -> dict[str, Array]:
     """The arrays of one tree."""
-    names, wanted = tree(folder)
+    names, required = tree(folder)
     store = Store(folder, 0)
     get = in_store(folder, store) if (folder / MANIFEST).is_file() else in_folders(folder, store)
-    made: dict[str, Array] = {}
+    arrays_by_name: dict[str, Array] = {}
     for place, description, chunk in get:
         name = names.get(place, place.replace(".", "/"))
-        if name in made:
+        if name in arrays_by_name:
             raise FileError(f"it has two arrays of the name {name[:100]!a}")
-        made[name] = zarr.array(description, chunk, store)
-    missing = wanted - made.keys()
+        arrays_by_name[name] = zarr.array(description, chunk, store)
+    missing = required - arrays_by_name.keys()
     if missing:
         raise FileError(f"it does not hold the array {min(missing)[:100]!a} that its {METADATA} tells of")
-    return made
+    return arrays_by_name
 
 
 def tree(folder: Path) -> tuple[dict[str, str], set[str]]:
@@ -77,15 +77,15 @@ def tree(folder: Path) -> tuple[dict[str, str], set[str]]:
         return {}, set()
     described = zarr.fields(jsons.read(folder / METADATA).get("tree_metadata"))
     names: dict[str, str] = {}
-    wanted: set[str] = set()
+    required: set[str] = set()
     for entry in described.values():
         listed = zarr.fields(entry).get("key_metadata")
         keys = [str(zarr.fields(key).get("key")) for key in cast("list[Any]", listed)] if listed else []
         names[".".join(keys)] = "/".join(keys)
         kind = zarr.fields(zarr.fields(entry).get("value_metadata")).get("value_type")
         if kind in ("jax.Array", "np.ndarray"):
-            wanted.add("/".join(keys))
-    return names, wanted
+            required.add("/".join(keys))
+    return names, required
 
 
 Stored = Iterator[tuple[str, bytes, Callable[[str], bytes | None]]]
@@ -93,20 +93,20 @@ Stored = Iterator[tuple[str, bytes, Callable[[str], bytes | None]]]
 
 def in_store(folder: Path, store: Store) -> Stored:
     """The arrays of an OCDBT store: the place of each, its description, and a function for its chunks."""
-    held = Tree(folder, store)
-    items = dict(held.items())
+    keys = Tree(folder, store)
+    items = dict(keys.items())
 
     def getter(place: str) -> Callable[[str], bytes | None]:
         def get(key: str) -> bytes | None:
             value = items.get(f"{place}/{key}")
-            return None if value is None else held.value(value)
+            return None if value is None else keys.value(value)
 
         return get
 
     for key, value in sorted(items.items()):
         place, _, file = key.rpartition("/")
         if file in zarr.DESCRIPTIONS:
-            yield place, held.value(value), getter(place)
+            yield place, keys.value(value), getter(place)
 
 
 def in_folders(folder: Path, store: Store) -> Stored:

@@ -72,23 +72,23 @@ class Cursor:
         """For `count` texts: how many bytes each shares with the text before, and how many are its own."""
         return [0, *self.numbers(count - 1)] if count else [], self.numbers(count)
 
-    def texts(self, shared: list[int], own: list[int]) -> list[bytes]:
+    def texts(self, shared: list[int], rests: list[int]) -> list[bytes]:
         """The next texts, each stored without the prefix that it shares with the text before."""
-        made: list[bytes] = []
-        for front, back in zip(shared, own, strict=True):
-            before = made[-1] if made else b""
+        texts: list[bytes] = []
+        for front, back in zip(shared, rests, strict=True):
+            before = texts[-1] if texts else b""
             if front > len(before) or front + back > 1 << 16:
                 raise FileError("a node in it has a key or a path that cannot be")
             self.store.take(4 * OBJECT + 2 * (front + back), "its keys and paths")
-            made.append(before[:front] + self.take(back))
-        return made
+            texts.append(before[:front] + self.take(back))
+        return texts
 
     def files(self, base: str) -> list[tuple[str, str]]:
         """The table of files: for each, the prefix of its children's paths, and its own path."""
         count = self.number()
-        shared, own = self.shared(count)
+        shared, rests = self.shared(count)
         bases = self.numbers(count)
-        paths = [text.decode("utf-8", "backslashreplace") for text in self.texts(shared, own)]
+        paths = [text.decode("utf-8", "backslashreplace") for text in self.texts(shared, rests)]
         return [(base + path[:length], base + path) for path, length in zip(paths, bases, strict=True)]
 
     def references(
@@ -129,14 +129,14 @@ class Tree:
             raise FileError("its tree has a node at another height than it says")
         files = node.files(place.base)
         count = node.number()
-        shared, own = node.shared(count)
+        shared, rests = node.shared(count)
         if height == 0:
-            keys = node.texts(shared, own)
+            keys = node.texts(shared, rests)
             for key, value in zip(keys, values(node, files, count), strict=True):
                 yield (front + key).decode("utf-8", "backslashreplace"), value
             return
         common = node.numbers(count)
-        keys = node.texts(shared, own)
+        keys = node.texts(shared, rests)
         for key, length, child in zip(keys, common, node.references(files, count), strict=True):
             yield from self.below(child, height - 1, front + key[:length])
 

@@ -16,28 +16,28 @@ def unpacked(data: bytes, method: str, most: int) -> bytes:
     b'aaaa'
     """
     if method in ("zlib", "gzip"):
-        made = inflated(data, most)
+        content = inflated(data, most)
     elif method == "zstd":
-        made = from_zstandard(data, most)
+        content = from_zstandard(data, most)
     else:
         raise FileError(
             f"it is packed with {method[:50]!a}, which is not read: save it with zstd or gzip, or unpacked"
         )
-    if len(made) > most:
+    if len(content) > most:
         raise FileError(f"a part of it unpacks to more than the {most} bytes that it may have")
-    return made
+    return content
 
 
 def inflated(data: bytes, most: int) -> bytes:
     """The bytes of a zlib or gzip stream, at most `most` and one."""
     decompressor = zlib.decompressobj(wbits=47)  # zlib or gzip
     try:
-        made = decompressor.decompress(data, most + 1)
+        content = decompressor.decompress(data, most + 1)
     except zlib.error as error:
         raise FileError(f"a part of it is damaged ({error})") from error
-    if not decompressor.eof and len(made) <= most:
+    if not decompressor.eof and len(content) <= most:
         raise FileError("a part of it is cut off")
-    return made
+    return content
 
 
 def from_zstandard(data: bytes, most: int) -> bytes:

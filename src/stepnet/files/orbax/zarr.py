@@ -42,11 +42,20 @@ Get = Callable[[str], bytes | None]
 
 @dataclass(frozen=True)
 class Form:
-    """The form of an array: its shape, the shape of its chunks, dtype, compression, and how keys are made."""
+    """The form of an array.
+
+    shape: its shape.
+    chunks: the shape of its chunks.
+    inner: the shape of the chunks in a shard; None without shards.
+    kind: its dtype in the file.
+    packing: the compression codecs.
+    order: the order of axes in a chunk, C or F.
+    front, separator: the prefix of the keys of chunks, and the separator of the indices in a key.
+    """
 
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
-    inner: tuple[int, ...] | None  # of the chunks in a shard
+    inner: tuple[int, ...] | None
     kind: np.dtype[Any]
     packing: tuple[str, ...]
     order: str = "C"
@@ -66,7 +75,7 @@ def array(description: bytes, get: Get, store: Store) -> Array:
     if math.prod(counts) > CHUNKS:
         raise FileError(f"it has an array in more than {CHUNKS} chunks")
     store.take(math.prod(form.shape) * form.kind.itemsize, f"an array of {form.shape}")
-    made = np.zeros(form.shape, form.kind)
+    numbers = np.zeros(form.shape, form.kind)
     for place in product(*map(range, counts)):
         data = get(form.key(place))
         if data is None:
@@ -77,9 +86,9 @@ def array(description: bytes, get: Get, store: Store) -> Array:
                 slice(at + more, at + more + length)
                 for at, more, length in zip(start, corner, piece.shape, strict=True)
             )
-            target = made[(*where, ...)]
+            target = numbers[(*where, ...)]
             target[...] = piece[(*(slice(0, length) for length in target.shape), ...)]
-    return made
+    return numbers
 
 
 def pieces(form: Form, data: bytes, store: Store) -> Iterator[tuple[tuple[int, ...], Array]]:

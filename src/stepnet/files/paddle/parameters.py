@@ -1,8 +1,8 @@
 """Reads a .pdiparams: the parameters of a saved program, one after the other, in the order of their names.
 
-    of each   version u32 | levels u64 | version u32 | size i32 | TensorDesc | its numbers
+    each   version u32 | levels u64 | version u32 | size i32 | TensorDesc | its numbers
 
-The file has no names: these are the program's.
+The file has no names. They come from the program.
 
 Source: paddle/fluid/framework/lod_tensor.cc and tensor_util.cc of PaddlePaddle 3, SerializeToStream.
 """
@@ -23,7 +23,7 @@ Array = np.ndarray
 
 
 def read(data: bytes, variables: Sequence[Variable], store: Store) -> dict[str, Array]:
-    """The parameters by name; raises `FileError`, without the path, for other ones than the program has."""
+    """The parameters by name; raises `FileError`, without the path, if they are not those of the program."""
     arrays, at = dict[str, Array](), 0
     for expected in variables:
         array, at = tensor(data, at, store, expected.name)
@@ -39,7 +39,7 @@ def read(data: bytes, variables: Sequence[Variable], store: Store) -> dict[str, 
 
 
 def tensor(data: bytes, at: int, store: Store, name: str) -> tuple[Array, int]:
-    """A tensor that begins at a byte, and the byte behind it."""
+    """The tensor at an offset, and the offset of the byte after it."""
     (version, levels), at = unpacked("<IQ", data, at)
     if version or levels:
         raise FileError(f"{name!r} is no tensor of version 0 without levels")
@@ -59,7 +59,7 @@ def tensor(data: bytes, at: int, store: Store, name: str) -> tuple[Array, int]:
 
 
 def unpacked(form: str, data: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    """Numbers at a byte, and the byte behind them."""
+    """The numbers at an offset, and the offset of the byte after them."""
     if at + struct.calcsize(form) > len(data):
         raise FileError("it is cut off: it has fewer parameters than the program")
     return struct.unpack_from(form, data, at), at + struct.calcsize(form)

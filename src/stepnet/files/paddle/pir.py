@@ -2,8 +2,9 @@
 
     {"#": "1.add", "A": [attributes], "I": [{"%": 3}, {"%": 4}], "O": [{"%": 5, "TT": type}]}
 
-Operations have their inputs in order. A table names the slots, and the operations and attributes as the
-older programs do. Lists of values, which operations of their own combine and split, become slots of several.
+Operations have positional inputs. A table gives the names of slots, operations and attributes in older
+programs. A list of values, which PIR builds by `combine` and takes apart by `split`, becomes a slot of
+several values.
 
 Source: paddle/fluid/pir/serialize_deserialize and phi/ops/yaml/op_compat.yaml of PaddlePaddle 3.3.1.
 """
@@ -38,7 +39,12 @@ ONE, TWO = ("X",), ("X", "Y")
 
 @dataclass(frozen=True)
 class Older:
-    """An operation of older programs: its name, its slots in PIR's order, its attributes by PIR's names."""
+    """The form of an operation in older programs.
+
+    type: its name.
+    inputs, outputs: its slots, in PIR's order.
+    attributes: the names of its attributes, by PIR's names.
+    """
 
     type: str
     inputs: tuple[str, ...] = TWO
@@ -47,7 +53,7 @@ class Older:
 
 
 def reduction(name: str) -> Older:
-    """A reduction of older programs."""
+    """The operation of older programs for a reduction of PIR."""
     return Older(name, ("X", "DimTensor"), attributes=KEEP)
 
 
@@ -107,7 +113,7 @@ def read(data: bytes, path: str, store: Store) -> Program:
             raise FileError("this is no program of Paddle (its magic is not pir)")
         blocks = [block for region in value["program"]["regions"] for block in region["blocks"]]
         if len(blocks) != 1:
-            raise FileError(f"its program has {len(blocks)} blocks, and one is read")
+            raise FileError(f"its program has {len(blocks)} blocks, and stepnet reads programs of one block")
         return program(blocks[0]["ops"], path)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise FileError(f"this is no whole program of Paddle ({type(error).__name__}: {error})") from None
@@ -115,7 +121,12 @@ def read(data: bytes, path: str, store: Store) -> Program:
 
 @dataclass
 class Reading:
-    """What was read so far. lists: the names that a value is which is a list of values."""
+    """The part of a program that has been read.
+
+    inputs, operations, outputs, parameters: as for `Program`.
+    lists: the names of the values in each list of values, by the list's name.
+    names: the program's names of values, by their numbers in the file.
+    """
 
     inputs: list[Variable] = field(default_factory=list[Variable])
     operations: list[Operation] = field(default_factory=list[Operation])
@@ -125,7 +136,7 @@ class Reading:
     names: dict[str, str] = field(default_factory=dict[str, str])
 
     def values(self, number: Any) -> tuple[str, ...]:
-        """The names of a value, or of a list of values; none for the value 0, which is left out."""
+        """The names of a value, or of the values in a list; none for the number 0, a missing value."""
         name = str(int(number))
         if name == "0":
             return ()
@@ -135,49 +146,49 @@ class Reading:
 def program(operations: Sequence[Any], path: str) -> Program:
     """The program of a block's operations."""
     reading = Reading()
-    for place, each in enumerate(operations):
-        take(reading, place, each)
+    for place, node in enumerate(operations):
+        add(reading, place, node)
     parameters = {variable.name: variable for variable in reading.parameters}
     saved = tuple(parameters[name] for name in sorted(parameters))
     return Program(path, tuple(reading.inputs), tuple(reading.operations), reading.outputs, saved)
 
 
-def take(reading: Reading, place: int, each: Any) -> None:
-    """Takes one operation into what was read."""
-    kind = str(each["#"]).rpartition(".")[2]
+def add(reading: Reading, place: int, node: Any) -> None:
+    """Adds one operation of the file to the program that is being read."""
+    kind = str(node["#"]).rpartition(".")[2]
     if kind == "p":
-        made = variable(str(each["A"][3]), each["O"]["TT"])
-        if each["OA"][0]:  # it is persistable, so that the file of parameters has it
-            reading.parameters.append(made)
-        reading.names[str(int(each["O"]["%"]))] = made.name
+        declared = variable(str(node["A"][3]), node["O"]["TT"])
+        if node["OA"][0]:  # persistable: the file of parameters contains it
+            reading.parameters.append(declared)
+        reading.names[str(int(node["O"]["%"]))] = declared.name
         return
-    attributes = {str(pair["N"]): attribute(pair["AT"]) for pair in each["A"]}
-    inputs = [reading.values(value["%"]) for value in each["I"]]
-    results = [str(int(value["%"])) for value in each["O"]]
+    attributes = {str(pair["N"]): attribute(pair["AT"]) for pair in node["A"]}
+    inputs = [reading.values(value["%"]) for value in node["I"]]
+    results = [str(int(value["%"])) for value in node["O"]]
     if kind == "data":
-        made = variable(str(attributes["name"]), each["O"][0]["TT"])
-        reading.inputs.append(made)
-        reading.names[results[0]] = made.name
+        declared = variable(str(attributes["name"]), node["O"][0]["TT"])
+        reading.inputs.append(declared)
+        reading.names[results[0]] = declared.name
     elif kind == "fetch":
         reading.outputs[str(attributes["name"])] = inputs[0][0]
     elif kind == "combine":
         reading.lists[results[0]] = tuple(name for names in inputs for name in names)
-    elif each["#"] == "0.split":  # a list of values becomes values
+    elif node["#"] == "0.split":  # the inverse of combine
         reading.names.update(zip(results, inputs[0], strict=True))
     else:
-        outputs = [named(reading, value) for value in each["O"]]
+        outputs = [names_of_result(reading, value) for value in node["O"]]
         where = f"operation {place} ({kind}){in_layer(attributes)}"
         reading.operations.append(as_older(kind, inputs, outputs, attributes, where))
 
 
 def in_layer(attributes: Mapping[str, Any]) -> str:
-    """Which layer of the user's an operation belongs to, if the file says so."""
+    """The text that names the user's layer of an operation, if the file has it; else ""."""
     name = str(attributes.get("struct_name", "")).strip("/")
     return f" of {name}" if name else ""
 
 
-def named(reading: Reading, value: Any) -> tuple[str, ...]:
-    """The names of a result, of which a list has one for each of its values."""
+def names_of_result(reading: Reading, value: Any) -> tuple[str, ...]:
+    """The names of a result: one, or for a list of values one for each of them."""
     name, kind = str(int(value["%"])), value["TT"]
     if str(kind["#"]).rpartition("_")[2] == "vec":
         reading.lists[name] = tuple(f"{name}[{place}]" for place in range(len(kind["D"])))
@@ -191,7 +202,7 @@ def as_older(
     attributes: Mapping[str, Any],
     place: str,
 ) -> Operation:
-    """The operation that older programs have for one of PIR."""
+    """An operation of PIR in the form of older programs."""
     older = OLDER.get(kind, Older(kind))
     renamed = {older.attributes.get(name, name): value for name, value in attributes.items()}
     slots = dict(zip(older.inputs, inputs, strict=False))
@@ -208,8 +219,8 @@ def variable(name: str, kind: Any) -> Variable:
 
 
 def attribute(value: Any) -> Any:
-    """The value of an attribute: lists are of attributes again, or of numbers."""
+    """The value of an attribute; the elements of a list are attributes again, or numbers."""
     data = value.get("D")
     if str(value["#"]).endswith("_array"):
-        return [attribute(each) for each in data]
+        return [attribute(element) for element in data]
     return data

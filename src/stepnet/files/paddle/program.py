@@ -1,9 +1,9 @@
-"""A saved program of PaddlePaddle as a value, whichever format it was saved in.
+"""A saved program of PaddlePaddle, independent of the format of its file.
 
     m.pdmodel   a ProgramDesc of Protocol Buffers       inputs by slot, {"X": ["a"], "Y": ["w"]}
     m.json      PIR, the newer representation           inputs in order, ["a", "w"]
 
-Both are read as operations with inputs by slot, under the older names. Nothing of a file is run.
+Both are read as operations with inputs by slot and with the older names. No code of a file runs.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,10 @@ DTYPES: Mapping[int, np.dtype[Any]] = {
 class Operation:
     """An operation of a program.
 
-    inputs, outputs: the names of its values by slot. attributes: numbers, texts and lists of these. place:
-    where it stands, for messages.
+    type: its name.
+    inputs, outputs: the names of its values, by slot.
+    attributes: numbers, texts and lists of these, by name.
+    place: its position in the program, for messages.
     """
 
     type: str
@@ -48,9 +50,9 @@ class Operation:
 
 @dataclass(frozen=True)
 class Variable:
-    """A value of a program that the caller gives, or that the file of parameters has.
+    """An input or a parameter of a program.
 
-    sizes: of its axes, 0 for those that are not stated. levels: how many levels of sequences it has.
+    sizes: the lengths of its axes, 0 if unknown. levels: the number of levels of its sequences (LoD).
     """
 
     name: str
@@ -61,8 +63,13 @@ class Variable:
 
 @dataclass(frozen=True)
 class Program:
-    """A saved program: what it is fed, its operations in order, the names of what it gives, by the names that
-    they are fetched by, and its parameters.
+    """A saved program.
+
+    path: the file, for messages.
+    inputs: the variables that the caller feeds.
+    operations: in order of execution.
+    outputs: the names of the values that are outputs, by the names under which they are fetched.
+    parameters: the variables in the file of parameters.
     """
 
     path: str
@@ -73,7 +80,7 @@ class Program:
 
 
 def dtype_of(number: int) -> np.dtype[Any]:
-    """The dtype of a number of VarType.Type; raises `FileError`, without the path, for others."""
+    """The dtype for a number of VarType.Type; raises `FileError`, without the path, for other types."""
     if number not in DTYPES:
         raise FileError(f"it has values of Paddle's type {number}, which are no numbers")
     return DTYPES[number]

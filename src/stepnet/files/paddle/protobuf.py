@@ -13,7 +13,7 @@ from stepnet.files.paddle.program import Operation, Program, Variable, dtype_of
 from stepnet.files.store import Store
 
 FEED, FETCH = "feed", "fetch"
-NO_TENSORS = (FEED, FETCH)  # the names of the variables of what is fed and fetched
+NO_TENSORS = (FEED, FETCH)  # the variables that hold the lists of inputs and of outputs
 
 
 def text(piece: int | memoryview) -> str:
@@ -55,9 +55,9 @@ ATTRIBUTES: Mapping[int, tuple[int, Callable[[Any], Any], bool]] = {
     14: (18, text, True),
     15: (19, double, False),
 }
-"""Of each type of an attribute: its field, how a value is read, and whether there is a list of them."""
+"""For each type of an attribute: its field, the function that reads a value, and whether it is a list."""
 SCALARS: Mapping[int, tuple[int, Callable[[Any], Any]]] = {1: (2, bool), 2: (3, whole), 3: (4, double)}
-"""Of each type of a scalar: its field, and how it is read."""
+"""For each type of a scalar: its field, and the function that reads it."""
 SCALAR, SCALARS_LIST = 16, 17
 
 
@@ -67,32 +67,34 @@ def read(data: bytes, path: str, store: Store) -> Program:
     if not blocks:
         raise FileError("this is no whole program of Paddle (it has no block)")
     if len(blocks) > 1:
-        raise FileError(f"its program has {len(blocks)} blocks, as a loop or a condition makes: one is read")
+        raise FileError(
+            f"its program has {len(blocks)} blocks (a loop or a condition); stepnet reads programs of one"
+        )
     variables, persistable = dict[str, Variable](), set[str]()
     for each in blocks[0].messages(3):
-        made = variable(each)
-        if made is not None:
-            variables[made.name] = made
+        declared = variable(each)
+        if declared is not None:
+            variables[declared.name] = declared
             if each.number(3):
-                persistable.add(made.name)
-    every = [operation(each, place) for place, each in enumerate(blocks[0].messages(4))]
-    fed = [name for each in every if each.type == FEED for name in each.outputs.get("Out", ())]
-    fetched = [name for each in every if each.type == FETCH for name in each.inputs.get("X", ())]
+                persistable.add(declared.name)
+    operations = [operation(each, place) for place, each in enumerate(blocks[0].messages(4))]
+    fed = [name for each in operations if each.type == FEED for name in each.outputs.get("Out", ())]
+    fetched = [name for each in operations if each.type == FETCH for name in each.inputs.get("X", ())]
     missing = [name for name in fed if name not in variables]
     if missing:
-        raise FileError(f"it is fed {missing[0]!r}, which is none of its variables")
+        raise FileError(f"its input {missing[0]!r} is not one of its variables")
     return Program(
         path,
         tuple(variables[name] for name in fed),
-        tuple(each for each in every if each.type not in (FEED, FETCH)),
+        tuple(each for each in operations if each.type not in (FEED, FETCH)),
         {name: name for name in fetched},
         tuple(variables[name] for name in sorted(persistable)),
     )
 
 
-def variable(each: Message) -> Variable | None:
+def variable(message: Message) -> Variable | None:
     """A variable that is a tensor; None for others."""
-    name, tensor = each.text(1), each.submessage(2).submessage(3)
+    name, tensor = message.text(1), message.submessage(2).submessage(3)
     if name in NO_TENSORS or not tensor.fields:
         return None
     description = tensor.submessage(1)
@@ -100,35 +102,37 @@ def variable(each: Message) -> Variable | None:
     return Variable(name, sizes, dtype_of(description.number(1)), tensor.number(2))
 
 
-def operation(each: Message, place: int) -> Operation:
-    """An operation."""
-    attributes = {attribute.text(1): attribute_of(attribute) for attribute in each.messages(4)}
-    kind = each.text(3)
-    return Operation(kind, slots(each, 1), slots(each, 2), attributes, f"operation {place} ({kind})")
+def operation(description: Message, place: int) -> Operation:
+    """An operation from its message; place: its index in the block."""
+    attributes = {attribute.text(1): attribute_of(attribute) for attribute in description.messages(4)}
+    kind = description.text(3)
+    return Operation(
+        kind, slots(description, 1), slots(description, 2), attributes, f"operation {place} ({kind})"
+    )
 
 
-def slots(each: Message, field: int) -> dict[str, tuple[str, ...]]:
+def slots(description: Message, field: int) -> dict[str, tuple[str, ...]]:
     """The values of an operation by slot."""
-    return {slot.text(1): tuple(map(text, slot.pieces(2))) for slot in each.messages(field)}
+    return {slot.text(1): tuple(map(text, slot.pieces(2))) for slot in description.messages(field)}
 
 
 def attribute_of(attribute: Message) -> Any:
     """The value of an attribute."""
     kind = attribute.number(2)
     if kind in (SCALAR, SCALARS_LIST):
-        values = [scalar(each) for each in attribute.messages(20 if kind == SCALAR else 21)]
+        values = [scalar(element) for element in attribute.messages(20 if kind == SCALAR else 21)]
         return values if kind == SCALARS_LIST else values[-1] if values else 0
     if kind not in ATTRIBUTES:
         raise FileError(f"the attribute {attribute.text(1)!r} is of type {kind}, which is unknown")
-    field, made, is_list = ATTRIBUTES[kind]
-    values = [made(value) for value in attribute.fields.get(field, ())]
+    field, convert, is_list = ATTRIBUTES[kind]
+    values = [convert(value) for value in attribute.fields.get(field, ())]
     if is_list:
         return values
-    return values[-1] if values else made(memoryview(b"") if made is text else 0)
+    return values[-1] if values else convert(memoryview(b"") if convert is text else 0)
 
 
-def scalar(each: Message) -> Any:
+def scalar(description: Message) -> Any:
     """A number of any kind."""
-    field, made = SCALARS.get(each.number(1), (3, whole))
-    values = each.fields.get(field, ())
-    return made(values[-1]) if values else 0
+    field, convert = SCALARS.get(description.number(1), (3, whole))
+    values = description.fields.get(field, ())
+    return convert(values[-1]) if values else 0

@@ -27,10 +27,10 @@ def pairs(machine: Machine, arguments: Arguments) -> object:
         return Pairs([])
     if isinstance(arguments[0], Pairs):
         return arguments[0]
-    made = Pairs([])
+    dictionary = Pairs([])
     for item in sequence(machine, arguments):
-        add(made, sequence(machine, (item,)))
-    return made
+        add(dictionary, sequence(machine, (item,)))
+    return dictionary
 
 
 def sequence(machine: Machine, arguments: Arguments) -> list[object] | tuple[object, ...]:

@@ -135,14 +135,14 @@ def assembled(name: str, shape: Offsets, pieces: dict[Offsets, Array], store: St
         raise FileError(f"not all pieces of {name!r} are there")
     dtype = next(iter(pieces.values())).dtype
     store.take(math.prod(shape) * (dtype.itemsize + 1), f"{name!r}")
-    made, filled = np.empty(shape, dtype), np.zeros(shape, np.bool_)
+    tensor, filled = np.empty(shape, dtype), np.zeros(shape, np.bool_)
     for offsets, array in pieces.items():
         place = tuple(
             slice(start, start + length) for start, length in zip(offsets, array.shape, strict=False)
         )
-        if len(offsets) != len(shape) or made[place].shape != array.shape or filled[place].any():
+        if len(offsets) != len(shape) or tensor[place].shape != array.shape or filled[place].any():
             raise FileError(f"a piece of {name!r} does not lie in it, or on another one")
         if array.dtype != dtype:
             raise FileError(f"the pieces of {name!r} are of several dtypes")
-        made[place], filled[place] = array, True
-    return made
+        tensor[place], filled[place] = array, True
+    return tensor

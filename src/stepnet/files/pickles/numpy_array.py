@@ -80,8 +80,8 @@ def array_of(
             raise FileError(f"{name!r} has a text where its bytes must be") from None
     size = math.prod(shape) * dtype.itemsize
     if not isinstance(data, bytearray) or len(data) != size:
-        held = f"{len(data)} bytes" if isinstance(data, bytearray) else "none"
-        raise FileError(f"{name!r} of shape {shape} and dtype {dtype} needs {size} bytes and has {held}")
+        available = f"{len(data)} bytes" if isinstance(data, bytearray) else "none"
+        raise FileError(f"{name!r} of shape {shape} and dtype {dtype} needs {size} bytes and has {available}")
     array = np.ndarray(shape, dtype, data, order=cast(Literal["C", "F"], order))
     if dtype == np.bool_ and (array.view(np.uint8) > 1).any():
         raise FileError(f"{name!r} holds truth values other than 0 and 1")

@@ -28,8 +28,9 @@ NONLINEARITY = {"RNN_TANH": "tanh", "RNN_RELU": "relu"}  # by the mode of torch.
 class Held:
     """The contents of a file of torch.save.
 
-    arrays: by name. settings: of whole recurrent modules, by the prefix of their names, then by PyTorch's
-    name of the setting. classes: of modules whose class is not PyTorch's, by the prefix of their names.
+    arrays: the arrays by name.
+    settings: the settings of whole recurrent modules, by the prefix of their names, then by PyTorch's name.
+    classes: the classes of modules that are not PyTorch's, by the prefix of their names.
     """
 
     arrays: dict[str, np.ndarray]
@@ -88,8 +89,8 @@ def nonlinearity(value: object) -> str:
     """The nonlinearity of a recurrent module; "" for any other value, and for a module without one."""
     if not isinstance(value, Call) or not has_weights(value):
         return ""
-    known = {name: item for name, item in attributes(value) if isinstance(item, str)}
-    setting = known.get("nonlinearity", NONLINEARITY.get(known.get("mode", "")))
+    settings = {name: item for name, item in attributes(value) if isinstance(item, str)}
+    setting = settings.get("nonlinearity", NONLINEARITY.get(settings.get("mode", "")))
     return setting if setting in ("tanh", "relu") else ""
 
 
@@ -103,10 +104,10 @@ def registered(value: object) -> Iterable[tuple[object, object]]:
     """
     if not isinstance(value, Call):
         return children(value)
-    held = attributes(value)
+    entries = attributes(value)
     if value.name.startswith(SCRIPTED):
-        return [(name, item) for name, item in held if name != AGAIN]
-    groups = {name: item.items for name, item in held if name in REGISTERED and isinstance(item, Pairs)}
+        return [(name, item) for name, item in entries if name != AGAIN]
+    groups = {name: item.items for name, item in entries if name in REGISTERED and isinstance(item, Pairs)}
     return [pair for name in REGISTERED for pair in groups[name]] if len(groups) == len(REGISTERED) else []
 
 
@@ -141,8 +142,8 @@ def unless(
     items: list[tuple[object, object]], already: Iterable[tuple[object, object]]
 ) -> list[tuple[object, object]]:
     """The items whose values are not in `already`."""
-    known = {id(item) for _, item in already}
-    return [(name, item) for name, item in items if id(item) not in known]
+    seen = {id(item) for _, item in already}
+    return [(name, item) for name, item in items if id(item) not in seen]
 
 
 def attributes(value: Call) -> Iterable[tuple[object, object]]:

@@ -244,8 +244,8 @@ def call_with_names(machine: Machine) -> None:
     """Pushes the record of a call of a class, with arguments that have names."""
     named = machine.pop_kind(Pairs)
     arguments = cast(Arguments, machine.pop_kind(tuple))
-    made = called(machine, arguments)
-    machine.stack.append(Call(made.name, made.arguments, named) if isinstance(made, Call) else made)
+    result = called(machine, arguments)
+    machine.stack.append(Call(result.name, result.arguments, named) if isinstance(result, Call) else result)
 
 
 def call_marked(machine: Machine) -> None:

@@ -117,8 +117,8 @@ def one_array_each(arrays: dict[str, Array], parameters: Mapping[str, object]) -
     """The arrays, where names of the same parameter with the same numbers share an array."""
     first: dict[str, Array] = {}
     for name, array in arrays.items():
-        own = parameters.get(name)
-        other = first.setdefault(own, array) if isinstance(own, str) else array
+        parameter = parameters.get(name)
+        other = first.setdefault(parameter, array) if isinstance(parameter, str) else array
         if is_same(other, array):
             arrays[name] = other
     return arrays

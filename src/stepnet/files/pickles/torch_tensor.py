@@ -109,7 +109,7 @@ SHARING = 64  # times the file's size: the limit for all tensors together, as th
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Numbers that lie in the file under a key: `count` of them from number `start` on."""
+    """A range of the numbers that the file stores under a key: `count` numbers from index `start` on."""
 
     key: str
     dtype: str
@@ -218,8 +218,10 @@ def rebuilt(name: str, arguments: tuple[object, ...], typed: bool) -> Tensor:
         raise FileError(f"{name!r} is no tensor: its storage, offset, shape or strides are none")
     pending = [flag for flag, is_set in flags.items if is_set] if isinstance(flags, Pairs) else []
     if pending:
-        what, advice = next((PENDING[flag] for flag in PENDING if flag in pending), ("computed", "clone"))
-        raise FileError(f"{name!r} has still to be {what}; save tensor.{advice}()")
+        pending_operation, advice = next(
+            (PENDING[flag] for flag in PENDING if flag in pending), ("computed", "clone")
+        )
+        raise FileError(f"{name!r} has still to be {pending_operation}; save tensor.{advice}()")
     kind = dtype.text.removeprefix("torch.") if isinstance(dtype, Name) else storage.dtype
     if kind not in DTYPES:
         raise FileError(f"{name!r} holds {kind}, which stepnet does not read; save tensor.float()")
@@ -279,10 +281,10 @@ def tensors_in(root: object) -> Iterator[tuple[str, Tensor | Call]]:
     for name, value in leaves(root, is_array, registered):
         by_name[name] = array_in(name, value)
         yield name, by_name[name]
-    known = {key_of(earlier) for earlier in by_name.values()}
+    seen = {key_of(earlier) for earlier in by_name.values()}
     for name, value in leaves(root, is_array, everything()):
         tensor = array_in(name, value)
-        if key_of(tensor) in known:
+        if key_of(tensor) in seen:
             continue
         if name in by_name:
             raise FileError(f"it holds two arrays of the name {name!r}")

@@ -78,7 +78,9 @@ def read(path: str | Path) -> TfliteFile:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph of a model: its tensors, the buffers of their numbers, and the operator behind each tensor."""
+    """A graph of a model: its tensors, the buffers of their numbers, and the operator that computes each
+    tensor.
+    """
 
     tensors: list[Table]
     buffers: list[Table]
@@ -111,12 +113,12 @@ def operands(operator: Table, field: int) -> list[int]:
 
 
 def makers_of(operators: Sequence[Table], codes: Sequence[int], store: Store) -> dict[int, Maker]:
-    """The operator behind each tensor, in the order of the operators."""
-    made: dict[int, Maker] = {}
+    """The operator that computes each tensor, in the order of the operators."""
+    makers: dict[int, Maker] = {}
     for operator in operators:
         code = item(codes, operator.get(0, "I"), "operator code", store)
-        made.update({tensor: Maker(code, operator, i) for i, tensor in enumerate(operands(operator, 2))})
-    return made
+        makers.update({tensor: Maker(code, operator, i) for i, tensor in enumerate(operands(operator, 2))})
+    return makers
 
 
 def array_at(graph: Graph, index: int) -> Array | None:
@@ -243,8 +245,11 @@ def options_of(operator: Table, kind: Kind, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A source of an operator's input: the operator behind it, whether its first axis is time, and whether it
-    is reversed in time on the way.
+    """A source of an operator's input.
+
+    maker: the operator that computes it; None for an input of the model.
+    time_first: whether its first axis is time.
+    turned: whether it is reversed in time before it reaches the operator.
     """
 
     maker: Maker | None
@@ -273,7 +278,7 @@ def leaves(graph: Graph, tensor: int, time_first: bool, turned: bool, path: list
         return leaves(graph, inputs[0], not time_first, turned, path)
     options = maker.operator.table(4)
     if maker.code == CONCATENATION and options is not None and options.get(0, "i") in (2, -1):
-        return [leaf for each in inputs for leaf in leaves(graph, each, time_first, turned, path)]
+        return [leaf for source in inputs for leaf in leaves(graph, source, time_first, turned, path)]
     return [Leaf(maker, time_first, turned)]
 
 
@@ -292,15 +297,15 @@ def placed(graph: Graph, node: TfliteNode, tensor: int, nodes: Mapping[int, Tfli
         for leaf, maker in zip(sources, makers, strict=True)
         if leaf.maker and maker and maker.options.get("time_major", leaf.time_first) == leaf.time_first
     ]
-    known = {maker.name: maker for maker in makers if maker}
-    all_outputs = [(name, output) for name, maker in known.items() for output in range(outputs_of(maker))]
+    by_name = {maker.name: maker for maker in makers if maker}
+    all_outputs = [(name, output) for name, maker in by_name.items() for output in range(outputs_of(maker))]
     follows = len(fed) == len(sources) and fed == all_outputs and len(turned) == 1
-    other = len(sources) == 1 and sources[0].maker is not None and not known
+    other = len(sources) == 1 and sources[0].maker is not None and not by_name
     return replace(
         node,
         inputs=tuple(path),
         reverse=turned == {True},
-        after=tuple(known) if follows else (),
+        after=tuple(by_name) if follows else (),
         over=path[-1] if other else "",
     )
 

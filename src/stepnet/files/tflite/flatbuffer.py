@@ -134,7 +134,7 @@ def build(table: Fields, letters: bytes) -> bytearray:
                 point(data, at, 4)
                 data += struct.pack(f"<{len(value) + 1}I", len(value), *[0] * len(value))
                 first = len(data) - 4 * len(value)
-                pending += [(first + 4 * index, each) for index, each in enumerate(value)]
+                pending += [(first + 4 * index, element) for index, element in enumerate(value)]
     return data
 
 

@@ -71,7 +71,7 @@ def write(path: Path, modules: tuple[Module, ...], rest: dict[str, Array], force
     """Writes a model that runs the modules one after another, in float32, for one sequence of any length."""
     if rest:
         remedy = option("rest", rest="drop")
-        raise FileError(f"{path}: a new TFLite model is of its recurrent layers alone; say {remedy}")
+        raise FileError(f"{path}: a new TFLite model holds only recurrent layers; say {remedy}")
     write_nodes(path, [node for module in modules for node in nodes_of(path, module)], force)
 
 

@@ -183,13 +183,13 @@ def checked(node: TfliteNode) -> TfliteNode:
         defaults = {name: default for name, _, default in kind.options} | {ACTIVATION: "TANH"}
         options = defaults | dict(node.options)
         options |= {name: value for name, value in ALWAYS.items() if name in defaults}
-        reason = misfit(kind, node.arrays) or strange(options, defaults)
+        reason = misfit(kind, node.arrays) or misfit_of_options(options, defaults)
     if reason is not None:
         raise InputError(f"operator {node.name!r} ({node.op}) cannot be written: {reason}")
     return replace(node, options=options)
 
 
-def strange(options: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
+def misfit_of_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
     """Why options cannot be written, in words; None if they can."""
     unknown = sorted(set(options) - set(known))
     if unknown:

@@ -1,1 +1,3 @@
-"""The records, one file per framework: data that says where each number lies, and what they parametrise."""
+"""The records, one file per framework: data that says where each number lies, and which function they
+parametrise.
+"""

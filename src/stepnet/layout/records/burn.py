@@ -1,5 +1,6 @@
-"""Burn: nn::Gru and nn::Lstm, two linear layers per gate. Releases before 0.17 reset before; it is asked
-for.
+"""Burn: nn::Gru and nn::Lstm, two linear layers per gate.
+
+Releases before 0.17 reset before the recurrent product. The user states which.
 """
 
 from stepnet.layout.record import Evidence, Record

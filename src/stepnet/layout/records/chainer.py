@@ -17,7 +17,7 @@ NSTEP = Evidence(
 
 CHILDREN = (
     "the link's children are numbered by layer and direction, which is what {C} stands for: 2 layer + "
-    "direction; of square weights one layer is as two of a link of one direction, and --from tells"
+    "direction; one bidirectional layer of square weights looks like two layers; --from decides"
 )
 
 

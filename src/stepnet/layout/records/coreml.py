@@ -1,5 +1,5 @@
-"""Core ML: the operator lstm of the MIL; its GRU is left out, as two of Apple's documents disagree on its
-reset.
+"""Core ML: the operator lstm of the MIL; there is no record of its GRU, because two of Apple's documents
+disagree on its reset.
 """
 
 from stepnet.layout.record import Evidence, Record

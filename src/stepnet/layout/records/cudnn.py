@@ -2,7 +2,7 @@
 
 The order of the gates is that of linLayerID. NVIDIA documents the places only through
 cudnnGetRNNWeightParams; JAX, PyTorch, MXNet and Paddle rely on the order here. TensorFlow gives cuDNN a lone
-bias as the recurrent one, with zeros for the other; so does this.
+bias as the recurrent bias, with zeros for the input bias; so does this record.
 """
 
 from typing import Any

@@ -1,6 +1,7 @@
-"""DarkNet: the layers gru and lstm as a .weights file has them: connected layers, each its biases, then
-weights, without batch normalisation. The candidate of a GRU is logistic unless tanh=1 is set: it is asked
-for.
+"""DarkNet: the layers gru and lstm in a .weights file: connected layers without batch normalisation.
+
+A connected layer stores its biases, then its weights. The candidate of a GRU is logistic unless tanh=1 is
+set. The user states which.
 """
 
 from stepnet.layout.record import Evidence, Record

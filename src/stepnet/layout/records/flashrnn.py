@@ -1,7 +1,8 @@
 """FlashRNN: the recurrent weights and biases that its functions take, for one head, as GHDP and GHD.
 
-The inputs' weights are the caller's own: here [gates, 1, hidden, inputs], in the order that Wx has its gates.
-The three parts of a GRU have an order each, and its four biases begin with the candidate's recurrent one.
+FlashRNN takes projected inputs Wx. The inputs' weights are the caller's: here [gates, 1, hidden, inputs],
+with the gates in the order of Wx. For a GRU, inputs' weights, recurrent weights and biases order the gates
+differently, and the first of the four biases is the candidate's recurrent bias.
 """
 
 from stepnet.layout.record import Evidence, Record
@@ -17,7 +18,7 @@ RECORDS = (
         {"W": "W[g:rzn 1 h x]", "R": "R[g:nrz 1 h k]", "b": "d_n[1 1 h] / b[g:rzn 1 h]"},
         {"reset": "after"},
         EVIDENCE,
-        notes=("with more heads the recurrent weights are blocks along a diagonal, which is not read",),
+        notes=("with several heads the recurrent weights are block-diagonal, which stepnet does not read",),
     ),
     Record(
         "flashrnn.lstm",

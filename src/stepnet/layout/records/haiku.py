@@ -1,5 +1,5 @@
-"""Haiku: VanillaRNN, GRU and LSTM. The LSTM adds 1 to its forget gate; the GRU's z writes, and resets
-before.
+"""Haiku: VanillaRNN, GRU and LSTM. The LSTM adds 1 to its forget gate. The GRU resets before the recurrent
+product, and its z writes.
 """
 
 from stepnet.layout.record import Evidence, Record

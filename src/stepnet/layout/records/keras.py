@@ -1,7 +1,7 @@
 """Keras: SimpleRNN, GRU and LSTM of Keras 3, 2 and 1, and the layers CuDNNGRU and CuDNNLSTM of Keras 2.
 
-Keras 2 means clip(a / 5 + 1/2) by hard_sigmoid, Keras 3 clip(a / 6 + 1/2): the same weights are then another
-function. A Bidirectional has its two directions in front of the names: forward/kernel, backward/kernel.
+In Keras 2, hard_sigmoid is clip(a / 5 + 1/2), in Keras 3 clip(a / 6 + 1/2): the same weights are different
+functions. A Bidirectional prefixes names with the direction: forward/kernel, backward/kernel.
 """
 
 from typing import Any
@@ -60,7 +60,7 @@ def of_version(
 
 
 def first(gates: str, letters: str) -> dict[str, str]:
-    """The arrays of Keras 1: of each gate its own, by Keras' letters."""
+    """The arrays of Keras 1: one array per gate and parameter, with Keras' letters for gates."""
     pairs = tuple(zip(gates, letters, strict=True))
     return {
         f"{name}_{letter}": f"{parameter}_{gate}[{axes}]"
@@ -69,7 +69,7 @@ def first(gates: str, letters: str) -> dict[str, str]:
     }
 
 
-# In the place of each gate's [inputs, hidden] lies the buffer of cuDNN's [hidden, inputs].
+# The block of each gate, declared as [inputs, hidden], holds the buffer of cuDNN's [hidden, inputs].
 CUDNN_GRU = {
     "kernel": "W[x (g:zrn h) ~ h x]",
     "recurrent_kernel": "R[k (g:zrn h) ~ h k]",

@@ -8,7 +8,10 @@ FIRST_STEP = "MLX up to 0.31 leaves bhn out in the first step unless it is given
 
 
 def records(framework: str, weights: str, recurrent: str, evidence: Evidence) -> tuple[Record, ...]:
-    """The three layers, with weights in these axes, `gates` being where the gates are."""
+    """The three layers.
+
+    weights, recurrent: the axes of the matrices, where "gates" stands for the gate axis.
+    """
 
     def matrix(parameter: str, axes: str, gates: str) -> str:
         return f"{parameter}[{axes.replace('gates', f'(g:{gates} h)')}]"

@@ -1,12 +1,12 @@
-"""MXNet: gluon.rnn layers and cells, array by array, and the one vector of the operator RNN and FusedRNNCell.
+"""MXNet: gluon.rnn layers and cells as separate arrays, and the vector of the operator RNN and FusedRNNCell.
 
-The directions are l and r. The vector is cuDNN's, projections included. A layer has two spellings:
+The directions are l and r. The vector has cuDNN's layout, projections included. A layer has two spellings:
 
-    l0_i2h_weight, r0_i2h_weight        behind the layer's prefix, lstm0_: save_params, export, MXNet 2
-    _unfused.0.l_cell.i2h_weight        behind the block's path: save_parameters of MXNet 1.3 to 1.9; with one
+    l0_i2h_weight, r0_i2h_weight        after the layer's prefix, lstm0_: save_params, export, MXNet 2
+    _unfused.0.l_cell.i2h_weight        after the block's path: save_parameters of MXNet 1.3 to 1.9; with one
                                         direction _unfused.0.i2h_weight
 
-Cells, those of the module mx.rnn too, have i2h_weight behind their prefix or path, and BidirectionalCell has
+Cells, also of the module mx.rnn, have i2h_weight after their prefix or path. BidirectionalCell has
 l_cell.i2h_weight.
 """
 
@@ -23,7 +23,7 @@ EVIDENCE = Evidence(
     "1.0 to 2.0",
 )
 UNFUSED = replace(EVIDENCE, versions="1.3 to 1.9")
-UNRUN = replace(EVIDENCE, run="")  # MXNet has projections on a GPU alone, but for those of a cell
+UNRUN = replace(EVIDENCE, run="")  # MXNet runs projections only on a GPU, except for those of a cell
 ACTIVATION = {"candidate_activation": Setting("activation", same("relu", "tanh"))}
 KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "rnn": ("rnn", "n", ACTIVATION),
@@ -55,7 +55,7 @@ def arrays(kind: str, front: str) -> dict[str, str]:
 
 
 def vector(kind: str) -> dict[str, str]:
-    """The one vector."""
+    """The vector of all weights."""
     projection = "; P[y h]" if kind == "lstm_projection" else ""
     return {"parameters": weight_space(KINDS[kind][1], "bd", projection)["weight_space"]}
 
@@ -65,11 +65,11 @@ def ran(kind: str, evidence: Evidence = EVIDENCE) -> Evidence:
     return UNRUN if kind == "lstm_projection" else evidence
 
 
-def of_cells(name: str, kind: str, front: str, known: dict[str, Any], evidence: Evidence) -> Record:
-    """A record of arrays that are called by the cell that they are in."""
+def of_cells(name: str, kind: str, front: str, semantics: dict[str, Any], evidence: Evidence) -> Record:
+    """The record of a layer or cell whose arrays have the names of cells."""
     both = ("l_cell.", "r_cell.")
     cell, named = KINDS[kind][0], arrays(kind, f"{front}{{D}}")
-    return Record(f"mxnet.{name}", cell, named, known, evidence, both, lone_direction="")
+    return Record(f"mxnet.{name}", cell, named, semantics, evidence, both, lone_direction="")
 
 
 RECORDS = (

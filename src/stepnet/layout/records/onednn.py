@@ -1,7 +1,7 @@
 """oneDNN: the memories of its RNN primitives, of all layers and directions, in the formats ldigo and ldgoi.
 
-oneDNN calls the gates of a GRU u r o, and the fourth bias of lbr_gru u'. All layers of one primitive have as
-many inputs as outputs; a first layer with others is a primitive of its own.
+oneDNN calls the gates of a GRU u r o, and the fourth bias of lbr_gru u'. All layers of a primitive have as
+many inputs as outputs. A first layer with another number of inputs needs a separate primitive.
 """
 
 from stepnet.layout.record import Evidence, Record
@@ -20,7 +20,7 @@ def weights(gates: str) -> dict[str, str]:
 
 
 def transposed(gates: str) -> dict[str, str]:
-    """Weights as ldgoi, which oneDNN's kernels for the CPU often want."""
+    """Weights as ldgoi, which oneDNN's CPU kernels often require."""
     return {"weights_layer": f"W[L D g:{gates} h x]", "weights_iter": f"R[L D g:{gates} h k]"}
 
 

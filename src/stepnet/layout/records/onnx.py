@@ -1,7 +1,7 @@
 """ONNX: the inputs W, R, B and P of the operators RNN, GRU and LSTM; a node is one layer, of both directions.
 
-Whether a GRU resets before or after the recurrent product is in its attribute linear_before_reset, which
-exporters have left out by mistake: it is asked for.
+The attribute linear_before_reset says whether a GRU resets before or after the recurrent product. Exporters
+have omitted it by mistake, so the user states it.
 """
 
 from stepnet.layout.record import Evidence, Record
@@ -21,7 +21,7 @@ CLIP = Setting("clip", usual=0.0)
 
 
 def activations(*fields: tuple[str, str]) -> dict[str, Setting]:
-    """The attribute activations, in its order: of each the field and the usual value."""
+    """The attribute `activations`: for each of its entries, in order, the field and the usual value."""
     return {
         field: Setting(f"activations[{place}]", NAMES, usual) for place, (field, usual) in enumerate(fields)
     }

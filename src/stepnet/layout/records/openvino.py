@@ -32,7 +32,7 @@ RECORDS = (
         {**WEIGHTS, "B": "b[D (g:zrn h)] | d_n[D h]"},
         {"reset": "after", **GRU},
         EVIDENCE,
-        notes=("linear_before_reset=true is the one with four biases",),
+        notes=("linear_before_reset=true is the layout with four biases",),
     ),
     Record(
         "openvino.gru_reset_before",

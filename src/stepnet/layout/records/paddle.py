@@ -1,13 +1,13 @@
 """PaddlePaddle: nn.SimpleRNN, nn.GRU and nn.LSTM of version 2 on, and the operators gru, lstm and fusion_gru
 of version 1.
 
-The recurrent weights of the old GRU operators are declared as [hidden, 3 hidden], and are the buffer of
-[hidden, 2 hidden], the gates, with that of [hidden, hidden], the candidate, behind it. origin_mode says
-whether the update gate keeps the old memory; it is an attribute of the operator and is asked for.
+The recurrent weights of the old GRU operators are declared as [hidden, 3 hidden]. They are two buffers end to
+end: [hidden, 2 hidden] of the gates and [hidden, hidden] of the candidate. The operator's attribute
+origin_mode says whether the update gate keeps the old memory; the user states it.
 
-Paddle saves each parameter of a layer twice, as `weight_ih_l0` and by the cell it is in, `0.cell.weight_ih`.
-Of an LSTM with a projection the first are wrong: Paddle gives four names to each five arrays, so that
-`weight_ih_l0_reverse` is the forward direction's projection. Those of the cells hold.
+Paddle saves each parameter of a layer under two names, `weight_ih_l0` and that of its cell,
+`0.cell.weight_ih`. For an LSTM with a projection the former are wrong: Paddle spreads four names over five
+arrays, so that `weight_ih_l0_reverse` is the forward direction's projection. The names by cell are right.
 """
 
 from stepnet.layout.record import Evidence, Record
@@ -38,7 +38,7 @@ LSTM = {
 
 
 def of_its_cell(gates: str) -> dict[str, str]:
-    """The arrays that a layer has by the names of its cells."""
+    """The arrays of a layer under the names of its cells."""
     return {f"{{L}}.cell{{D}}.{name}": notation for name, notation in of_cell(gates).items()}
 
 

@@ -1,8 +1,8 @@
 """TensorFlow 1: the cells of tf.nn.rnn_cell, tf.contrib.rnn and tf.contrib.cudnn_rnn, as checkpoints name
 them.
 
-The forget bias is added by the cell and is in no checkpoint: it is asked for. It was 1.0 unless somebody
-wrote otherwise.
+The forget bias is a constant in the cell's code and is in no checkpoint, so the user states it. The default
+was 1.0.
 """
 
 from typing import Any
@@ -38,7 +38,7 @@ GATES = {
     "candidate/kernel": "W_n[x h] / R_n[k h]",
     "candidate/bias": "b_n[h]",
 }
-# The build() of GRUBlockCell calls the two kernels by each other's names.
+# The build() of GRUBlockCell swaps the names of the two kernels.
 BLOCK_GATES = {
     "w_c": "W[x (g:rz h)] / R[k (g:rz h)]",
     "b_ru": "b[(g:rz h)]",
@@ -55,7 +55,7 @@ COMPATIBLE_GATES = {
 }
 BEFORE = {"reset": "before", "candidate_activation": ACTIVATION}
 
-# A cell's scope is called as its class is, where the program says nothing: basic_lstm_cell.
+# By default, the scope of a cell has the name of its class: basic_lstm_cell.
 RNN_CELL = r"^(?!.*(lstm|gru)_cell).*cell"
 LSTM_CELL = r"^(?!.*(rnn|gru)_cell).*cell"
 

@@ -1,6 +1,6 @@
 """PyTorch: nn.RNN, nn.GRU, nn.LSTM and their cells; the names are those of a state dict.
 
-A state dict does not say which of tanh and relu an nn.RNN has: it is asked for.
+A state dict does not say whether the nonlinearity of an nn.RNN is tanh or relu, so the user states it.
 """
 
 from stepnet.layout.record import Evidence, Record

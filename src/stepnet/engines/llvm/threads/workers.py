@@ -37,8 +37,8 @@ PATIENCE, STEP_PATIENCE = 20000, 40
 # Seconds for which late threads are not used: the first time, and at most.
 LEFT_OUT, LONGEST_LEFT_OUT = 0.01, 0.32
 # A thread with an independent task is late if the first thread waits for it longer than LATE_SECONDS, and
-# longer than LATE_TIMES the time of its own tasks: tasks may differ in length. Both times are those of a whole
-# run: in the last part of a run that pauses, the first thread may have little left to do.
+# longer than LATE_TIMES the time of its own tasks: tasks may differ in length. Both times are those of a
+# whole run: in the last part of a run that pauses, the first thread may have little left to do.
 LATE_SECONDS, LATE_TIMES = 1e-3, 3
 # REFUSED: the seconds without new threads after the system refused one. BEGINS: the longest wait for a new
 # thread to begin.
