@@ -462,6 +462,11 @@ def test_a_closed_pipe_ends_a_command_quietly(arguments: list[str]):
     )
 
 
+def test_the_package_can_be_run_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "stepnet", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"stepnet {sn.__version__}\n", "")
+
+
 def test_the_command_line_imports_no_framework():
     program = (
         "import sys, stepnet.cli.commands; print({'torch', 'keras', 'pyarrow', 'onnx'} & set(sys.modules))"
