@@ -62,6 +62,19 @@ def inside(folder: Path) -> dict[str, Any]:
     return {"inputs": tree(folder / "out", ("a.parquet",)) / "a.parquet", "output": folder / "out"}
 
 
+def taken(folder: Path) -> dict[str, Any]:
+    file(folder, "w.parquet", id=[1])
+    inputs = tree(folder / "in", ("a.parquet",)) / "a.parquet"
+    return {"inputs": inputs, "output": folder / "o.parquet", "bad": folder / "w.parquet", "force": True}
+
+
+def looping(folder: Path) -> Path:
+    tree(folder / "in", ("a.parquet",))
+    (folder / "loop").symlink_to("loop")
+    return folder / "loop" / "x.parquet"
+
+
+LONG = "x" * 300
 IN_OUT = "the output lies in {folder}/in, which is read; choose a folder beside it"
 BAD = "--bad ROWS.parquet (Python: bad='ROWS.parquet') sets such rows aside"
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -184,6 +197,38 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other format": (
         lambda f: {"inputs": file(f), "output": f / "o.arrow", "file_format": "parquet"},
         "{folder}/o.arrow: the format is parquet, and this name is that of arrow",
+    ),
+    "bad exists": (
+        taken,
+        "{folder}/w.parquet: the file is there already; --resume (Python: resume=True) goes on with its run, "
+        "or choose another file",
+    ),
+    "bad behind a loop": (
+        lambda f: {"bad": looping(f)},
+        "{folder}/loop/x.parquet: a link leads to itself; remove it",
+    ),
+    "output behind a loop": (
+        lambda f: {"output": looping(f).parent},
+        "{folder}/loop: a link leads to itself; remove it",
+    ),
+    "long folder": (
+        lambda f: tree(f / "in", ("a.parquet",)) and {"output": f / LONG},
+        LONG + ": the file cannot be written (File name too long)",
+    ),
+    "long file": (
+        lambda f: {
+            "inputs": tree(f / "in", ("a.parquet",)) / "a.parquet",
+            "output": f / f"{LONG}.parquet",
+        },
+        LONG + ".parquet: the name is longer than 220 bytes",
+    ),
+    "column's name": (
+        lambda f: tree(f / "in", ("a.parquet",)) and {"column": 5},
+        "column is the name of the list column, not 5",
+    ),
+    "progress": (
+        lambda f: tree(f / "in", ("a.parquet",)) and {"progress": 5},
+        "progress is a function of a `Progress`, not 5",
     ),
     "compression": (
         lambda f: tree(f / "in", ("a.parquet",)) and {"file_format": "arrow", "compression": "snappy"},

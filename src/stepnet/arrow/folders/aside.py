@@ -16,7 +16,7 @@ from typing import Any
 
 from stepnet.arrow.folders.earlier import Earlier, index_of
 from stepnet.arrow.folders.marks import Made, difference, made_by
-from stepnet.arrow.folders.plan import Job, Plan
+from stepnet.arrow.folders.plan import Job, Plan, resolved
 from stepnet.arrow.folders.sifting import Bad
 from stepnet.arrow.folders.tables import FILES, native, reading
 from stepnet.arrow.folders.targets import Target, on_disk, partial_of, remove_partial, writing
@@ -66,6 +66,11 @@ class Aside:
         earlier = Earlier.of(path, mark) if resume and os.path.isfile(path) else None
         made = cls(path, output, schema, mark, earlier)
         if earlier is None:
+            if os.path.lexists(path):
+                raise FileError(
+                    f"{path}: the file is there already; {option('resume')} goes on with its run, or choose "
+                    "another file"
+                )
             free(path)
             if made.parts.exists() and not resume:
                 raise FileError(
@@ -188,8 +193,9 @@ def schema_of_rows(path: Path, chosen: Chosen) -> Any:
 def check_place(path: Path, output: Path, folders: Iterable[Path]) -> None:
     """Raises `FileError` for a file inside a folder that is read or inside the output."""
     refused = [*((folder, f"{folder}, which is read") for folder in folders), (output, "the output")]
+    place = resolved(path)
     for folder, name in refused:
-        if path.resolve().is_relative_to(folder.resolve()):
+        if place.is_relative_to(resolved(folder)):
             raise FileError(f"{path}: the rows that are set aside would lie in {name}; choose another place")
 
 

@@ -131,18 +131,25 @@ def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) ->
                 f"{above.target}: this would be the result of {above.table.path}, and the folder of that of "
                 f"{job.table.path}; rename one, or run them into two folders"
             )
-    try:
-        place = output.resolve()
-    except (OSError, RuntimeError) as error:
-        raise FileError(f"{output}: this link leads to itself; remove it") from error
+    place = resolved(output)
     for folder in folders:
-        if place.is_relative_to(folder.resolve()):
+        if place.is_relative_to(resolved(folder)):
             raise FileError(
                 f"{output}: the output lies in {folder}, which is read; choose a folder beside it"
             )
     for job in jobs:
-        if job.table.path.resolve().is_relative_to(place):
+        if resolved(job.table.path).is_relative_to(place):
             raise FileError(f"{output}: {job.table.path} lies in the output; choose another folder")
+
+
+def resolved(path: Path) -> Path:
+    """An absolute path without links; raises `FileError` for a path that leads nowhere."""
+    try:
+        return path.resolve()
+    except RuntimeError as error:
+        raise FileError(f"{printable(str(path))}: a link leads to itself; remove it") from error
+    except OSError as error:
+        raise FileError(f"{printable(str(path))}: the path cannot be used ({error.strerror})") from error
 
 
 def planned(jobs: Sequence[Job], output: Path, resume: bool) -> Plan:
@@ -151,9 +158,9 @@ def planned(jobs: Sequence[Job], output: Path, resume: bool) -> Plan:
     Raises `FileError` for a folder that is not empty, unless `resume`, and then for what is in it and is no
     result of these jobs.
     """
-    if os.path.lexists(output) and not output.is_dir():
+    if os.path.lexists(output) and not os.path.isdir(output):
         raise FileError(f"{output}: this is no folder, and the results of these inputs are several files")
-    there = list(files_below(output)) if output.is_dir() else []
+    there = list(files_below(output)) if os.path.isdir(output) else []
     if there and not resume:
         raise FileError(
             f"{output}: the folder is not empty; {option('resume')} goes on with the results that are in it"

@@ -17,7 +17,7 @@ from stepnet.errors import InputError, named, printable
 from stepnet.layout.options import option
 from stepnet.ragged.arrow import pyarrow_module
 from stepnet.rnn.program import Asked
-from stepnet.values.arguments import choice, file_path, flag
+from stepnet.values.arguments import choice, file_path, flag, instance
 from stepnet.values.version import __version__
 
 FORMATS = {"parquet": ".parquet", "arrow": ".arrow"}
@@ -91,6 +91,8 @@ class Work:
     ) -> "Work":
         """The work by the arguments of `run`; all files are opened, and none of their rows is read."""
         choice(result, "result is 'last' or 'outputs'", OUTPUTS)
+        if column is not None:
+            instance(column, str, "column is the name of the list column")
         first = TableFile.of(found.files[0].path)
         with named(first.name):
             name = list_column(first.schema, column)
@@ -114,7 +116,8 @@ class Work:
 def is_file(found: Listing, output: str | Path, target: Path) -> bool:
     """Whether the output is a file: a single file was asked for, and the output is no folder."""
     single = len(found.files) == 1 and not found.folders
-    return single and not target.is_dir() and bool(target.suffix) and not os.fspath(output).endswith(os.sep)
+    named_as_file = bool(target.suffix) and not os.fspath(output).endswith(os.sep)
+    return single and named_as_file and not os.path.isdir(target)
 
 
 def format_of(asked: str | None, file: Path | None) -> str:

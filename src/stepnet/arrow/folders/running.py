@@ -22,6 +22,7 @@ from stepnet.errors import InputError, printable
 from stepnet.layout.options import option
 from stepnet.ragged.arrow import list_axes
 from stepnet.rnn.program import Asked
+from stepnet.values.arguments import shown
 
 
 def run(
@@ -81,6 +82,8 @@ def run(
     ([{'last': 3.0}, {'last': 3.0}], 3)
     """
     begun = time.perf_counter()
+    if not callable(progress):
+        raise InputError(f"progress is a function of a `Progress`, not {shown(progress)}")
     found = listing(inputs)
     target = Place.of(output, found, resume, force, file_format, compression)
     work = Work.of(found, target, model, column, result, keep, engine, refuse_nan)
@@ -114,7 +117,7 @@ def executed(
             plan = planned_file(work.jobs[0], target.resume, target.force)
         else:
             check_targets(work.jobs, target.path, found.folders)
-            if target.path.is_dir() or not os.path.lexists(target.path):
+            if os.path.isdir(target.path) or not os.path.lexists(target.path):
                 held.enter_context(folder_held(target.path))
             plan = planned(work.jobs, target.path, target.resume)
         aside = None

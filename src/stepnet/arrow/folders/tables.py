@@ -82,12 +82,14 @@ class TableFile:
         with reading(path, kind), native(path) as file:
             status = os.stat(path)
             if kind == "Parquet":
-                metadata = pyarrow_module("pyarrow.parquet", FILES).read_metadata(file)
-                schema, parts = metadata.schema.to_arrow_schema(), parts_of(metadata, status.st_size)
+                source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file)
+                metadata = source.metadata
+                schema, parts = metadata.schema.to_arrow_schema(), parts_of(source, status.st_size)
                 edges = [(status.st_size - metadata.serialized_size - 8, metadata.serialized_size)]
             else:
                 schema, parts = opened(file).schema, (Part(span=(0, status.st_size)),)
                 edges = [(0, EDGE), (max(0, status.st_size - EDGE), EDGE)]
+            _ = schema.names  # raises an error here for a name that is not UTF-8
             hasher = hashlib.blake2b(str(status.st_size).encode(), digest_size=16)
             for begin, count in edges:
                 file.seek(max(0, begin))
@@ -107,7 +109,6 @@ class TableFile:
                 if parquet:
                     share = records.num_rows / max(1, part.rows) * part.share
                 else:
-                    records.validate(full=True)
                     share = records.nbytes / self.size
                 yield Batch(self.name, first, records), share
                 first += records.num_rows
@@ -136,8 +137,9 @@ class TableFile:
             raise FileError(f"{self.path}: the file was changed while it was run")
 
 
-def parts_of(metadata: Any, size: int) -> tuple[Part, ...]:
+def parts_of(source: Any, size: int) -> tuple[Part, ...]:
     """The parts of a Parquet file by its footer, which end where row groups do. size: that of the file."""
+    metadata = source.metadata
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
     sizes, rows = [group.total_byte_size for group in groups], [group.num_rows for group in groups]
     cuts, held = [0], 0
@@ -147,7 +149,7 @@ def parts_of(metadata: Any, size: int) -> tuple[Part, ...]:
             held = 0
         held += each
     ranges = list(zip(cuts, [*cuts[1:], len(groups)], strict=True))
-    edges = [0, *(begin_of(groups[place]) for place in cuts[1:]), size]
+    edges = [0, *(begin_of(source, place) for place in cuts[1:]), size]
     spans = list(pairwise(edges))
     if edges != sorted(edges):  # row groups in another order than their bytes
         spans = [(0, size)] * len(ranges)
@@ -164,17 +166,28 @@ def parts_of(metadata: Any, size: int) -> tuple[Part, ...]:
     )
 
 
-def begin_of(group: Any) -> int:
+def begin_of(source: Any, group: int) -> int:
     """Where the first byte of a row group of a Parquet file is."""
-    columns = [group.column(place) for place in range(group.num_columns)]
+    check_group(source, group)
+    row_group = source.metadata.row_group(group)
+    columns = [row_group.column(place) for place in range(row_group.num_columns)]
     pages = [(each.data_page_offset, each.dictionary_page_offset) for each in columns]
     return min((page for both in pages for page in both if page), default=0)
+
+
+def check_group(source: Any, group: int, column: str | None = None) -> None:
+    """Reads a row of a row group of a Parquet file, which raises an error if its metadata is damaged.
+
+    column: the only column that is checked. Without this, pyarrow's `RowGroupMetaData.column` ends the
+    process where it meets damaged statistics.
+    """
+    next(source.iter_batches(1, row_groups=[group], columns=column and [column]), None)
 
 
 def of_groups(file: Any, part: Part, column: str, chosen: Chosen) -> Iterator[Any]:
     """The record batches of row groups of a Parquet file, of the columns that are read."""
     source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
-    rows = min((chunk_rows(source.metadata, group, column, chosen) for group in part.groups), default=1)
+    rows = min((chunk_rows(source, group, column, chosen) for group in part.groups), default=1)
     names = None if chosen.others else [*chosen.used]
     return source.iter_batches(rows, row_groups=list(part.groups), columns=names)
 
@@ -217,6 +230,7 @@ def together(file: Any, chosen: Chosen) -> Iterator[Any]:
     """The record batches of an Arrow file; small ones are joined."""
     held, size = list[Any](), 0
     for batch in batches_of(opened(file)):
+        batch.validate(full=True)  # before its size is asked for and it is joined, which follow its offsets
         if size + batch.nbytes > CHUNK_BYTES:
             yield from joined(held, chosen)
             held, size = [], 0
@@ -235,21 +249,21 @@ def joined(batches: Sequence[Any], chosen: Chosen) -> Iterator[Any]:
         yield batch if chosen.others else batch.select([*chosen.used])
 
 
-def chunk_rows(metadata: Any, group: int, column: str, chosen: Chosen) -> int:
+def chunk_rows(source: Any, group: int, column: str, chosen: Chosen) -> int:
     """The number of rows to read at a time, so that a call for them takes about `CHUNK_BYTES`."""
-    rows = metadata.row_group(group).num_rows
-    steps = numbers_in(metadata, column, [group]) / max(1, prod(chosen.column.spec.shape) * rows)
+    rows = source.metadata.row_group(group).num_rows
+    steps = numbers_in(source, column, group) / max(1, prod(chosen.column.spec.shape) * rows)
     outer, *inner = chosen.level_bytes
     return int(min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, outer + steps * sum(inner)))))
 
 
-def numbers_in(metadata: Any, name: str, groups: Sequence[int] | None = None) -> int:
-    """How many numbers a column of a Parquet file has, those inside lists counted one by one."""
-    places = range(metadata.num_row_groups) if groups is None else groups
-    columns = [
-        metadata.row_group(group).column(place) for group in places for place in range(metadata.num_columns)
-    ]
-    return sum(each.num_values for each in columns if f"{each.path_in_schema}.".startswith(f"{name}."))
+def numbers_in(source: Any, name: str, group: int) -> int:
+    """The number of numbers in a column of a row group of a Parquet file, including those inside lists."""
+    check_group(source, group, name)
+    metadata = source.metadata
+    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    places = [place for place, path in enumerate(paths) if f"{path}.".startswith(f"{name}.")]
+    return sum(metadata.row_group(group).column(place).num_values for place in places)
 
 
 @contextmanager
