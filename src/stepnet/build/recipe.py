@@ -18,7 +18,7 @@ from stepnet.build.model import BuiltModel
 from stepnet.build.objects import OWN
 from stepnet.build.targets import BuildTarget
 from stepnet.engines.llvm.compile.compiled import Layout
-from stepnet.engines.llvm.machine.late import late
+from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.machine.target import Target, host_target
 from stepnet.engines.llvm.products.constants import Constants, Packed, Values, constant_values, put
@@ -184,10 +184,10 @@ def code_of(
     plan: Plan, target: Target, module: ir.Module, prefix: str, what: str
 ) -> tuple[Layout, dict[str, str]]:
     """The layout of a plan and its functions, which are written to a module."""
-    refusal: str | None = late("lower.refusals").plan_refusal(plan)
+    refusal: str | None = lazy_import("lower.refusals").plan_refusal(plan)
     if refusal is not None:
         raise refused(what, refusal)
-    generate, program = late("compile.generate"), late("lower.program").lowered(plan, target)
+    generate, program = lazy_import("compile.generate"), lazy_import("lower.program").lowered(plan, target)
     names: Sequence[str] = generate.write_functions(module, program, target, prefix)
     layout: Layout = generate.layout_of(plan, program)
     for number in layout.needs.reduced:

@@ -197,18 +197,18 @@ class Shared:
     def address(self, number: int, symbol: Symbol) -> int:
         """The address of a symbol of one of the objects."""
         piece, begin = self.begins[number, symbol.section]
-        return piece.place + begin + symbol.place
+        return piece.place + begin + symbol.offset
 
     def target(self, number: int, relocation: Relocation, call: bool) -> int:
         """The address that a relocation refers to."""
         symbol = relocation.symbol
         if symbol.is_defined:
-            return self.address(number, symbol) + relocation.more
+            return self.address(number, symbol) + relocation.addend
         if symbol.name in self.defined:
-            return self.address(*self.defined[symbol.name]) + relocation.more
+            return self.address(*self.defined[symbol.name]) + relocation.addend
         if not call:
             raise NetError(f"a library's object reads the address of {symbol.name}")
-        return self.stubs.place + STUB * self.imported.index(symbol.name) + relocation.more
+        return self.stubs.place + STUB * self.imported.index(symbol.name) + relocation.addend
 
     def relocate(self) -> None:
         """Puts addresses into the code and constants of all objects."""
@@ -219,7 +219,7 @@ class Shared:
                     kind = KINDS[self.machine].get(relocation.kind)
                     if kind is None:
                         raise NetError(f"a library's object has a relocation of kind {relocation.kind}")
-                    at = begin + relocation.place
+                    at = begin + relocation.offset
                     old = int.from_bytes(piece.data[at : at + kind.bytes], "little")
                     made = kind.put(self.target(number, relocation, kind.call), piece.place + at, old)
                     piece.data[at : at + kind.bytes] = made.to_bytes(kind.bytes, "little")

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from stepnet.engines.llvm.machine.late import late
+from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.memory import POOL, pointer
 from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.machine.target import Target
@@ -157,7 +157,9 @@ class Scaled:
 
     def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
         """Puts the words into memory, which is zeros, from the values of the parameters."""
-        shift: int = late("products.arithmetic").arithmetic("int8", "float32", self.width, target).shift
+        shift: int = (
+            lazy_import("products.arithmetic").arithmetic("int8", "float32", self.width, target).shift
+        )
         shape = self.blocks, self.lines, len(self.sources), self.width
         packed = memory[: self.bytes].view(np.uint32).reshape(shape)
         for gate, value in enumerate(values):
