@@ -363,17 +363,18 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "all sequences": (
         node("ReduceMean", "x", axes=[0], name="odd"),
         {},
-        "it is over all sequences: each sequence is run by itself",
+        "it is over all sequences: each sequence is computed independently of the others",
     ),
     "some steps": (
         node("Slice", "x b e a", name="odd"),
         {"b": [1], "e": [3], "a": [1]},
-        "it takes steps 1 to 3 in steps of 1: of sequences all, of steps all, the first or the last can be",
+        "it selects steps 1 to 3 in steps of 1: of sequences only all can be selected; of steps all, the "
+        "first or the last",
     ),
     "a step in the middle": (
         node("Gather", "x i", axis=1, name="odd"),
         {"i": 2},
-        "it takes step 2: the first and the last can be taken",
+        "it selects step 2: only the first or the last can be selected",
     ),
 }
 
@@ -559,7 +560,7 @@ NOT_COMPUTED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "as many steps as sequences": (
         [node("Shape", "x", "s"), node("Slice", "s zero one", "end"), node("Slice", "x zero end one")],
         {"zero": np.array([0]), "one": np.array([1])},
-        "it takes steps 0 to",
+        "it selects steps 0 to",
     ),
     "steps are compared": (
         [

@@ -21,7 +21,7 @@ from stepnet.engines.llvm.compile.compiled import Layout
 from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.machine.target import Target, host_target
-from stepnet.engines.llvm.products.constants import Constants, Packed, Values, constant_values, put
+from stepnet.engines.llvm.products.constants import Constants, Packed, Values, constant_values, copy_bytes
 from stepnet.engines.packed import parameters_of
 from stepnet.errors import RefusedError
 from stepnet.net.interpret import evaluated
@@ -251,7 +251,7 @@ def packed(constants: Constants, values: Values, target: Target) -> Array:
     memory = np.zeros(constants.size, np.uint8)
     for offset, entry in constants.entries:
         if isinstance(entry, np.ndarray):
-            put(memory[offset:], entry)
+            copy_bytes(memory[offset:], entry)
         else:
             sources = [values[source.inside, source.number] for source in entry.sources]
             entry.fill(memory[offset:], sources, host_target() if isinstance(entry, Packed) else target)
