@@ -137,7 +137,7 @@ class Shared:
     # ---- tables for the loader
 
     def tables(self) -> tuple[list[Piece], dict[str, int]]:
-        """Fills in the symbol table: the imported functions of the C library, then the exported functions."""
+        """The tables of hashes, symbols, names and relocations, with room for all entries; and the offsets of
         the library names in the table of names.
         """
         strings = Strings()
