@@ -399,7 +399,7 @@ def test_axes_are_checked() -> None:
     assert "the axes of 'x' are 'NTT', and it has 3" in refusal(nodes, axes={"x": "NTT"})
     assert "none of its inputs has an axis of steps" in refusal(nodes, axes={"x": "N"}, sizes=("n", 2, 4))
     open_ = refusal(nodes, sizes=("n", "t", "features"))
-    assert "'x' has a feature of which the model does not say how many numbers it has" in open_
+    assert "'x' has a feature whose size the model does not state" in open_
 
 
 def test_padding_is_not_counted() -> None:
