@@ -30,9 +30,9 @@ def modules() -> list[ir.Module]:
 def beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Two threads, each of which waits for the other before its first module; the thread of each module."""
     monkeypatch.setattr(object_code, "processors", lambda: 2)
-    meeting, threads, original = threading.Barrier(2), list[int](), object_code.emitted
+    meeting, threads, original = threading.Barrier(2), list[int](), object_code.emit
 
-    def emitted(text: str, machine: llvm.TargetMachine) -> bytes:
+    def emit(text: str, machine: llvm.TargetMachine) -> bytes:
         here = threading.get_ident()
         if here not in threads:
             threads.append(here)
@@ -40,7 +40,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         threads.append(here)
         return original(text, machine)
 
-    monkeypatch.setattr(object_code, "emitted", emitted)
+    monkeypatch.setattr(object_code, "emit", emit)
     return threads
 
 
@@ -66,7 +66,7 @@ def test_without_a_thread_to_spare_they_come_one_by_one(monkeypatch: pytest.Monk
 
     right = object_code.object_codes(modules(), TARGET)
     monkeypatch.setattr(threading.Thread, "start", none)
-    assert object_code.all_emitted(list(map(str, modules())), TARGET) == [code.data for code in right]
+    assert object_code.emit_all(list(map(str, modules())), TARGET) == [code.data for code in right]
 
 
 def little(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
@@ -85,28 +85,28 @@ def test_without_memory_for_a_thread_they_come_one_by_one(monkeypatch: pytest.Mo
     right = object_code.object_codes(modules(), TARGET)
     monkeypatch.setattr(object_code, "processors", lambda: 2)
     monkeypatch.setattr(threading.Thread, "run", lambda _: pytest.fail("a thread has begun"))
-    little(monkeypatch, 2 * room.ALONE)
-    assert object_code.all_emitted(list(map(str, modules())), TARGET) == [code.data for code in right]
+    little(monkeypatch, 2 * room.BASE_BYTES)
+    assert object_code.emit_all(list(map(str, modules())), TARGET) == [code.data for code in right]
 
 
 def test_without_memory_for_a_text_llvm_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     text = str(modules()[0])
-    needed = room.ALONE + room.FOR_BYTE * len(text)
-    machine = object_code.emitter(TARGET, 0)
+    needed = room.BASE_BYTES + room.TEXT_FACTOR * len(text)
+    machine = object_code.target_machine(TARGET, 0)
     with monkeypatch.context() as limited:
         little(limited, needed - 1)
         limited.setattr(object_code.llvm, "parse_assembly", lambda *_: pytest.fail("LLVM was called"))
-        with pytest.raises(MemoryError, match=f"^to compile takes {needed >> 20} MB of memory more"):
-            object_code.emitted(text, machine)
+        with pytest.raises(MemoryError, match=f"^compiling takes {needed >> 20} MB more memory"):
+            object_code.emit(text, machine)
     little(monkeypatch, needed)
-    assert object_code.emitted(text, machine)
-    with room.room(1), pytest.raises(MemoryError, match="raise its limit"):
-        object_code.emitted(text, machine)
+    assert object_code.emit(text, machine)
+    with room.reserve(1), pytest.raises(MemoryError, match="raise its limit"):
+        object_code.emit(text, machine)
 
 
 def test_code_is_generated_while_another_thread_has_llvmlites_lock() -> None:
     """Which it has for a whole module: else no two could be side by side."""
-    machine, text = object_code.emitter(TARGET, 0), str(modules()[0])
+    machine, text = object_code.target_machine(TARGET, 0), str(modules()[0])
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -123,14 +123,14 @@ def test_code_is_generated_while_another_thread_has_llvmlites_lock() -> None:
         done.set()
         other.join()
     assert not released
-    assert data == object_code.emitted(text, machine)
+    assert data == object_code.emit(text, machine)
 
 
 def test_the_first_is_compiled_while_the_second_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_code, "processors", lambda: 2)
-    done, original = threading.Event(), object_code.emitted
+    done, original = threading.Event(), object_code.emit
 
-    def emitted(text: str, machine: llvm.TargetMachine) -> bytes:
+    def emit(text: str, machine: llvm.TargetMachine) -> bytes:
         data = original(text, machine)
         done.set()
         return data
@@ -141,7 +141,7 @@ def test_the_first_is_compiled_while_the_second_is_written(monkeypatch: pytest.M
         assert done.wait(20)
         yield from others
 
-    monkeypatch.setattr(object_code, "emitted", emitted)
+    monkeypatch.setattr(object_code, "emit", emit)
     together = object_code.object_codes(written(), TARGET)
     assert together == [object_code.object_code(module, TARGET) for module in modules()]
 
@@ -150,9 +150,9 @@ def test_an_error_of_what_writes_is_that_of_the_caller(monkeypatch: pytest.Monke
     """When the error arrives no thread is still with LLVM, and the interpreter's turns are as before."""
     monkeypatch.setattr(object_code, "processors", lambda: 2)
     before, begun, ended = sys.getswitchinterval(), threading.Event(), list[bytes]()
-    original = object_code.emitted
+    original = object_code.emit
 
-    def emitted(text: str, machine: llvm.TargetMachine) -> bytes:
+    def emit(text: str, machine: llvm.TargetMachine) -> bytes:
         begun.set()
         time.sleep(0.1)
         ended.append(original(text, machine))
@@ -161,10 +161,10 @@ def test_an_error_of_what_writes_is_that_of_the_caller(monkeypatch: pytest.Monke
     def written() -> Iterator[ir.Module]:
         yield modules()[0]
         assert begun.wait(20)
-        assert sys.getswitchinterval() <= object_code.TURN
+        assert sys.getswitchinterval() <= object_code.SWITCH_INTERVAL
         raise LookupError("no more")
 
-    monkeypatch.setattr(object_code, "emitted", emitted)
+    monkeypatch.setattr(object_code, "emit", emit)
     with pytest.raises(LookupError, match="no more"):
         object_code.object_codes(written(), TARGET)
     assert sys.getswitchinterval() == before

@@ -363,17 +363,18 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "all sequences": (
         node("ReduceMean", "x", axes=[0], name="odd"),
         {},
-        "it is over all sequences: each sequence is run by itself",
+        "it is over all sequences: each sequence is computed independently of the others",
     ),
     "some steps": (
         node("Slice", "x b e a", name="odd"),
         {"b": [1], "e": [3], "a": [1]},
-        "it takes steps 1 to 3 in steps of 1: of sequences all, of steps all, the first or the last can be",
+        "it selects steps 1 to 3 in steps of 1: of sequences only all can be selected; of steps all, the "
+        "first or the last",
     ),
     "a step in the middle": (
         node("Gather", "x i", axis=1, name="odd"),
         {"i": 2},
-        "it takes step 2: the first and the last can be taken",
+        "it selects step 2: only the first or the last can be selected",
     ),
 }
 
@@ -396,9 +397,9 @@ def test_axes_are_checked() -> None:
     nodes = [helper.make_node("Tanh", ["x"], ["y"])]
     assert refusal(nodes, axes={"z": "NT"}) == "axes= names 'z', and the inputs are x"
     assert "the axes of 'x' are 'NTT', and it has 3" in refusal(nodes, axes={"x": "NTT"})
-    assert "none of its inputs is a sequence" in refusal(nodes, axes={"x": "N"}, sizes=("n", 2, 4))
+    assert "none of its inputs has an axis of steps" in refusal(nodes, axes={"x": "N"}, sizes=("n", 2, 4))
     open_ = refusal(nodes, sizes=("n", "t", "features"))
-    assert "'x' has a feature of which the model does not say how many numbers it has" in open_
+    assert "'x' has a feature whose size the model does not state" in open_
 
 
 def test_padding_is_not_counted() -> None:
@@ -559,7 +560,7 @@ NOT_COMPUTED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "as many steps as sequences": (
         [node("Shape", "x", "s"), node("Slice", "s zero one", "end"), node("Slice", "x zero end one")],
         {"zero": np.array([0]), "one": np.array([1])},
-        "it takes steps 0 to",
+        "it selects steps 0 to",
     ),
     "steps are compared": (
         [
@@ -702,12 +703,12 @@ def test_a_power_has_the_dtype_of_its_base() -> None:
         (
             [node("Shape", "x", "s"), node("ConstantOfShape", "s", "c"), node("Concat", "c s", axis=0)],
             {},
-            "no feature",
+            "is not a feature",
         ),
         (
             [node("Shape", "x", "s"), node("Gather", "s o", "t"), node("Range", "z t p")],
             {"z": 0, "o": 1, "p": 2},
-            "counts",
+            "its bounds include the number",
         ),
     ],
     ids=["shape", "concat", "range"],

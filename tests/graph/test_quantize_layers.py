@@ -211,5 +211,5 @@ def test_a_step_that_does_not_read_its_memory_stays_in_float32() -> None:
     small = sn.quantize(sn.Graph(lambda x, p: layer(plain(x)[0])[0]), SAMPLES, "int8")
     first, second = small.report.recurrences
     assert (first.dtype, second.dtype) == ("float32", "int8")
-    reason = "nothing reads its memory, so it is done at once for all steps"
+    reason = "nothing reads its memory, so it is computed for all steps at once"
     assert first.what == first.reasons["int8"] == reason

@@ -74,7 +74,7 @@ TESTS: dict[str, Sequence[str]] = {
     "engines/llvm/running/reach.py": ("tests/test_call_progress.py",),
     **{
         f"engines/llvm/{name}.py": ("tests/test_inner_sequences.py", "tests/test_attention.py")
-        for name in ("emit/lanes", "emit/words", "lower/segments", "lower/taken_in")
+        for name in ("emit/lanes", "emit/words", "lower/segments", "lower/fusion")
     },
     "engines/llvm/machine/room.py": ("tests/engines/test_object_code.py", "tests/test_processes.py"),
     "engines/llvm/machine/elf.py": ("tests/build", "tests/disk/test_warm_start.py"),
@@ -139,7 +139,7 @@ TESTS: dict[str, Sequence[str]] = {
         for name in (
             *("disk/data", "disk/entry", "disk/folder", "disk/overview", "disk/settings", "disk/sources"),
             *("disk/store", "plan/stored"),
-            *(f"engines/llvm/*/{name}" for name in ("image", "late", "stored_code", "stored_plan")),
+            *(f"engines/llvm/*/{name}" for name in ("image", "lazy", "stored_code", "stored_plan")),
         )
     },
     **{

@@ -308,7 +308,7 @@ def reasons(model: Any, inputs: Any = 3, params: Any = None, marks: Any = ()) ->
 
 
 INT8, BF16 = Precision("int8", 0, 0.02, 128.0), Precision("bfloat16", 0)
-NO_STACK = "oneDNN joins the directions of several layers behind the last one alone"
+NO_STACK = "oneDNN joins the two directions of several layers only after the last layer"
 
 
 def test_a_layer_of_both_directions_is_joined() -> None:
@@ -426,7 +426,8 @@ def test_sizes_that_differ_are_layer_by_layer() -> None:
     ((is_joined, reason),) = reasons(lambda x, p: cell("gru", HIDDEN, seed=1)(cell("gru", 3)(x)[0])[0])
     assert not is_joined
     assert reason == (
-        "oneDNN has layers in one piece if the first has as many inputs as the others, and it has 3, not 4"
+        "oneDNN computes several layers together only if the first has as many inputs as the others: "
+        "it has 3, and they have 4"
     )
 
 

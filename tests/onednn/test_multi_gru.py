@@ -82,7 +82,10 @@ def test_wrong_arguments():
     cases = stack([2], [(2, 3), (6, 4)])
     x, heavy = cases[0].ragged, [each.weight_h for each in cases]
     weights = [each.weight_x for each in cases]
-    with pytest.raises(InputError, match="two weights are for each layer; weights_x has 3, weights_h 4"):
+    with pytest.raises(
+        InputError,
+        match="each list takes two entries per layer, forward and reverse; weights_x has 3, weights_h 4",
+    ):
         onednn.multi_gru(x, weights[:3], heavy)
     wrong: Any
     for wrong in (None, 3, np.float32(3)):
@@ -90,7 +93,9 @@ def test_wrong_arguments():
             onednn.multi_gru(x, wrong, heavy)
         with pytest.raises(InputError, match="weights_h is a list with an entry for each direction"):
             onednn.multi_gru(x, weights, wrong)
-    with pytest.raises(InputError, match="two weights are for each layer; weights_x has 0"):
+    with pytest.raises(
+        InputError, match="each list takes two entries per layer, forward and reverse; weights_x has 0"
+    ):
         onednn.multi_gru(x, [], [])
     with pytest.raises(InputError, match="layer 1, forward: a step of x has shape"):
         onednn.multi_gru(x, weights[:2] * 2, heavy[:2] * 2)

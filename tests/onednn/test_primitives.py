@@ -175,10 +175,14 @@ REFUSED = {
     "oneDNN has gradients of the cell gru in float32, bfloat16, not in float16": Recurrence(
         "gru", 3, 5, dtype="float16", training=True
     ),
-    "a projection is run in float32, not in bfloat16": Recurrence("lstm", 3, 5, 2, dtype="bfloat16"),
-    "oneDNN runs the cell augru from left to right alone": Recurrence("augru", 3, 5, direction="concat"),
+    "oneDNN runs projections of an LSTM in float32 only, not in bfloat16": Recurrence(
+        "lstm", 3, 5, 2, dtype="bfloat16"
+    ),
+    "oneDNN runs the cell augru only from left to right, not concat": Recurrence(
+        "augru", 3, 5, direction="concat"
+    ),
     "oneDNN has the activations relu, tanh, sigmoid, not elu": Recurrence("rnn", 3, 5, activation="elu"),
-    "int8 needs a calibration, which samples give where quantize is called for this engine": Recurrence(
+    "int8 needs a calibration: call quantize with samples for this engine": Recurrence(
         "gru", 3, 5, dtype="int8"
     ),
     "direction is one of left2right, right2left, concat, sum, not up": Recurrence(

@@ -38,7 +38,7 @@ def check(rnn: sn.RNN) -> None:
 
 # Before LLVM's library is loaded, and after. Any other error, or the end of the process, is one of this test.
 said = limited(LSTM, 100 * MB)
-assert said.startswith("to compile takes 256 MB of memory more"), said
+assert said.startswith("compiling takes 256 MB more memory"), said
 check(LSTM)
 for megabytes in map(int, sys.argv[1:]):
     # Python itself may be the first to have none.

@@ -1,4 +1,4 @@
-"""The model that a library computes: its net, and the names of its arrays in C."""
+"""The model that a C library computes: its schedule, its parameters, and the arguments of its C function."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -32,15 +32,19 @@ KEYWORDS = frozenset(
         "sequences offsets NULL bool true false int64_t int32_t uint16_t uint8_t size_t",
     )
 )
-"""What no argument of a function in C and C++ is called: their words, and the other arguments."""
+"""The names that no argument may have: keywords of C and C++, and the names of other arguments and types."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One array of a call: its name in C, the place of its value among the inputs or results of the net.
+    """An array argument of the C function.
 
-    kind: sequence, initial, static; output, final. optional: whether NULL may stand for it: zeros for an
-    initial memory, and nobody's for a result.
+    name: its name in C.
+    kind: sequence, initial or static for an input; output or final for a result.
+    place: the position of its value among the inputs or results of the net.
+    type: the type of the value.
+    optional: whether it may be NULL, which means zeros for an initial memory, and for
+        a result that it is not wanted.
     """
 
     name: str
@@ -51,7 +55,7 @@ class Argument:
 
     @property
     def by_row(self) -> bool:
-        """Whether there is one value for each sequence, and not for each step."""
+        """Whether it has a value per sequence, not per step."""
         return self.type.extent == ROWS
 
     @property
@@ -62,9 +66,12 @@ class Argument:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A model to build: what runs for it, its parameters in the order of the net, and its arrays.
+    """A model to be built.
 
-    text: what it is, for people.
+    schedule: the schedule that the library runs.
+    params: the parameters, in the order of the net.
+    arguments: the array arguments of the C function.
+    text: a description for the user.
     """
 
     schedule: Schedule
@@ -79,10 +86,11 @@ class BuiltModel:
 
 
 def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltModel:
-    """A model as it is built: its net for sequences of these features.
+    """The model to be built, for sequences of these features.
 
-    inputs, statics: as for `RNN`, where the model was made without. Raises `InputError` for what is no
-    model, for one of unknown inputs, and for one whose sequences end early.
+    inputs, statics: as for `RNN`; needed if the model was made without them.
+
+    Raises `InputError` if `model` is not a model, if its inputs are unknown, or if its sequences end early.
     """
     if not isinstance(model, Graph | Layer):
         raise InputError(
@@ -125,18 +133,18 @@ def program_of(model: Graph | Layer, inputs: Any, statics: Any) -> Program:
 
 
 def no_rows(spec: Spec) -> Array:
-    """No values of such features."""
+    """An array of statics with these features, for no sequences."""
     if spec.axis:
         raise InputError("statics that are sequences are not built: a library takes flat sequences")
     return np.empty((0, *spec.shape), spec.dtype)
 
 
 def arguments_of(program: Program, schedule: Schedule) -> tuple[Argument, ...]:
-    """The arrays of a call, in the order of the function in C: inputs by kind, then results."""
+    """The array arguments in the order of the C function: inputs by kind, then results."""
     net, ends = schedule.net, program.ends
     taken = set[str]()
     memories = [name for name, _ in named_leaves(program.memory)] if program.memories else []
-    own = program.memories > 0
+    has_named_memories = program.memories > 0
     made = list[Argument]()
 
     def add(kind: str, places: Sequence[int], names: Iterable[str], optional: bool) -> None:
@@ -148,9 +156,13 @@ def arguments_of(program: Program, schedule: Schedule) -> tuple[Argument, ...]:
         return net.nodes[net.inputs[place]].name or "value"
 
     add("sequence", ends.sequences, ["x" if n == "" else n for n in map(name_of, ends.sequences)], False)
-    begun = [joined_name("initial", name) for name in memories] if own else list(map(name_of, ends.memories))
+    begun = (
+        [joined_name("initial", name) for name in memories]
+        if has_named_memories
+        else list(map(name_of, ends.memories))
+    )
     begun += [f"initial_{name_of(place)}" for place in ends.memories[len(begun) :]]
-    add("initial", ends.memories, begun, own)
+    add("initial", ends.memories, begun, has_named_memories)
     add("static", ends.statics, map(name_of, ends.statics), False)
     outputs = len(net.results) - program.memories
     names = [joined_name("y", name) for name, _ in named_leaves(program.output)]
@@ -161,12 +173,14 @@ def arguments_of(program: Program, schedule: Schedule) -> tuple[Argument, ...]:
 
 
 def joined_name(first: str, name: str) -> str:
-    """A name behind a word; the word alone where there is none."""
+    """`first` and a name joined by an underscore; `first` alone if the name is empty."""
     return f"{first}_{name}" if name else first
 
 
 def c_name(text: str, taken: set[str]) -> str:
-    """A name for C made of a text, which no other argument has.
+    """A C identifier made from a text, which no other argument has.
+
+    taken: the identifiers in use, to which it is added.
 
     >>> taken = set()
     >>> c_name("layer 0.h", taken), c_name("layer_0.h", taken), c_name("double", taken), c_name("2", taken)

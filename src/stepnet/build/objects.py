@@ -8,7 +8,7 @@ import llvmlite.binding as llvm
 
 from stepnet.build.targets import BuildTarget
 from stepnet.engines.apart import run_in_thread
-from stepnet.engines.llvm.machine.late import late
+from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.target import Target
 
 OWN = "_stepnet_"
@@ -27,8 +27,8 @@ def object_of(text: str, target: BuildTarget, code: Target, public: frozenset[st
                 value.visibility = "hidden"
 
     def emit() -> bytes:
-        data: bytes = late("machine.object_code").emitted(
-            text, emitter(target.triple, code.cpu, code.features), hide_others
+        data: bytes = lazy_import("machine.object_code").emit(
+            text, target_machine(target.triple, code.cpu, code.features), hide_others
         )
         return data
 
@@ -36,7 +36,7 @@ def object_of(text: str, target: BuildTarget, code: Target, public: frozenset[st
 
 
 @cache
-def emitter(triple: str, cpu: str, features: str) -> llvm.TargetMachine:
+def target_machine(triple: str, cpu: str, features: str) -> llvm.TargetMachine:
     """The machine that writes code for a processor: one for all modules."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

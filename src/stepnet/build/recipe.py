@@ -18,10 +18,10 @@ from stepnet.build.model import BuiltModel
 from stepnet.build.objects import OWN
 from stepnet.build.targets import BuildTarget
 from stepnet.engines.llvm.compile.compiled import Layout
-from stepnet.engines.llvm.machine.late import late
+from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.machine.target import Target, host_target
-from stepnet.engines.llvm.products.constants import Constants, Packed, Values, constant_values, put
+from stepnet.engines.llvm.products.constants import Constants, Packed, Values, constant_values, copy_bytes
 from stepnet.engines.packed import parameters_of
 from stepnet.errors import RefusedError
 from stepnet.net.interpret import evaluated
@@ -184,10 +184,10 @@ def code_of(
     plan: Plan, target: Target, module: ir.Module, prefix: str, what: str
 ) -> tuple[Layout, dict[str, str]]:
     """The layout of a plan and its functions, which are written to a module."""
-    refusal: str | None = late("lower.refusals").plan_refusal(plan)
+    refusal: str | None = lazy_import("lower.refusals").plan_refusal(plan)
     if refusal is not None:
         raise refused(what, refusal)
-    generate, program = late("compile.generate"), late("lower.program").lowered(plan, target)
+    generate, program = lazy_import("compile.generate"), lazy_import("lower.program").lowered(plan, target)
     names: Sequence[str] = generate.write_functions(module, program, target, prefix)
     layout: Layout = generate.layout_of(plan, program)
     for number in layout.needs.reduced:
@@ -251,7 +251,7 @@ def packed(constants: Constants, values: Values, target: Target) -> Array:
     memory = np.zeros(constants.size, np.uint8)
     for offset, entry in constants.entries:
         if isinstance(entry, np.ndarray):
-            put(memory[offset:], entry)
+            copy_bytes(memory[offset:], entry)
         else:
             sources = [values[source.inside, source.number] for source in entry.sources]
             entry.fill(memory[offset:], sources, host_target() if isinstance(entry, Packed) else target)

@@ -1,11 +1,11 @@
-"""A linker that makes a shared library for Linux from object files, so that none need be installed.
+"""A linker that makes a shared library for Linux from object files, so that no other linker is needed.
 
-    segment 1   head, tables of symbols and relocations, constants, weights     to read
-    segment 2   machine code, and a stub for each function of the C library     to read and run
-    segment 3   their addresses, and the table for the loader                   to read and write
+    segment 1   header, tables of symbols and relocations, constants, weights   read
+    segment 2   machine code, and a stub for each function of the C library     read, execute
+    segment 3   the addresses of these functions, and the dynamic section       read, write
 
-The loader fills in only the addresses of the C library's functions: code refers to constants by relative
-addresses, which do not depend on where the library is loaded.
+The loader fills in only the addresses of the C library's functions. Code refers to constants by relative
+addresses, which do not depend on the address at which the library is loaded.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -40,9 +40,9 @@ PROGRAM, ENTRY = Struct("<IIQQQQQQ"), Struct("<qQ")
 LOAD, DYNAMIC_SEGMENT, STACK, RELRO = 1, 2, 0x6474E551, 0x6474E552
 READ, READ_RUN, READ_WRITE = 4, 5, 6
 ADDRESS = {X86_64: 6, AARCH64: 1025}
-"""By machine: the relocation by which the loader puts in the address of a function."""
+"""By machine: the type of relocation by which the loader fills in the address of a function."""
 ALIGNMENT = {X86_64: 2**12, AARCH64: 2**16}
-"""By machine: the largest pages that systems have."""
+"""By machine: the largest page size of systems, to which segments are aligned."""
 NEEDED, SONAME, HASHES, NAMES, TABLE, NAMES_SIZE, SYMBOL_SIZE = 1, 14, 4, 5, 6, 10, 11
 RELA, RELA_SIZE, RELA_ENTRY, BIND_NOW, FLAGS = 7, 8, 9, 24, 30
 NOW = 8
@@ -52,7 +52,12 @@ STUB = 16
 
 @dataclass
 class Piece:
-    """Bytes of a file, with what tools call them. kind, flags, link, info, entry: of the row of a section."""
+    """A section of the library.
+
+    name, kind, flags, link, info, entry, alignment: the fields of its row in the section table.
+    data: its bytes.
+    place: its offset in the file, which is also its address.
+    """
 
     name: str
     data: bytearray
@@ -67,9 +72,13 @@ class Piece:
 
 @dataclass
 class Shared:
-    """A shared library while it is made of objects.
+    """A shared library under construction.
 
-    public: the names that it shows. name: what it calls itself.
+    machine: the number of the processor.
+    objects: the object files that are linked.
+    public: the symbols that it exports.
+    name: its name for the loader (SONAME).
+    begins: for each object and section of it, the library's section and the offset in that.
     """
 
     machine: int
@@ -94,7 +103,7 @@ class Shared:
         self.exported = sorted(self.public)
 
     def data(self) -> bytes:
-        """The library's file."""
+        """The bytes of the library's file."""
         constants, code = Piece(".rodata", bytearray()), Piece(".text", bytearray(), flags=IN_MEMORY | RUN)
         for number, each in enumerate(self.objects):
             for part in each.parts:
@@ -118,7 +127,7 @@ class Shared:
         return self.file(segments, size)
 
     def add(self, number: int, part: Part, piece: Piece) -> None:
-        """A section of an object put behind what is there of its kind."""
+        """Appends a section of an object to the library's section of its kind."""
         if part.flags & WRITE or part.kind != PROGBITS:
             raise NetError("a library's object has data that may be written")
         piece.data += bytes(-len(piece.data) % max(part.alignment, 16))
@@ -128,11 +137,13 @@ class Shared:
     # ---- tables for the loader
 
     def tables(self) -> tuple[list[Piece], dict[str, int]]:
-        """The tables of hashes, symbols, names and relocations, of their sizes; and the places of names."""
+        """The tables of hashes, symbols, names and relocations, with room for all entries; and the offsets of
+        the library names in the table of names.
+        """
         strings = Strings()
         names = [*self.imported, *self.exported]
         self.name_places = [strings.add(name) for name in names]
-        known = {"needed": strings.add(LIBC), "soname": strings.add(self.name)}
+        offsets = {"needed": strings.add(LIBC), "soname": strings.add(self.name)}
         chains, bucket = [0] * (1 + len(names)), 0
         for place in range(len(self.imported) + 1, 1 + len(names)):  # one bucket: there are a few functions
             chains[place], bucket = bucket, place
@@ -147,10 +158,10 @@ class Shared:
             ),
             Piece(".dynstr", strings.data, STRINGS, alignment=1),
             Piece(".rela.dyn", rows, RELOCATIONS, link=".dynsym", entry=RELOCATION.size, alignment=8),
-        ], known
+        ], offsets
 
     def fill_symbols(self, table: Piece) -> None:
-        """The rows of the symbols: functions of the C library, and those of this one."""
+        """Fills in the symbol table: functions of the C library, then the exported ones."""
         rows = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
         for place, name in zip(self.name_places, [*self.imported, *self.exported], strict=True):
             where = 0 if name in self.imported else self.address(*self.defined[name])
@@ -158,7 +169,7 @@ class Shared:
         table.data[:] = b"".join(rows)
 
     def fill_dynamic(self, dynamic: Piece, tables: Sequence[Piece], strings: Mapping[str, int]) -> None:
-        """The table by which the loader finds all others."""
+        """Fills in the dynamic section, which tells the loader where all tables are."""
         hashes, symbols, names, rows = tables
         entries = [
             (NEEDED, strings["needed"]),
@@ -181,7 +192,7 @@ class Shared:
     # ---- places and addresses
 
     def place(self, segments: Sequence[Sequence[Piece]]) -> int:
-        """Gives each piece its place, which is that in the file and in memory; gives the size of all."""
+        """Assigns each section its place, in the file and in memory; returns the size of all."""
         place = HEADER.size + PROGRAM.size * 7
         for number, pieces in enumerate(segments):
             if number:
@@ -195,23 +206,23 @@ class Shared:
         return place
 
     def address(self, number: int, symbol: Symbol) -> int:
-        """The address of a symbol of one of the objects."""
+        """The address of a symbol that an object defines."""
         piece, begin = self.begins[number, symbol.section]
-        return piece.place + begin + symbol.place
+        return piece.place + begin + symbol.offset
 
     def target(self, number: int, relocation: Relocation, call: bool) -> int:
         """The address that a relocation refers to."""
         symbol = relocation.symbol
         if symbol.is_defined:
-            return self.address(number, symbol) + relocation.more
+            return self.address(number, symbol) + relocation.addend
         if symbol.name in self.defined:
-            return self.address(*self.defined[symbol.name]) + relocation.more
+            return self.address(*self.defined[symbol.name]) + relocation.addend
         if not call:
             raise NetError(f"a library's object reads the address of {symbol.name}")
-        return self.stubs.place + STUB * self.imported.index(symbol.name) + relocation.more
+        return self.stubs.place + STUB * self.imported.index(symbol.name) + relocation.addend
 
     def relocate(self) -> None:
-        """Puts addresses into the code and constants of all objects."""
+        """Fills in the addresses in the code and constants of all objects."""
         for number, each in enumerate(self.objects):
             for part in each.parts:
                 piece, begin = self.begins[number, part.number]
@@ -219,7 +230,7 @@ class Shared:
                     kind = KINDS[self.machine].get(relocation.kind)
                     if kind is None:
                         raise NetError(f"a library's object has a relocation of kind {relocation.kind}")
-                    at = begin + relocation.place
+                    at = begin + relocation.offset
                     old = int.from_bytes(piece.data[at : at + kind.bytes], "little")
                     made = kind.put(self.target(number, relocation, kind.call), piece.place + at, old)
                     piece.data[at : at + kind.bytes] = made.to_bytes(kind.bytes, "little")
@@ -274,5 +285,8 @@ class Shared:
 
 
 def shared_library(machine: int, objects: Sequence[bytes], public: Collection[str], name: str) -> bytes:
-    """The shared library of objects, which shows these names and calls itself `name`."""
+    """The bytes of a shared library of object files, which exports the symbols `public`.
+
+    name: its name for the loader (SONAME).
+    """
     return Shared(machine, [ObjectFile.of(data) for data in objects], public, name).data()

@@ -14,11 +14,13 @@ from stepnet.net.types import CONST, ROWS
 
 SUMMED_UP = ("sum", "mean")
 ABREAST, BLOCK = 8, 128
-"""NumPy's: so many sums side by side, of up to so many numbers."""
+"""NumPy's pairwise summation: the number of parallel sums, and the most numbers that they add directly."""
 
 
 def write_spread(run: Any, spread: Spread) -> None:
-    """A value repeated, or put at one step of each sequence, with zeros at the others."""
+    """Writes the code that expands a value: to all steps or rows, or to one step of each sequence, with zeros
+    at the others.
+    """
     code: LibraryCode = run.code
     net, size = run.model.net, code.number(spread.bytes)
     source, target = run.values[spread.source], run.values[spread.result]
@@ -45,10 +47,10 @@ def write_spread(run: Any, spread: Spread) -> None:
 def write_reduction(
     code: LibraryCode, reduction: Reduction, values: Mapping[int, ir.Value], rows: ir.Value, offsets: ir.Value
 ) -> None:
-    """One value of each sequence; zeros for an empty one.
+    """Writes the code of a reduction over the steps of each sequence; an empty sequence gives zeros.
 
-    Sums begin at zero and add one value after the other, as the machine code's do (`from_zero`); or they add
-    in pairs, as NumPy's do: the first value, and the pairwise sum of the others.
+    With `from_zero`, a sum begins at zero and adds one value after the other, as the machine code does. Else
+    it is the first value plus the pairwise sum of the others, as in NumPy.
     """
     one, itemsize = code.number(1), np.dtype(reduction.dtype).itemsize
     row_bytes = code.number(reduction.size * itemsize)
@@ -78,7 +80,7 @@ def write_reduction(
 
 
 def combine(code: LibraryCode, reduction: Reduction, target: ir.Value, source: ir.Value) -> None:
-    """The values of one step added to a sum, or compared with the largest so far."""
+    """Writes the code that adds the values of one step to a sum, or updates a maximum with them."""
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     floats = reduction.dtype.startswith("float")
     with code.loop(code.number(0), code.number(reduction.size)) as column:
@@ -86,7 +88,7 @@ def combine(code: LibraryCode, reduction: Reduction, target: ir.Value, source: i
         known, value = (code.read(type_, code.at(side, place), itemsize) for side in (target, source))
         if reduction.how != "max":
             made = code.fadd(known, value) if floats else code.add(known, value)
-        elif floats:  # a value that is no number stays
+        elif floats:  # NaN stays
             kept = code.or_(code.fcmp_ordered(">=", known, value), code.fcmp_unordered("!=", known, known))
             made = code.select(kept, known, value)
         else:
@@ -97,7 +99,7 @@ def combine(code: LibraryCode, reduction: Reduction, target: ir.Value, source: i
 def add_pairwise(
     code: LibraryCode, reduction: Reduction, target: ir.Value, source: ir.Value, count: ir.Value
 ) -> None:
-    """The pairwise sums of the numbers of so many steps, each added to the number that is there."""
+    """Writes the code that adds to each element of `target` the pairwise sum over `count` steps."""
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     pairwise = pairwise_sum(code.module, code.target, reduction.dtype)
     with code.loop(code.number(0), code.number(reduction.size)) as column:
@@ -109,9 +111,9 @@ def add_pairwise(
 
 
 def pairwise_sum(module: ir.Module, target: Target, dtype: str) -> ir.Function:
-    """The function pairwise(numbers, count, stride), which adds as NumPy does (`pairwise_sum` in its source).
+    """The function pairwise(numbers, count, stride), which adds in NumPy's order (see its `pairwise_sum`).
 
-    Fewer than 8 one by one; up to 128 as 8 sums side by side; more in two halves.
+    Fewer than 8 numbers are added one by one, up to 128 in 8 parallel sums, more in two halves.
     """
     name = f"pairwise_{dtype}"
     known = module.globals.get(name)
@@ -159,7 +161,7 @@ def pairwise_sum(module: ir.Module, target: Target, dtype: str) -> ir.Function:
 
 
 def divide(code: LibraryCode, reduction: Reduction, target: ir.Value, length: ir.Value) -> None:
-    """A sum divided by the number of its values."""
+    """Writes the code that divides a sum by the number of its values."""
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     count = code.sitofp(length, type_)
     with code.loop(code.number(0), code.number(reduction.size)) as column:

@@ -16,7 +16,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class EarlyEnds:
-    """When sequences end before their last step.
+    """The condition by which sequences end before their last step.
 
     flag: the position of a bool memory that is False at first, and True from the step at which the sequence
         ends. Later steps do not change any memory.
@@ -33,23 +33,24 @@ class Call:
     """The checked arrays of one call: C-contiguous, with the dtypes and features of the net's inputs, in
     their order.
 
-    sequences: for each sequence [total, features...]. An inner sequence has the values of all inner sequences
-        end to end.
+    sequences: for each sequence an array [total, features...]. For inner sequences, the array has the values
+        of all of them end to end.
     starts, lengths: [batch], int64: the index of each sequence's first step, and its number of steps.
     total: the number of entries in the sequences' arrays, padding included.
     initial: for each initial memory [batch, features...]; None for zeros.
-    statics: for each static [batch, features...]. A static sequence has the values of all rows end to end.
+    statics: for each static [batch, features...]. A static with a sequence per row has the values of all
+        rows end to end.
     last_only: whether outputs are those of the last step of each sequence, [batch, features...], or of every
         step, [total, features...].
     begun: the number of steps of each sequence that ran before this call, int64; None for zeros.
-    steps: the offset of step t from a sequence's start: it is at starts[i] + steps[t]. None for starts[i] +
-        t. Outputs are arranged as inputs are.
+    steps: step t of sequence i is at the index starts[i] + steps[t]; None for starts[i] + t. Outputs have the
+        layout of the inputs.
     inner: the offsets of each level of inner sequences, outermost first.
-    beside: the offsets of static sequences, by the name of their axis.
-    apart: how many outputs, from the first on, need a buffer of their own. The others have the same lifetime,
-        and may share one buffer. None for all.
+    beside: the offsets of statics that have a second sequence per row, by the name of their axis.
+    apart: the number of outputs, from the first on, that need separate buffers. The others have the same
+        lifetime and may share a buffer. None for all outputs.
     until: when sequences end before their last step; None for never.
-    known: a cache of what engines derive from the positions of the sequences.
+    known: a cache of values that engines derive from the positions of the sequences.
     """
 
     sequences: Sequence[Array]
@@ -76,8 +77,8 @@ class Call:
         apart: int | None = None,
     ) -> "Call":
         """A call with other arrays for sequences at the same positions; it shares the cache `known`."""
-        made = object.__new__(Call)
-        made.__dict__.update(
+        call = object.__new__(Call)
+        call.__dict__.update(
             self.__dict__,
             sequences=sequences,
             initial=initial,
@@ -86,7 +87,7 @@ class Call:
             apart=apart,
             until=None,
         )
-        return made
+        return call
 
     @property
     def rows(self) -> int:
@@ -116,7 +117,7 @@ class Call:
         return self.known["packed"]
 
     def places(self, rows: Array, first: Array, lengths: Array) -> Array:
-        """The indices of steps, row after row: for each of these rows, `lengths` steps from step `first` on.
+        """The indices of steps, row after row: for row i of `rows`, `lengths[i]` steps from `first[i]` on.
 
         Two sequences of two steps each, interleaved as in a batch [time, batch, features]:
 
@@ -158,7 +159,7 @@ class Results:
 
     @property
     def arrays(self) -> list[Array]:
-        """The arrays of all kinds, one kind after the other."""
+        """The arrays of all kinds: outputs, final, totals."""
         return [*self.outputs, *self.final, *self.totals]
 
 
@@ -177,7 +178,7 @@ class FrozenCall(Protocol):
 
 
 class Begun(Protocol):
-    """Calls of several kernels, added in the order of the kernels, which run as one."""
+    """The calls of a chain's kernels, which are added in the order of the kernels and then run as one."""
 
     def add(self, call: Call, /) -> Results:
         """The result arrays of the next call, which `run` will fill."""
@@ -193,7 +194,7 @@ class Begun(Protocol):
 
 
 class BegunFrozen(Protocol):
-    """Arrays for frozen calls of several kernels, added in the order of the kernels."""
+    """The arrays for a frozen chain, which are added in the order of the kernels; then the chain is run."""
 
     def add(
         self,
@@ -211,29 +212,30 @@ class BegunFrozen(Protocol):
 
 
 class FrozenChain(Protocol):
-    """Several prepared calls, to be run on other arrays of the same shapes, by one thread at a time."""
+    """A prepared chain, to be run on other arrays of the same shapes, by one thread at a time."""
 
     def started(self) -> BegunFrozen:
-        """An object that takes the arrays and then runs."""
+        """An object that takes the arrays of each kernel and then runs the chain."""
         ...
 
 
 class Chain(Protocol):
-    """Several kernels with their parameters, which run as one, in any number of threads."""
+    """Several kernels with their parameters, which run as one. Several threads may run it at a time."""
 
     def started(self) -> Begun:
-        """An object that takes the calls and then runs them."""
+        """An object that takes the call of each kernel and then runs the chain."""
         ...
 
     def release(self) -> None:
-        """Frees its memory. It may not be called afterwards."""
+        """Frees its memory. The chain may not be run afterwards."""
         ...
 
 
 class Steps(Protocol):
-    """Runs single steps of some rows of a call. Memories, statics and `begun` have an entry for each possible
-    row; sequences and outputs have at index i the values of the i-th row that takes the step. The memories of
-    other rows are not touched.
+    """Runs single steps of some rows of a call.
+
+    Memories, statics and `begun` have an entry for each possible row. Index i of sequences and outputs is the
+    i-th row that takes the step. The memories of other rows are not changed.
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
@@ -243,7 +245,7 @@ class Steps(Protocol):
         ...
 
     def renew(self, rows: Array) -> None:
-        """Marks the statics of these rows as changed. At first those of all rows are."""
+        """Marks the statics of these rows as changed. Initially those of all rows are marked."""
         ...
 
 
@@ -252,19 +254,19 @@ class Bound(Protocol):
 
     @property
     def ends_early(self) -> bool:
-        """Whether it takes calls with `Call.until`.
+        """Whether it accepts calls with `Call.until`.
 
-        The last memories of such a call are those of the steps that were taken. Its outputs are those of
-        these steps alone, sequence after sequence, or with `last_only` the last of each sequence.
+        The results of such a call are those of the steps that were taken: the final memories, and the outputs
+        of these steps, sequence after sequence, or with `last_only` the last output of each sequence.
         """
         ...
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """Replaces the parameters, also in prepared calls; False if it cannot."""
+        """Replaces the parameters, also in prepared calls; returns False if it cannot."""
         ...
 
     def release(self) -> None:
-        """Frees its memory. Neither it nor a call that it has prepared may be called afterwards."""
+        """Frees its memory. Neither the kernel nor its prepared calls may be called afterwards."""
         ...
 
     def __call__(self, call: Call) -> Results:
@@ -301,10 +303,10 @@ class Kernel(Protocol):
 
 @dataclass(frozen=True)
 class Cell:
-    """The low-precision cell that an engine has for a recurrence.
+    """The low-precision implementation that an engine has for a recurrence.
 
-    reads: the positions of the sequences that need a scale; empty if none does.
-    text: its description.
+    reads: the positions of the sequences that need a quantization scale; empty if none does.
+    text: its description, for the user.
     """
 
     reads: tuple[int, ...]
@@ -366,8 +368,8 @@ class LowEngine(Engine, Protocol):
 
 
 def narrow_cell(plan: Plan) -> Cell | str:
-    """The cell of engines that run any step and encode the weights of its products, or the reason why there
-    is none.
+    """The cell of an engine that runs any step and encodes the weights of its products; or the reason why
+    there is none.
     """
     count = narrow_weights(plan.traced)
     if not count:

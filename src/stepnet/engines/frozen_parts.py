@@ -1,9 +1,10 @@
-"""A frozen schedule: its parts run one after the other, as frozen calls if they can be.
+"""A frozen schedule: prepared calls of its parts, which run one after the other on other arrays.
 
     y, h1 = part0(x, None);  y, h2 = part1(y, None)
 
-Nothing is checked or divided among threads in between. Only calls whose sequences have no gaps and the same
-lengths are frozen: nested recurrences have other sequences in every call.
+Between the parts nothing is checked and no work is divided among threads. The lengths of a frozen call's
+sequences are fixed, and there are no gaps between them. A schedule with nested recurrences is not frozen, as
+their inner sequences differ from call to call.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,10 +45,12 @@ FROZEN = (*SEQUENCED, "plain")
 
 @dataclass(frozen=True)
 class FrozenParts:
-    """The parts of a schedule as functions, each of which adds its results to the values so far.
+    """The parts of a schedule as functions.
 
-    constants: the values that do not depend on the call's arrays; they may be replaced between calls.
-    lent: the results to be copied; see `own_results`.
+    constants: the values that do not depend on the call's arrays, by number. They may be replaced between
+        calls.
+    lent: the positions of the results that must be copied before they are returned; see `own_results`.
+    steps: for each part or chain, a function that adds its results to the values so far.
     """
 
     net: Net
@@ -62,7 +65,7 @@ class FrozenParts:
         initial: Sequence[Array | None],
         statics: Sequence[Array] = (),
     ) -> Results:
-        """The results."""
+        """The results for these sequences, initial memories and statics."""
         values = dict(self.constants)
         for numbers, arrays in zip(self.numbers, (sequences, initial, statics), strict=True):
             values.update(zip(numbers, arrays, strict=True))
@@ -96,9 +99,9 @@ def frozen_parts(
     run_part: RunPart,
     call: Call,
 ) -> FrozenCall | None:
-    """The frozen schedule for calls like this one; None if it would not be faster.
+    """The frozen schedule for calls like this one; None if it cannot be frozen.
 
-    The call is run once, because each part needs the shapes of the values before it.
+    The call is run once, because freezing a part needs the shapes of the values that it reads.
     """
     plain = call.begun is None and not call.inner and not call.beside and not call.last_only
     dense = int(call.lengths.sum()) == call.total and (call.is_packed or takes_gaps(schedule))
@@ -110,40 +113,42 @@ def frozen_parts(
     steps = list[Step]()
     for run in runs:
         step = frozen_run(run, values, frame)
-        made = [] if step is None else [step]
+        run_steps = [] if step is None else [step]
         for place in run.places if step is None else ():
             part = schedule.parts[place]
-            if part.kind == "loop" or any(values[number] is None for number in filled(part)):
+            if part.kind == "loop" or any(values[number] is None for number in required_reads(part)):
                 return None
-            made.append(frozen_part(part, bound[place], values, frame) or as_ever(place, run_part, frame))
-            made[-1](values)
-        steps += made
+            frozen = frozen_part(part, bound[place], values, frame)
+            run_steps.append(frozen or unfrozen_part(place, run_part, frame))
+            run_steps[-1](values)
+        steps += run_steps
     return FrozenParts(net, ends, constants, lent_places(net, constants), tuple(steps))
 
 
-def filled(part: Part) -> tuple[int, ...]:
-    """The values that a part reads, without initial memories, which a call may leave out."""
+def required_reads(part: Part) -> tuple[int, ...]:
+    """The values that a part reads, except initial memories, which a call may leave out."""
     if part.kind not in SEQUENCED:
         return part.reads
     first, last = memories_of(part)
     return (*part.reads[:first], *part.reads[last:])
 
 
-def as_ever(place: int, run_part: RunPart, frame: Frame) -> Step:
+def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
     """A function that runs a part without freezing.
 
-    Frozen parts read contiguous values: a value broadcast to all rows, a view of stride 0, is copied.
+    Its results are made contiguous, as frozen parts require: a value broadcast to all rows (with stride 0) is
+    copied.
     """
 
     def step(values: Values) -> None:
-        made = run_part(place, values, frame)
-        values.update({number: np.asarray(array, order="C") for number, array in made.items()})
+        results = run_part(place, values, frame)
+        values.update({number: np.asarray(array, order="C") for number, array in results.items()})
 
     return step
 
 
 def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | None:
-    """A function that runs one part on such values; None where it cannot be frozen."""
+    """A function that runs one part, frozen for values of these shapes; None if it cannot be frozen."""
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
         return frozen_end(part, frame)
     if part.kind not in FROZEN or part.is_bound_per_call or part.extent not in (ROWS, STEPS):
@@ -160,10 +165,11 @@ def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | 
 
 
 def frozen_run(run: Run, values: Values, frame: Frame) -> Step | None:
-    """A function that runs several parts as one chain, and has run them once; None if they cannot be
-    frozen.
+    """A function that runs several parts as one frozen chain; None if they cannot be frozen.
+
+    The parts are run once, which adds their results to `values`.
     """
-    missing = any(values.get(number, 0) is None for part in run.parts for number in filled(part))
+    missing = any(values.get(number, 0) is None for part in run.parts for number in required_reads(part))
     if run.chain is None or missing or not run.fits(frame):
         return None
     started, ahead = run.chain.started(), dict(values)
@@ -185,7 +191,7 @@ def frozen_run(run: Run, values: Values, frame: Frame) -> Step | None:
 
 
 class Reads:
-    """What a part reads of the values so far, and what it adds to them."""
+    """The values that a part reads, and the numbers of its results."""
 
     def __init__(self, part: Part) -> None:
         first, last = (len(part.reads),) * 2 if part.kind == "plain" else memories_of(part)
@@ -194,19 +200,19 @@ class Reads:
         self.is_sequenced = part.kind in SEQUENCED
 
     def of(self, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
-        """The sequences, the initial memories and the statics."""
+        """The sequences, the initial memories and the statics that the part reads."""
         sequences, statics = [values[n] for n in self.sequences], [values[n] for n in self.statics]
         if not self.is_sequenced:
             return sequences, [None], statics
         return sequences, [None if n < 0 else values[n] for n in self.memories], statics
 
     def named(self, results: Results) -> Values:
-        """The results by their numbers."""
+        """The part's results, by number."""
         return named_results(self.part, results)
 
 
 def frozen_end(part: Part, frame: Frame) -> Step:
-    """A function that takes the last step of each sequence, or the first."""
+    """A function that selects the last step of each sequence, or the first."""
     assert part.node is not None
     first = part.node.attributes["how"] == "first"
     sequences, read, result = frame.sequences(STEPS), part.reads[0], part.results[0]

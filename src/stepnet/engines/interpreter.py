@@ -1,4 +1,4 @@
-"""The interpreter as an engine: it runs every net, slowly. It is only used if it is requested."""
+"""The interpreter as an engine: it runs every net, slowly. It is used only if the user requests it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,17 +24,17 @@ class Interpreter:
     joins: None = None
 
     def refuse(self, schedule: Schedule) -> str | None:
-        """None: it runs every net."""
+        """None: the interpreter runs every net."""
         return None
 
     def compile(self, schedule: Schedule) -> Kernel:
-        """The net as traced; with low-precision recurrences, the parts of its schedule."""
+        """The kernel of the traced net; of the schedule's parts if there are low-precision recurrences."""
         if any_low(schedule.net):
             return in_parts(schedule, Means(self.compile_plan, total))
         return InterpreterKernel(schedule.traced)
 
     def refuse_plan(self, plan: Plan) -> str | None:
-        """None."""
+        """None: the interpreter runs every plan."""
         return None
 
     def cell(self, plan: Plan) -> Cell | str:
@@ -42,18 +42,18 @@ class Interpreter:
         return narrow_cell(plan)
 
     def compile_plan(self, plan: Plan) -> "InterpreterKernel":
-        """The net of one part, in which products have the encoding of their weights."""
+        """The kernel of one part; its products are computed with the encodings of their weights."""
         return InterpreterKernel(narrowed(plan.traced) if any_low(plan.traced) else plan.traced)
 
 
 def total(node: Node, operands: Sequence[Array]) -> Array:
-    """A value over all rows, by NumPy."""
+    """The value of a node over all rows, computed by NumPy."""
     return total_of(node, list(operands))
 
 
 @dataclass(frozen=True)
 class InterpreterKernel:
-    """A net, to be run by the interpreter."""
+    """A net that the interpreter will run."""
 
     net: Net
 
@@ -80,22 +80,22 @@ class BoundNet:
         packed = Packed.of(call)
         values = dict(zip(parameters_of(self.net), self.parameters, strict=True))
         values.update(zip(varying_of(self.net), packed.arrays(self.form), strict=True))
-        made = interpret(self.net, [values[number] for number in self.net.inputs], packed.segments)
-        return packed.results(self.form, made)
+        results = interpret(self.net, [values[number] for number in self.net.inputs], packed.segments)
+        return packed.results(self.form, results)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
-        """False: a new one is made as cheaply."""
+        """False: binding new parameters costs nothing, so they are not replaced in place."""
         return False
 
     def release(self) -> None:
-        """Nothing: it has no memory of its own."""
+        """Does nothing: there is no memory to be freed."""
 
     def again(self, call: Call, results: Results) -> Callable[[], None]:
-        """A function that runs this call on the present contents of its arrays."""
+        """A function that runs this call on the current contents of its arrays."""
         return called_again(self, call, results)
 
     def steps(self, call: Call, results: Results) -> Steps:
-        """What runs single steps of some rows of this call: each is a call of its own."""
+        """An object that runs single steps of some rows of this call, each as a separate call."""
         return CalledSteps(self, call, results)
 
     def frozen(self, call: Call) -> FrozenCall | None:

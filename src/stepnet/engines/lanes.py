@@ -17,9 +17,13 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Lanes:
-    """Which sequences each lane runs: `order[first[lane] : first[lane + 1]]`, `steps[lane]` steps in all.
+    """The sequences of each lane.
 
-    Lanes are sorted by their steps, most first, so that those still at work are always the first ones.
+    order: the numbers of the sequences, lane after lane, int64.
+    first: the offset in `order` of each lane's first sequence, and the length of `order`, int64.
+    steps: the number of steps of each lane.
+
+    Lanes are sorted by their steps, most first: the lanes that still run are always the first ones.
     """
 
     order: Array
@@ -33,11 +37,11 @@ class Lanes:
 
     @property
     def room(self) -> int:
-        """The steps that there would be if all lanes had as many as the longest one."""
+        """The number of lanes times the steps of the longest: the steps if no lane ended earlier."""
         return self.count * int(self.steps[0])
 
     def part(self, number: int, parts: int) -> "Lanes":
-        """Every `parts`-th lane from `number` on: equal shares of long and short ones."""
+        """Every `parts`-th lane, from lane `number` on, so that each part has long and short lanes."""
         sizes = np.diff(self.first)
         lane = np.repeat(np.arange(self.count), sizes)
         first = np.concatenate([[0], np.cumsum(sizes[number::parts])]).astype(np.int64)
@@ -46,14 +50,15 @@ class Lanes:
 
 
 MANY = 32
-"""From so many lanes on, rounds in which every lane takes a sequence are done by NumPy."""
+"""The number of lanes from which NumPy assigns a sequence to every lane at once, round by round."""
 
 
 def lanes_for(lengths: Array, most: int) -> Lanes:
-    """The lanes of these sequences, at most `most` of them; sequences of no steps are in none.
+    """The lanes of sequences with these lengths, at most `most`. Empty sequences are in no lane.
 
-    Longest first, each to the lane with the fewest steps so far (R. L. Graham, Bounds on multiprocessing
-    timing anomalies, 1969): the longest lane has at most 4/3 of the steps that it must have.
+    Sequences are assigned longest first, each to the lane with the fewest steps so far: the longest lane has
+    at most 4/3 of the steps of an optimal assignment (R. L. Graham, Bounds on multiprocessing timing
+    anomalies, 1969).
 
     >>> lanes = lanes_for(np.array([5, 3, 0, 3, 2, 2]), 3)
     >>> lanes.order.tolist(), lanes.first.tolist(), lanes.steps.tolist()
@@ -66,7 +71,7 @@ def lanes_for(lengths: Array, most: int) -> Lanes:
     count = min(most, len(filled))
     if count == len(filled):
         return Lanes(filled, np.arange(count + 1, dtype=np.int64), lengths[filled])
-    lane_of, load = shared_out(lengths[filled], count)
+    lane_of, load = assign_lanes(lengths[filled], count)
     by_load = np.argsort(-load, kind="stable")
     rank = np.empty(count, np.int64)
     rank[by_load] = np.arange(count)
@@ -77,23 +82,27 @@ def lanes_for(lengths: Array, most: int) -> Lanes:
     return Lanes(filled[by_lane], first, load[by_load])
 
 
-def shared_out(lengths: Array, count: int) -> tuple[Array, Array]:
-    """The lane of each sequence, which are sorted by length, longest first; and the steps of each lane."""
+def assign_lanes(lengths: Array, count: int) -> tuple[Array, Array]:
+    """The lane of each sequence, and the number of steps of each lane.
+
+    lengths: the lengths of the sequences, longest first.
+    count: the number of lanes, of which there are fewer than sequences.
+    """
     lane_of = np.empty(len(lengths), np.int64)
     lane_of[:count], load, begin = np.arange(count), lengths[:count].astype(np.int64), count
     while count >= MANY and begin + count <= len(lengths):
-        taken = lengths[begin : begin + count]
-        if load.max() > load.min() + taken[-1]:
-            break  # a lane that has taken one may have fewer steps still than another that has not
+        next_lengths = lengths[begin : begin + count]
+        if load.max() > load.min() + next_lengths[-1]:
+            break  # one lane may have to get two sequences before another gets one
         lanes = np.argsort(load, kind="stable")
         lane_of[begin : begin + count] = lanes
-        load[lanes] += taken
+        load[lanes] += next_lengths
         begin += count
     if begin == len(lengths):
         return lane_of, load
-    # Steps and lane as one integer: a heap compares these sooner than pairs.
+    # Each heap entry is an integer that combines steps and lane: it is faster to compare than a pair.
     heap = np.sort(load * count + np.arange(count)).tolist()
-    rest = (lengths[begin:] * count).tolist()
-    lane_of[begin:] = [heapreplace(heap, heap[0] + more) % count for more in rest]
+    scaled = (lengths[begin:] * count).tolist()
+    lane_of[begin:] = [heapreplace(heap, heap[0] + steps) % count for steps in scaled]
     load[np.array(heap) % count] = np.array(heap) // count
     return lane_of, load

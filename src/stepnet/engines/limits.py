@@ -3,11 +3,11 @@ and environment variables.
 
     affinity                  of the process, as taskset and containers set it
     cpu.max                   of control groups of version 2: "200000 100000" is two CPUs, "max ..." no limit
-    cpu.cfs_quota_us          of version 1, per cpu.cfs_period_us; -1 is no limit
-    STEPNET_NUM_THREADS       or, if not set, OMP_NUM_THREADS; the first number of a list
+    cpu.cfs_quota_us          of version 1, divided by cpu.cfs_period_us; -1 is no limit
+    STEPNET_NUM_THREADS       or, if not set, OMP_NUM_THREADS: its first number, if it is a list
 
-The smallest limit counts. The quota of a group is bounded by those of its ancestors, so all are read, from
-the group of the process to the root. See https://docs.kernel.org/admin-guide/cgroup-v2.html.
+The smallest limit applies. A group is also limited by the quotas of its ancestors, so all are read, from the
+group of the process to the root. See https://docs.kernel.org/admin-guide/cgroup-v2.html.
 """
 
 import os
@@ -24,7 +24,11 @@ VARIABLES = ("STEPNET_NUM_THREADS", "OMP_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Limit:
-    """A number of threads, and a description of its source."""
+    """A limit on the number of threads.
+
+    count: the number.
+    why: a description of its source, for the user.
+    """
 
     count: int
     why: str
@@ -44,7 +48,7 @@ class Mount:
     version: int
 
     def folders(self, group: PurePosixPath) -> list[Path]:
-        """The folders of a group and its ancestors, as far as they are mounted, innermost first."""
+        """The folders of a group and of its ancestors up to the mount point, innermost first."""
         inside = group.relative_to(self.group) if group.is_relative_to(self.group) else PurePosixPath()
         return [self.place.joinpath(part) for part in (inside, *inside.parents)]
 
@@ -57,21 +61,21 @@ def processors() -> int:
 
 @cache
 def limit() -> Limit:
-    """The number of threads of a call unless `set_threads` was called; read once, and again after a fork.
+    """The default number of threads of a call. It is read once per process, and again after a fork.
 
     Raises `InputError` for an environment variable that is not a number of threads, and `FileError` for a
-    file of the system in another format than the kernel's.
+    system file that is not in the kernel's format.
     """
     return least(Path("/"), os.environ)
 
 
 def least(root: Path, variables: Mapping[str, str]) -> Limit:
-    """The least limit, by files below a root and by environment variables."""
+    """The smallest limit, of the system files below `root` and of environment variables."""
     return min([*of_system(root), *of_variables(variables)], key=lambda limit: limit.count)
 
 
 def of_variables(variables: Mapping[str, str]) -> Iterator[Limit]:
-    """The limit that the user set.
+    """The limit that an environment variable sets, if there is one.
 
     >>> [limit.count for limit in of_variables({"OMP_NUM_THREADS": "3,2", "STEPNET_NUM_THREADS": ""})]
     [3]
@@ -91,7 +95,7 @@ def of_variables(variables: Mapping[str, str]) -> Iterator[Limit]:
 
 
 def of_system(root: Path) -> Iterator[Limit]:
-    """The limits that the system sets for this process; at least one."""
+    """The limits that the system sets for this process: its affinity, and quotas of its control groups."""
     has_affinity = hasattr(os, "sched_getaffinity")
     count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     yield Limit(count, f"this process may run on {count} processor{'s' * (count > 1)}")
@@ -115,7 +119,7 @@ def lines(path: Path) -> list[str]:
 
 
 def groups_of(rows: list[str]) -> dict[int, PurePosixPath]:
-    """The groups of this process by version, as /proc/self/cgroup has them: `number:controllers:group`."""
+    """The control groups of this process by version, from lines `number:controllers:group`."""
     groups: dict[int, PurePosixPath] = {}
     for row in rows:
         if row.count(":") < 2:
@@ -129,11 +133,14 @@ def groups_of(rows: list[str]) -> dict[int, PurePosixPath]:
 
 
 def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
-    """The mounted hierarchies with the cpu controller, from /proc/self/mountinfo."""
+    """The mounted hierarchies with the cpu controller, from the lines of /proc/self/mountinfo."""
     for row in rows:
         before, _, after = row.partition(" - ")
         if before.count(" ") < 4 or after.count(" ") < 2:
-            raise FileError(f"/proc/self/mountinfo has {row!r}, which is no line of the kernel's")
+            raise FileError(
+                f"/proc/self/mountinfo has {row!r}, but the kernel writes "
+                "`... group mountpoint ... - type source options`"
+            )
         _, _, _, group, place, *_ = before.split(" ")
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
@@ -142,24 +149,24 @@ def mounts(root: Path, rows: list[str]) -> Iterator[Mount]:
 
 
 def unescaped(text: str) -> str:
-    r"""A path of mountinfo with its octal escapes decoded: it has spaces as \040.
+    r"""A path of mountinfo with its octal escapes decoded, such as \040 for a space.
 
     >>> unescaped(r"/sys/fs/my\040groups")
     '/sys/fs/my groups'
     """
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), text)
 
 
 def quota_v2(folder: Path) -> float | None:
     """The CPU quota of a group of version 2, in CPUs; None for no limit."""
     path = folder / "cpu.max"
     text = " ".join(lines(path))
-    known = re.fullmatch(r"(max|\d+) (\d+)", text)
-    if not text or (known and known[1] == "max"):
+    match = re.fullmatch(r"(max|\d+) (\d+)", text)
+    if not text or (match and match[1] == "max"):
         return None
-    if not known or not int(known[2]):
+    if not match or not int(match[2]):
         raise FileError(f"{path} is {text!r}, but the kernel writes a quota, or max, and a period there")
-    return int(known[1]) / int(known[2])
+    return int(match[1]) / int(match[2])
 
 
 def quota_v1(folder: Path) -> float | None:

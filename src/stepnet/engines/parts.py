@@ -1,4 +1,4 @@
-"""Kernels of a schedule of several parts, which run one after the other.
+"""The kernel of a schedule of several parts, which run one after the other.
 
 part 0 recurrence   values 0 1 2   -> 5 6        machine code, on the caller's sequences in place
 part 1 plain        values 5 3     -> 8          machine code, each value a sequence of one step
@@ -38,14 +38,14 @@ Array = np.ndarray
 Compile = Callable[[Plan], Kernel]
 Join = Callable[[Part], Kernel]
 Total = Callable[[Node, Sequence[Array]], Array]
-"""Computes a value over all rows, from a node and its operands."""
+"""Computes a total: the value of a node over all rows, from its operands."""
 Chained = Callable[[Sequence[Any], Waves, Waves], Chain | None]
-"""Makes a chain that runs bound kernels as one, from the waves and lines among them; None if they run one by
-one.
+"""Makes a chain that runs several bound kernels as one, from the waves and lines of their parts; None if they
+must run one by one.
 """
 
 
-def never(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
+def no_chain(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:
     """None: the parts run one by one."""
     return None
 
@@ -55,15 +55,15 @@ class Means:
     """The functions by which an engine runs the parts of a schedule.
 
     compile: compiles a plan.
-    total: computes a value over all rows.
-    join: compiles a joined part; None for an engine that joins none.
-    chained: makes a chain of several parts.
+    total: computes a total, a value over all rows.
+    join: compiles a joined part; None for an engine that joins no parts.
+    chained: makes a chain of several bound kernels.
     """
 
     compile: Compile
     total: Total
     join: Join | None = None
-    chained: Chained = never
+    chained: Chained = no_chain
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
@@ -75,7 +75,11 @@ def in_parts(schedule: Schedule, means: Means) -> Kernel:
 
 @dataclass(frozen=True)
 class PartsKernel:
-    """A schedule and the kernels of its parts; None for a part that NumPy runs."""
+    """The kernel of a schedule of several parts.
+
+    kernels: for each part, its kernel; None if NumPy runs the part.
+    means: the functions by which the engine runs the parts.
+    """
 
     schedule: Schedule
     kernels: "tuple[Kernel | PartsKernel | None, ...]"
@@ -106,16 +110,16 @@ class PartsKernel:
 
     @computed_once
     def known(self) -> list[int]:
-        """The constants that are computed from the parameters."""
+        """The numbers of the values that are computed from parameters and constants alone, in order."""
         net = self.schedule.net
         return sorted(n for n in known_once(net) if net.nodes[n].operation != "input")
 
     def constant_values(self, parameters: Values) -> Values:
-        """The values of all constants that are known from these parameters, by their numbers."""
+        """The parameters and all values computed from them alone, by number."""
         return evaluated(self.schedule.net, parameters, self.known)
 
     def bound_to(self, parameters: Values) -> "BoundParts":
-        """The kernel with parameters given by their numbers in the schedule's net."""
+        """The kernel with these parameters, by their numbers in the schedule's net."""
         constants = self.constant_values(parameters)
         pairs = zip(self.schedule.parts, self.kernels, strict=True)
         bound = (
@@ -127,7 +131,10 @@ class PartsKernel:
 def bound_part(
     part: Part, kernel: "Kernel | PartsKernel | None", values: Values
 ) -> "Bound | BoundParts | None":
-    """The kernel of a part, bound to the constants that it reads; None for a part that NumPy runs."""
+    """The kernel of a part, bound to the parameters that it reads; None for a part that NumPy runs.
+
+    values: the constants of the schedule's net, by number.
+    """
     if isinstance(kernel, PartsKernel) and part.inner is not None and part.node is not None:
         net = part.inner.net
         inside = zip(net.inputs, part.node.inputs, strict=True)
@@ -137,9 +144,9 @@ def bound_part(
 
 @dataclass(frozen=True)
 class BoundParts:
-    """A schedule with its parameters.
+    """The kernel of a schedule with its parameters.
 
-    constants: the values of the net that do not depend on the call.
+    constants: the values of the net that do not depend on the call, by number.
     bound: for each part, its bound kernel; None for parts that NumPy runs, and for those that are bound to
         totals in each call.
     """
@@ -151,7 +158,7 @@ class BoundParts:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule."""
+        """The schedule that is run."""
         return self.kernel.schedule
 
     @property
@@ -177,8 +184,8 @@ class BoundParts:
     @computed_once
     def clean(self) -> set[int]:
         """The positions of the results that are zeros in gaps between sequences: those of recurrences."""
-        made = {n for part in self.schedule.parts if part.kind in SEQUENCED for n in part.results}
-        return {place for place, number in enumerate(self.net.results) if number in made}
+        recurrent = {n for part in self.schedule.parts if part.kind in SEQUENCED for n in part.results}
+        return {place for place, number in enumerate(self.net.results) if number in recurrent}
 
     def __call__(self, call: Call) -> Results:
         """The results of a call, in new arrays."""
@@ -186,8 +193,8 @@ class BoundParts:
         # A memory of the traced net is not a memory of this net if the passes removed its recurrence.
         values = dict(zip(self.varying, packed.arrays(self.traced_form), strict=True))
         values = self.values(values, Frame.of(packed))
-        made = own_results(self.net, values, self.lent)
-        return packed.results(self.traced_form, made, self.clean)
+        results = own_results(self.net, values, self.lent)
+        return packed.results(self.traced_form, results, self.clean)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the parameters; False if a part cannot."""
@@ -242,20 +249,20 @@ class BoundParts:
         parts, chained = self.schedule.parts, self.kernel.means.chained
 
         def fits(place: int) -> bool:
-            engines = parts[place].kind in ("recurrence", "plain") and not parts[place].is_bound_per_call
-            return engines and chained([self.bound[place]], ((0,),), ()) is not None
+            by_engine = parts[place].kind in ("recurrence", "plain") and not parts[place].is_bound_per_call
+            return by_engine and chained([self.bound[place]], ((0,),), ()) is not None
 
         def run(places: tuple[int, ...]) -> Run:
-            own = [parts[place] for place in places]
+            members = [parts[place] for place in places]
             bound = [self.bound[place] for place in places]
-            chain = chained(bound, waves_of(own), lines_of(own)) if len(places) > 1 else None
-            return Run(places, own, chain)
+            chain = chained(bound, waves_of(members), lines_of(members)) if len(places) > 1 else None
+            return Run(places, members, chain)
 
         return tuple(map(run, runs_of(parts, fits)))
 
     @computed_once
     def lent(self) -> tuple[int, ...]:
-        """The positions of the results to be copied for a caller."""
+        """The positions of the results that must be copied before they are returned; see `lent_places`."""
         return lent_places(self.net, self.constants)
 
     def part_results(self, place: int, values: Values, frame: Frame) -> Values:

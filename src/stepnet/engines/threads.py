@@ -1,4 +1,4 @@
-"""How many threads a call may use."""
+"""The number of threads that a call may use."""
 
 from stepnet.engines.limits import Limit, limit
 from stepnet.values.arguments import whole
@@ -7,15 +7,15 @@ _threads: list[int] = []
 
 
 def set_threads(count: int | None) -> None:
-    """Sets how many threads a call may use. Results do not depend on it.
+    """Sets the number of threads that a call may use. Results do not depend on it.
 
     Args:
-        count: A whole number from 1 on. None for the default: as many as there are processors that this
-            process may use, by its affinity and its control groups, and no more than the environment variable
-            STEPNET_NUM_THREADS or, where it is not set, OMP_NUM_THREADS. These are read by the first call.
+        count: An integer of at least 1. None restores the default: the number of processors that this process
+            may use, by its CPU affinity and control groups, but no more than the environment variable
+            STEPNET_NUM_THREADS or, if that is not set, OMP_NUM_THREADS. The first call reads the default.
 
     Raises:
-        InputError: For anything else.
+        InputError: If count is neither None nor an integer of at least 1.
 
     >>> set_threads(1); threads()
     1
@@ -26,7 +26,7 @@ def set_threads(count: int | None) -> None:
 
 
 def threads_set() -> int | None:
-    """The number that `set_threads` was called with; None where it was not."""
+    """The number of threads that `set_threads` has set; None if it has set none."""
     return _threads[0] if _threads else None
 
 
@@ -36,5 +36,5 @@ def threads() -> int:
 
 
 def threads_limit() -> Limit:
-    """The number of threads that a call may use, and where it comes from."""
+    """The number of threads that a call may use, and the source of this limit."""
     return Limit(_threads[0], "stepnet.set_threads") if _threads else limit()

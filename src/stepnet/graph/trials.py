@@ -1,6 +1,6 @@
-"""Trials of precisions: the errors of a model's outputs for samples, with its recurrences in fewer bits.
+"""Trials of precisions: the errors of a model's outputs for samples, with its recurrences in low precision.
 
-samples --> x of each recurrence --> scales --> errors of the outputs
+samples --> inputs of each recurrence --> quantization scales --> errors of the outputs
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,11 +36,14 @@ NONE_FLAT = "it has no recurrence over flat sequences with no other recurrence i
 
 @dataclass(frozen=True)
 class Trials:
-    """A model with its samples, to be run in precisions.
+    """A model with samples on which precisions are tried.
 
-    engines: the order of the engines that run it. readings: the samples, as calls. plans: that of each
-    recurrence in float32, by number. scales: of the inputs of those whose engine needs them. right: the
-    outputs for each sample in float32.
+    program: the model's program.
+    engines: the engines that may run it, in order.
+    readings: the samples, as calls.
+    plans: the plan of each recurrence in float32, by the recurrence's number.
+    scales: the scale and shift of the inputs of recurrences whose engine needs them, by number.
+    right: for each sample, the outputs in float32.
     """
 
     program: GraphProgram
@@ -59,7 +62,10 @@ class Trials:
         keep: float,
         engines: Order,
     ) -> "Trials":
-        """Those of a graph; raises `InputError` for samples that do not fit."""
+        """The trials of a graph; raises `InputError` for samples that do not fit.
+
+        keep: the share of the inputs that the scales must represent without clipping.
+        """
         check_keep(keep)
         readings = tuple(read(graph, samples, statics))
         program = readings[0].program
@@ -71,9 +77,9 @@ class Trials:
             number = None if part.plan is None else number_of(part.plan)
             if number is not None and part.plan is not None:
                 plans[number] = part.plan
-                made = cell_of(part.plan, engines)
-                if isinstance(made, Cell) and made.reads:
-                    reads[number] = tuple(part.reads[place] for place in made.reads)
+                cell = cell_of(part.plan, engines)
+                if isinstance(cell, Cell) and cell.reads:
+                    reads[number] = tuple(part.reads[place] for place in cell.reads)
         scales = scales_of(parts.net, reads, program, readings, keep)
         right = tuple(run(bound_to(parts, program, engines), program, reading.call) for reading in readings)
         for sample, arrays in enumerate(right):
@@ -91,72 +97,82 @@ class Trials:
         return sum(int(reading.call.lengths.sum()) for reading in self.readings)
 
     def options(self, dtypes: Sequence[str]) -> dict[int, list[Precision]]:
-        """The precisions that each recurrence may have, fewest bits first; raises `RefusedError` for none."""
-        made = {
+        """The precisions in which each recurrence can run, in the order of `dtypes`; raises `RefusedError` if
+        no recurrence can run in any.
+        """
+        options = {
             number: [p for d in dtypes if self.reason(number, p := self.precision(number, d)) is None]
             for number in self.plans
         }
-        if not any(made.values()):
+        if not any(options.values()):
             reasons = {self.reason(n, self.precision(n, d)): None for n in self.plans for d in dtypes}
             raise RefusedError(
                 "no recurrence of this model runs in fewer bits"
                 + "".join(f"\n  {reason}" for reason in reasons or [NONE_FLAT])
             )
-        return {number: options for number, options in made.items() if options}
+        return {number: precisions for number, precisions in options.items() if precisions}
 
     def precision(self, number: int, dtype: str) -> Precision:
-        """A recurrence's precision of a dtype, with its scale in int8."""
+        """The precision of a recurrence in a dtype; for int8 with the scale of its inputs."""
         scale = self.scales.get(number) if dtype == "int8" else None
         return Precision(dtype, number) if scale is None else Precision(dtype, number, *scale)
 
     def reason(self, number: int, precision: Precision) -> str | None:
-        """Why no engine has such a recurrence in a precision; None where one has."""
-        made = self.cell(number, precision)
-        return made if isinstance(made, str) else None
+        """The reason why no engine runs a recurrence in a precision; None if one does."""
+        cell = self.cell(number, precision)
+        return cell if isinstance(cell, str) else None
 
     def cell(self, number: int, precision: Precision) -> Cell | str:
-        """What the engines have for a recurrence in a precision, or the reason why they have nothing."""
+        """The cell of the first engine that runs a recurrence in a precision; the reasons if none does."""
         plan = self.plans.get(number)
         if plan is None:
-            return "nothing reads its memory, so it is done at once for all steps"
+            return "nothing reads its memory, so it is computed for all steps at once"
         marks = {n: precision for n, node in enumerate(plan.traced.nodes) if node.operation == "recur"}
         return cell_of(replace(plan, traced=in_precisions(plan.traced, marks)), self.engines)
 
     def precisions(self, chosen: Mapping[int, Precision]) -> tuple[Precision, ...]:
-        """The precision of each recurrence, float32 for those that are not chosen."""
+        """The precision of each recurrence: the chosen one, else float32."""
         return tuple(chosen.get(n, Precision("float32", n)) for n in range(self.count))
 
     def of_all(self, precisions: Sequence[Precision]) -> list[Precision | None]:
-        """The precisions of all recurrences of the model, None for those with others inside."""
-        net, given = self.program.net, iter(precisions)
+        """The precisions of all recurrences of the net; None for nested ones, which have no precision.
+
+        precisions: those of the flat recurrences, in order.
+        """
+        net, flat_precisions = self.program.net, iter(precisions)
         flat = flat_recurrences(net)
         recurrences = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
-        return [next(given) if number in flat else None for number in recurrences]
+        return [next(flat_precisions) if number in flat else None for number in recurrences]
 
     def in_precisions(self, chosen: Mapping[int, Precision]) -> Schedule:
-        """What runs with the chosen recurrences in fewer bits."""
+        """The schedule with the chosen recurrences in low precision."""
         return marked(self.program.net, self.precisions(chosen), self.engines)
 
     def errors(self, chosen: Mapping[int, Precision]) -> list[OutputError]:
-        """The errors of the outputs for the samples."""
+        """The errors of each output over all samples, with the chosen recurrences in low precision."""
         bound = bound_to(self.in_precisions(chosen), self.program, self.engines)
-        made = [run(bound, self.program, reading.call) for reading in self.readings]
+        low = [run(bound, self.program, reading.call) for reading in self.readings]
         names = [name for name, _ in named_leaves(self.program.output)]
         return [
-            OutputError.of(name, [low[place] for low in made], [right[place] for right in self.right])
+            OutputError.of(name, [arrays[place] for arrays in low], [right[place] for right in self.right])
             for place, name in enumerate(names)
         ]
 
     def worst(self, chosen: Mapping[int, Precision]) -> float:
-        """The largest relative error of an output."""
+        """The largest relative error of any output, with the chosen recurrences in low precision."""
         return max(error.relative for error in self.errors(chosen))
 
     def row(
         self, number: int, precision: Precision | None, alone: Mapping[tuple[int, str], float], bound: float
     ) -> QuantizedRecurrence:
-        """What the report says of a recurrence."""
-        made = self.cell(number, precision or Precision("float32", number))
-        what = made if isinstance(made, str) else made.text
+        """The report's row for a recurrence.
+
+        precision: the chosen one; None for float32.
+        alone: the error of the outputs with only one recurrence in a dtype, by its number and the dtype.
+        bound: the largest relative error that the user accepts.
+        """
+        cell = self.cell(number, precision or Precision("float32", number))
+        what = cell if isinstance(cell, str) else cell.text
         tried = {dtype: error for (n, dtype), error in alone.items() if n == number}
         reasons = {
             dtype: reason
@@ -170,13 +186,17 @@ class Trials:
 
 
 def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) -> list[Reading[GraphProgram]]:
-    """The samples as calls of one program."""
+    """The samples, read as calls of one program; raises `InputError` for those that do not fit."""
     if not isinstance(samples, list | tuple) or not samples:
-        raise InputError("samples is a list of inputs as calls take them; it is empty, or no list")
+        raise InputError(
+            f"samples is a list of inputs as calls take them, with at least one entry, not {shown(samples)}"
+        )
     if not isinstance(statics, list | tuple | None):
         raise InputError(f"statics is a list of the statics of each sample, not {shown(statics)}")
     if statics is not None and len(statics) != len(samples):
-        raise InputError(f"there are {len(samples)} samples and {len(statics)} statics")
+        raise InputError(
+            f"there are {len(samples)} samples and {len(statics)} statics: give the statics of each sample"
+        )
     readings = [
         QuantizedGraph.reading(graph, sample, still)
         for sample, still in zip(samples, statics or [None] * len(samples), strict=True)
@@ -194,7 +214,7 @@ def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) ->
 
 
 def check_numbers(sample: int, program: GraphProgram, outputs: Sequence[Array]) -> None:
-    """Raises `InputError` for outputs in float32 with NaN: nothing can be said to be near them."""
+    """Raises `InputError` if float32 outputs of a sample have NaN, for which no error can be measured."""
     for (name, _), array in zip(named_leaves(program.output), outputs, strict=True):
         if np.isnan(array).any():
             output = f"output `{name}`" if name else "the output"
@@ -205,24 +225,24 @@ def check_numbers(sample: int, program: GraphProgram, outputs: Sequence[Array]) 
 
 
 def marked(net: Net, precisions: Sequence[Precision], engines: Order) -> Schedule:
-    """What runs a net, with a precision for each of its recurrences."""
+    """The schedule of a net, with a precision for each of its flat recurrences."""
     marks = zip(sorted(flat_recurrences(net)), precisions, strict=True)
     return place(in_precisions(net, dict(marks)), engines_of(engines))
 
 
 def cell_of(plan: Plan, engines: Order) -> Cell | str:
-    """What the first engine that has something for a recurrence has for it; the reasons where none has."""
+    """The cell of the first engine that has one for the recurrence of a plan; the reasons if none has."""
     reasons: list[str] = []
     for engine in engines_of(engines):
-        made = cast("LowEngine", engine).cell(plan)
-        if isinstance(made, Cell):
-            return replace(made, text=f"{engine.name}, {made.text}")
-        reasons.append(f"{engine.name}: {made}")
+        cell = cast("LowEngine", engine).cell(plan)
+        if isinstance(cell, Cell):
+            return replace(cell, text=f"{engine.name}, {cell.text}")
+        reasons.append(f"{engine.name}: {cell}")
     return "; ".join(reasons)
 
 
 def number_of(plan: Plan) -> int | None:
-    """The number of the recurrence that a plan runs; None where it runs none of the model's."""
+    """The number of the model's recurrence that a plan runs; None if it runs none."""
     marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
     return marks[0].recurrence if marks and marks[0] is not None else None
 
@@ -234,16 +254,19 @@ def scales_of(
     readings: Sequence[Reading[GraphProgram]],
     keep: float,
 ) -> dict[int, tuple[float, float]]:
-    """The scale and shift of the inputs of each recurrence. reads: the values of a net that these are."""
+    """The scale and shift of the inputs of each recurrence, by the recurrence's number.
+
+    reads: for each recurrence, its inputs by their numbers in the net.
+    """
     if not reads:
         return {}
     wanted = [value for values in reads.values() for value in values]
     observed = NetProgram(without_unused(net.nodes, tuple(wanted)))
     values: dict[int, list[Array]] = {number: [] for number in reads}
     for reading in readings:
-        made = iter(run_net(observed, [*arrays_of(program, reading)], reading.call, "auto"))
+        results = iter(run_net(observed, [*arrays_of(program, reading)], reading.call, "auto"))
         for number, numbers in reads.items():
-            values[number] += [next(made) for _ in numbers]
+            values[number] += [next(results) for _ in numbers]
     return {number: data_scale(arrays, keep) for number, arrays in values.items()}
 
 
@@ -261,7 +284,7 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
 
 
 def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
-    """What runs a schedule with the parameters of a program."""
+    """The compiled schedule, bound to the parameters of a program."""
     return choose(parts, engines)[0].compile(parts).bind(program.params)
 
 

@@ -335,7 +335,9 @@ def multi_gru(
     wrong = next((name for name, values in listed.items() if len(values) != count), None)
     if not count or count % 2 or wrong is not None:
         lengths = ", ".join(f"{name} {len(values)}" for name, values in listed.items())
-        raise InputError(f"two weights are for each layer; weights_x has {count}, {lengths}")
+        raise InputError(
+            f"each list takes two entries per layer, forward and reverse; weights_x has {count}, {lengths}"
+        )
     final: list[Array] = []
     for place in range(0, count, 2):
         outputs: list[Any] = []

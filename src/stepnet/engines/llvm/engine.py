@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from stepnet.engines.base import Array, Cell, Kernel, narrow_cell
 from stepnet.engines.llvm.compile.compiled import MOST_BYTES, Compiled, Kept
 from stepnet.engines.llvm.compile.stored_plan import compiled, stored_plan
-from stepnet.engines.llvm.machine.late import late
+from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.target import Target, host_target
 from stepnet.engines.llvm.products.constants import constant_values
 from stepnet.engines.llvm.running.finish import Finish, Rows, total
@@ -43,7 +43,7 @@ class LlvmEngine:
         """
         if KEPT.get(self.key(plan), lambda: stored_plan(self.key(plan))) is not None:
             return None
-        reason: str | None = late("lower.refusals").plan_refusal(plan)
+        reason: str | None = lazy_import("lower.refusals").plan_refusal(plan)
         return reason
 
     def compile(self, schedule: Schedule) -> Kernel:
@@ -70,7 +70,7 @@ class LlvmEngine:
         """What the steps of a plan compute and read; the plan is not compiled for it."""
         target, key = self.target or host_target(), self.key(plan)
         known = KEPT.get(key, lambda: stored_plan(key))
-        made: Load = late("lower.program").lowered(plan, target).load if known is None else known.load
+        made: Load = lazy_import("lower.program").lowered(plan, target).load if known is None else known.load
         return made
 
     def partition(self, plan: Plan, size: Size) -> Partition:

@@ -56,11 +56,11 @@ class Known:
 
 
 def known_plan(plan: Plan) -> Known | str:
-    """A plan as a recurrence of oneDNN, or the reason why oneDNN cannot run it."""
+    """The recurrence of oneDNN that computes a plan; or the reason why there is none, as a text."""
     net, ends = plan.traced, plan.ends
     numbers = [number for number, node in enumerate(net.nodes) if node.operation == "recur"]
     if len(numbers) != 1:
-        return f"a primitive is one recurrence, and here are {len(numbers)}"
+        return f"a oneDNN primitive computes one recurrence, and this part of the model has {len(numbers)}"
     node = net.nodes[numbers[0]]
     recur = node.recur
     if recur.following == recur.memories:
@@ -71,7 +71,7 @@ def known_plan(plan: Plan) -> Known | str:
     reason = refusal(cell.semantics)
     if reason is not None:
         return reason
-    given = recur.operands_by_kind(node.inputs)
+    operands = recur.operands_by_kind(node.inputs)
     outputs, final = recur.results_by_kind(results_of(net, numbers[0]))
     names = "hc"[: recur.memory_count]
     kinds = {n: kind for n, kind in zip(outputs, cell.outputs, strict=True) if n >= 0}
@@ -80,19 +80,20 @@ def known_plan(plan: Plan) -> Known | str:
     }
     sequences = [net.inputs[place] for place in ends.sequences]
     memories = [net.inputs[place] for place in ends.memories]
-    if any(net.type_of(number).extent != CONST for number in given.others):
-        return "its step reads values that each sequence has, and oneDNN's cells have none"
-    if not {*given.sequences} <= {*sequences} or not {*given.memories} <= {*memories}:
-        return "its inputs or first memories are computed in the same plan"
+    if any(net.type_of(number).extent != CONST for number in operands.others):
+        return "its step reads statics (values per sequence), which oneDNN's cells cannot read"
+    if not {*operands.sequences} <= {*sequences} or not {*operands.memories} <= {*memories}:
+        return "its inputs or initial memories are computed in the same plan, not by another part"
     if any(kinds.get(number) is None for number in net.results):
-        return "its results are more than the memory after each step"
+        return "it has other results than its memories after each step, which are all that oneDNN returns"
     types = [net.type_of(number) for number in (*sequences, *memories)]
     if any(type_.dtype != "float32" for type_ in types) or any(
         s.extent != STEPS for s in types[: len(sequences)]
     ):
-        return "oneDNN runs float32, and this is " + ", ".join(sorted({type_.dtype for type_ in types}))
+        dtypes = ", ".join(sorted({type_.dtype for type_ in types}))
+        return f"oneDNN takes sequences and memories of float32, and these are {dtypes}"
     sizes = [net.type_of(memories[place]).size for place in range(len(memories))]
-    projected = sizes[memories.index(given.memories[cell.h])]
+    projected = sizes[memories.index(operands.memories[cell.h])]
     recurrence = recurrence_of(
         cell.semantics, cell.inputs, cell.hidden, cell.names, projected, recur.reverse
     ).in_precision(recur.precision)
@@ -102,11 +103,11 @@ def known_plan(plan: Plan) -> Known | str:
         net,
         cell,
         recurrence,
-        tuple(sequences.index(given.sequences[place]) for place in cell.sequences),
-        tuple(memories.index(given.memories[place]) for place in (cell.h, cell.c) if place is not None),
+        tuple(sequences.index(operands.sequences[place]) for place in cell.sequences),
+        tuple(memories.index(operands.memories[place]) for place in (cell.h, cell.c) if place is not None),
         tuple(
             n
-            for n, inside in zip(given.others, recur.others, strict=True)
+            for n, inside in zip(operands.others, recur.others, strict=True)
             if recur.body.type_of(inside).extent == CONST
         ),
         tuple(kinds[net.results[place]] or "" for place in ends.steps),

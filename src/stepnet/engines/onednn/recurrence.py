@@ -13,7 +13,7 @@ from stepnet.net.precision import Precision
 Shape = tuple[int, ...]
 
 OPTIONAL = {"weights_peephole": "peephole", "weights_projection": "projected"}
-"""Memories that there are only where a recurrence has this field."""
+"""The memory arguments that exist only if this field of the recurrence is set."""
 
 STATES = {"src_iter", "dst_iter", "src_iter_c", "dst_iter_c"}
 LOW = {
@@ -26,26 +26,26 @@ LOW = {
     "dst_layer",
     "dst_iter",
 }
-"""Memories in a half's dtype; the cell c, biases and peepholes are float32."""
+"""The memory arguments in the dtype of a low-precision recurrence; c, biases and peepholes are float32."""
 QUANTIZED = {"src_layer": "uint8", "weights_layer": "int8", "weights_iter": "int8"}
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A recurrence of one layer or several: all about it but its numbers, and the lengths of a call.
+    """A recurrence of one or several layers, without the values of its parameters and the sizes of a call.
 
     Attributes:
         cell: A name in `cells.CELLS`.
-        inputs: How many features a step has; of several layers as many as h has.
-        hidden: How many units there are.
-        projected: How many numbers h has after the projection of an LSTM; 0 for none.
-        activation: Of the cell "rnn": tanh, relu or sigmoid.
+        inputs: The number of features of a step; for several layers, the number of elements of h.
+        hidden: The number of units.
+        projected: The number of elements of h after the projection of an LSTM; 0 for no projection.
+        activation: The activation of the cell "rnn": tanh, relu or sigmoid.
         peephole: Whether an LSTM has peepholes.
         dtype: float32, bfloat16, float16, or int8 with a calibration.
         direction: left2right, right2left, or both with their outputs in "concat" or "sum".
-        training: Whether what a gradient needs is kept.
-        calibration: The scales of int8.
-        layers: How many layers there are, each over the outputs of the one before.
+        training: Whether values that a gradient needs are saved.
+        calibration: The scales of int8; None for other dtypes.
+        layers: The number of layers. Each takes the outputs of the previous one.
     """
 
     cell: str
@@ -67,17 +67,17 @@ class Recurrence:
 
     @property
     def output(self) -> int:
-        """How many numbers h has."""
+        """The number of elements of h."""
         return self.projected or self.hidden
 
     @property
     def directions(self) -> int:
-        """1, or 2 for both."""
+        """The number of directions: 1 or 2."""
         return 2 if self.direction in ("concat", "sum") else 1
 
     @property
     def width(self) -> int:
-        """How many numbers an output has."""
+        """The number of elements of an output."""
         return self.output * (2 if self.direction == "concat" else 1)
 
     @property
@@ -91,7 +91,7 @@ class Recurrence:
         return tuple(slot for slot in self.slots if slot.startswith("weights") or slot == "bias")
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:
-        """The shape of a memory, all axes as oneDNN names them: time, batch; layer, direction, gate."""
+        """The shape of a memory argument, with oneDNN's axes: time, batch; layer, direction, gate."""
         layers, both, gates = self.layers, self.directions, len(self.row.gates)
         return {
             "src_layer": (steps, rows, self.inputs),
@@ -115,27 +115,27 @@ class Recurrence:
         return self.dtype if slot in LOW else "float32"
 
     def refuse(self, library: Library) -> str | None:
-        """The reason why the library has no such recurrence; None if it has."""
+        """The reason why the library cannot run this recurrence; None if it can."""
         row = self.row
         dtypes = [dtype for dtype in row.dtypes if not self.training or dtype in TRAINED]
         if self.dtype not in dtypes:
             way = "gradients of the cell" if self.training else "the cell"
             return f"oneDNN has {way} {self.cell} in {', '.join(dtypes)}, not in {self.dtype}"
         if self.dtype != "float32" and self.projected:
-            return f"a projection is run in float32, not in {self.dtype}"
+            return f"oneDNN runs projections of an LSTM in float32 only, not in {self.dtype}"
         if self.dtype == "int8" and self.peephole:
             return "oneDNN has no peepholes in int8"
         if self.dtype == "int8" and self.calibration is None:
-            return "int8 needs a calibration, which samples give where quantize is called for this engine"
+            return "int8 needs a calibration: call quantize with samples for this engine"
         if self.layers > 1 and self.directions > 1:
-            return "oneDNN joins the directions of several layers behind the last one alone"
+            return "oneDNN joins the two directions of several layers only after the last layer"
         if self.layers > 1 and self.inputs != self.output:
             return (
-                "oneDNN has layers in one piece if the first has as many inputs as the others, and it has "
-                f"{self.inputs}, not {self.output}"
+                "oneDNN computes several layers together only if the first has as many inputs as the others: "
+                f"it has {self.inputs}, and they have {self.output}"
             )
         if row.one_direction and self.direction != "left2right":
-            return f"oneDNN runs the cell {self.cell} from left to right alone"
+            return f"oneDNN runs the cell {self.cell} only from left to right, not {self.direction}"
         if self.cell == "rnn" and self.activation not in ACTIVATIONS:
             return f"oneDNN has the activations {', '.join(ACTIVATIONS)}, not {self.activation}"
         if self.direction not in DIRECTIONS:
@@ -143,13 +143,13 @@ class Recurrence:
         return library.lacks(self.dtype)
 
     def refuse_gradient(self, library: Library) -> str | None:
-        """The reason why the library has no gradient of it; None if it has."""
+        """The reason why the library cannot compute its gradient; None if it can."""
         if self.row.wrong_gradient:
             return f"oneDNN's backward pass of the cell {self.cell} is not the derivative of its forward pass"
         return replace(self, training=True).refuse(library)
 
     def in_precision(self, precision: Precision | None) -> "Recurrence":
-        """The same in the precision that a net asks for; in int8 without the scales of weights."""
+        """This recurrence in a precision of the net. For int8 the scales of weights are not set yet."""
         if precision is None:
             return self
         scale, calibration = precision.scale, None
@@ -158,7 +158,7 @@ class Recurrence:
         return replace(self, dtype=precision.dtype, calibration=calibration)
 
     def scaled(self, weights: Mapping[str, Any], largest: int) -> "Recurrence":
-        """The same with the scales of these weights, where it is calibrated."""
+        """This recurrence with the scales of these weights, if it is calibrated."""
         if self.calibration is None:
             return self
         scales = weight_scales([weights["weights_layer"], weights["weights_iter"]], largest)

@@ -1,4 +1,4 @@
-"""ONNX's functions of single numbers that neither NumPy nor stepnet has, with its names of their numbers."""
+"""ONNX's elementwise functions that neither NumPy nor stepnet has. Parameters have ONNX's names."""
 
 from typing import Any
 
@@ -6,38 +6,38 @@ import numpy as np
 
 from stepnet.trace import functions
 
-# NumPy's functions give traced values for traced values, which its stubs do not know.
+# NumPy's functions return traced values for traced arguments, which its type stubs do not express.
 numpy: Any = np
 
 
 def affine(x: Any, alpha: float, beta: float) -> Any:
-    """A line."""
+    """alpha x + beta."""
     return alpha * x + beta
 
 
 def elu(x: Any, alpha: float) -> Any:
     """The exponential linear unit."""
-    made: Any = functions.elu(x)
-    return functions.relu(made) + alpha * np.minimum(made, 0)
+    unit: Any = functions.elu(x)
+    return functions.relu(unit) + alpha * np.minimum(unit, 0)
 
 
 def hard_sigmoid(x: Any, alpha: float, beta: float) -> Any:
-    """A line between 0 and 1."""
+    """alpha x + beta, clipped to 0..1."""
     return np.minimum(np.maximum(alpha * x + beta, 0), 1)
 
 
 def hard_swish(x: Any) -> Any:
-    """x times a line between 0 and 1."""
+    """x times its hard sigmoid."""
     return np.multiply(x, hard_sigmoid(x, 1 / 6, 0.5))
 
 
 def leaky_relu(x: Any, alpha: Any) -> Any:
-    """Numbers from 0 on, and a part of those below."""
+    """x where it is at least 0, else alpha x."""
     return np.maximum(x, 0) + alpha * np.minimum(x, 0)
 
 
 def prelu(x: Any, slope: Any) -> Any:
-    """Numbers from 0 on, and a slope times those below. The slope may be infinite, or NaN."""
+    """x where it is at least 0, else slope x. The slope may be infinite or NaN."""
     return numpy.where(x >= 0, x, slope * x)
 
 
@@ -47,7 +47,7 @@ def reciprocal(x: Any) -> Any:
 
 
 def scaled_tanh(x: Any, alpha: float, beta: float) -> Any:
-    """The hyperbolic tangent, scaled."""
+    """alpha tanh(beta x)."""
     return alpha * np.tanh(beta * x)
 
 
@@ -57,5 +57,5 @@ def selu(x: Any, alpha: float, gamma: float) -> Any:
 
 
 def thresholded_relu(x: Any, alpha: float) -> Any:
-    """Numbers above a threshold, and 0 for others."""
+    """x where it is above alpha, else 0."""
     return np.where(x > alpha, x, 0)

@@ -1,4 +1,4 @@
-"""A node of an ONNX model with its operands, as the rules of operators take it."""
+"""A node of an ONNX model with its operands: the argument of the rules of operators."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,17 +11,21 @@ from stepnet.graph.operators.placed import Placed
 
 Array = np.ndarray
 MISFITS = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What NumPy raises for operands that do not fit, and a rule for an attribute that is missing."""
+"""The exceptions that NumPy raises for operands that do not fit, and a rule for a missing attribute."""
 
 
 @dataclass(frozen=True)
 class Call:
     """A node with its operands.
 
-    op: its operator. operands: None for one that is left out. attributes: those that it states. outputs: how
-    many it has. opset: the version of the operators. bodies: what runs its bodies, by attribute. padded:
-    whether sequences have lengths, so that steps behind their ends are none. like: a value of each step; None
-    in a body.
+    op: the name of its operator.
+    operands: its inputs; None for one that is left out.
+    attributes: the attributes that the file states.
+    outputs: the number of its outputs.
+    opset: the version of the operators.
+    bodies: for each attribute that is a graph, what runs it.
+    padded: whether the model has the lengths of its sequences, so that steps after their ends are padding.
+    like: a value per step, from which others get their extent; None in a body.
     """
 
     op: str
@@ -34,14 +38,14 @@ class Call:
     like: Any = None
 
     def operand(self, place: int) -> Placed:
-        """An operand; raises `ModelError` where there is none."""
+        """The operand at a position; raises `ModelError` if it is left out."""
         value = self.optional(place)
         if value is None:
             raise ModelError(f"its input {place} is missing")
         return value
 
     def optional(self, place: int) -> Placed | None:
-        """An operand, or None."""
+        """The operand at a position; None if it is left out."""
         return self.operands[place] if place < len(self.operands) else None
 
     @property
@@ -55,20 +59,25 @@ class Call:
         return [value for value in self.operands if value is not None]
 
     def numbers(self, place: int, name: str, default: Any = None) -> Any:
-        """A list of numbers: an operand, which is a constant, or an attribute in older models."""
+        """A list of numbers: those of a constant operand, or in older models of an attribute.
+
+        place: the position of the operand.
+        name: the attribute.
+        default: the value if there is neither.
+        """
         value = self.optional(place)
         if value is None:
-            found = self.attributes.get(name, default)
-            return [found] if isinstance(found, int | float) else found
+            attribute = self.attributes.get(name, default)
+            return [attribute] if isinstance(attribute, int | float) else attribute
         return list(np.ravel(value.array))
 
     def whole(self, place: int, name: str, default: Any = None) -> list[int] | None:
-        """A list of whole numbers, likewise."""
+        """A list of integers, of an operand or an attribute; see `numbers`."""
         numbers = self.numbers(place, name, default)
         return None if numbers is None else [int(number) for number in numbers]
 
     def number(self, place: int, name: str, default: Any = None) -> Any:
-        """One number, likewise."""
+        """A single number, of an operand or an attribute; see `numbers`."""
         numbers = self.numbers(place, name, None)
         return numbers[0] if numbers else default
 

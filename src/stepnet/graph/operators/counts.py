@@ -1,6 +1,8 @@
-"""The number of steps as a value: of a model without lengths, in which it is that of a sequence alone.
+"""The number of steps as a traced value, in a model without lengths.
 
-Div(ReduceSum(x), Shape(x)[1])    -->    the sum of a sequence over its own number of steps
+    Div(ReduceSum(x), Shape(x)[1])    -->    the sum of a sequence divided by its length
+
+In such a model each sequence is computed as if it were alone, so the size of the axis of steps is its length.
 """
 
 from collections.abc import Sequence
@@ -19,9 +21,9 @@ COMPUTING = {"Add", "Div", "Max", "Min", "Mod", "Mul", "Pow", "Sub", "Where", *C
 
 
 def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed | None, ...]:
-    """Operands of which one that is the number of steps is a value of each sequence, if others are values.
+    """The operands, in which the number of steps is replaced by a value per sequence if others are traced.
 
-    like: a value of each step. Raises `AxesError` for the number of sequences.
+    like: a value per step. Raises `AxesError` for the number of sequences.
     """
     dtypes = [
         value.value.dtype for value in operands if value is not None and isinstance(value.value, Traced)
@@ -30,7 +32,7 @@ def with_counts(operands: Sequence[Placed | None], like: Traced) -> tuple[Placed
 
 
 def counted(value: Placed, like: Traced, dtype: np.dtype) -> Placed:
-    """One number of steps as a value of each sequence, and any other value as it is."""
+    """The value per sequence for an operand that is the number of steps; any other operand, unchanged."""
     size = value.value.item() if value.is_constant and value.value.size == 1 else None
     if not isinstance(size, Size | Last):
         return value

@@ -1,4 +1,4 @@
-"""What is known of a value at the steps behind a sequence's end, which ONNX has and stepnet does not."""
+"""Facts about a value at the padding steps after a sequence's end. ONNX has such steps, stepnet does not."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,19 @@ Array = np.ndarray
 
 @dataclass(frozen=True, eq=False)
 class Behind:
-    """It has these numbers there, which are broadcast to its features."""
+    """The value of padding steps is known.
+
+    array: the value, which broadcasts to the features.
+    """
 
     array: Array
 
 
 @dataclass(frozen=True)
 class Counted:
-    """At every step it is steps * step + lengths * length + offset: the step's number, the sequence's length.
+    """At every step, also in padding, the value is steps * step + lengths * length + offset.
+
+    Here step is the index of the step, and length the length of the sequence.
 
     >>> Counted(steps=1) - Counted(lengths=1)
     Counted(steps=1, lengths=-1, offset=0)
@@ -33,7 +38,7 @@ class Counted:
         return Counted(self.steps - other.steps, self.lengths - other.lengths, self.offset - other.offset)
 
     def bounds(self, behind: bool) -> tuple[float, float]:
-        """The least and the largest that it may be, behind the ends or before them."""
+        """The least and the largest value: at padding steps if `behind`, else at steps of the sequence."""
         factor = self.steps
         if factor and self.lengths == -factor:  # factor (step - length): at least 0 behind, at most -1 before
             low, high = (0.0, np.inf) if behind else (-np.inf, -1.0)
@@ -49,10 +54,11 @@ class Counted:
 
 @dataclass(frozen=True)
 class Kept:
-    """It is a state of a recurrence as it was before the step.
+    """At padding steps the value is a recurrence's state before the step, so the step changes nothing.
 
-    owner: the recurrence. place: the number of the state. dtype: its dtype; a cast to a wider one keeps its
-    numbers.
+    owner: the recurrence.
+    place: the position of the state.
+    dtype: the dtype of the state. A cast to a wider dtype keeps its numbers.
     """
 
     owner: object
@@ -62,7 +68,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nothing is known."""
+    """Nothing is known of the value at padding steps."""
 
 
 UNKNOWN = Unknown()

@@ -1,8 +1,8 @@
-"""The inputs of a model of arrays: which of their axes is what.
+"""The inputs of a model of arrays, and the kinds of their axes: sequences, steps or features.
 
-    x [3, ?, 8]    -->    x [time, batch, 8], because a GRU reads it so
+    x [3, ?, 8]    -->    x [time, batch, 8], because a GRU reads x in this layout
 
-A model says little of its axes, so the usual ways are tried until all of its operators fit.
+A model rarely states the kinds of its axes, so the usual ones are tried until all operators fit.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,14 +18,20 @@ from stepnet.trace.step import Spec
 from stepnet.values.arguments import shown
 
 MOST_WAYS = 200
+"""The largest number of combinations of axes that are tried."""
 USUAL: dict[int, tuple[str, ...]] = {0: ("",), 1: ("N", "T", "_"), 2: ("NT", "TN", "N_", "T_", "__")}
-"""The axes that are tried for inputs of few axes; of more, the first two are sequences and steps."""
+"""The axes that are tried for inputs of at most two axes; see `usual` for inputs of more."""
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """An input of a model: its name, its axes ("" for one number, "lengths" for those of the sequences), the
-    sizes of its features, its dtype, and the sizes of N and T that the file states.
+    """An input of a model.
+
+    name: its name.
+    axes: the letters of its axes; "" for a single number, "lengths" for the lengths of the sequences.
+    features: the sizes of its features.
+    dtype: its dtype.
+    stated: the sizes of the axes N and T, as far as the file states them.
     """
 
     name: str
@@ -36,7 +42,7 @@ class ModelInput:
 
     @property
     def has_steps(self) -> bool:
-        """Whether it has a value for each step."""
+        """Whether it has a value per step."""
         return self.axes != "lengths" and bool({STEPS, TOKENS} & set(self.axes))
 
     @property
@@ -47,7 +53,11 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class ArrayModel:
-    """A model of arrays: its file, and its inputs with their axes. What it computes a subclass knows."""
+    """A model of arrays; a subclass computes its outputs.
+
+    path: its file.
+    inputs: its inputs, with their axes.
+    """
 
     path: str
     inputs: tuple[ModelInput, ...]
@@ -63,7 +73,7 @@ class ArrayModel:
 
     @property
     def statics(self) -> list[ModelInput]:
-        """The inputs that each sequence has once."""
+        """The inputs with a value per sequence, or one value for all."""
         return [input_ for input_ in self.inputs if not (input_.has_steps or input_.is_lengths)]
 
     @property
@@ -72,7 +82,10 @@ class ArrayModel:
         return any(input_.is_lengths for input_ in self.inputs)
 
     def placed(self, x: Any, statics: Any) -> dict[str, Placed]:
-        """The inputs of a call, by name, with their axes."""
+        """The inputs of a call with their axes, by name.
+
+        x, statics: the arguments of the call.
+        """
         named = cast("Mapping[str, Any]", x) if isinstance(x, Mapping) else {self.sequences[0].name: x}
         values: dict[str, Any] = {**named, **(statics or {})}
         return {
@@ -84,18 +97,21 @@ class ArrayModel:
 
 
 def graph_of(model: ArrayModel) -> Graph:
-    """The graph of a model whose inputs have axes; raises `AxesError` where they do not fit."""
+    """The graph of a model; raises `AxesError` if the axes of its inputs do not fit its operators."""
     sequences = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.sequences}
     if not sequences:
-        raise AxesError(f"{model.path}: none of its inputs is a sequence")
+        raise AxesError(f"{model.path}: none of its inputs has an axis of steps")
     statics = {input_.name: Spec(input_.features, input_.dtype) for input_ in model.statics}
     inputs = next(iter(sequences.values())) if len(sequences) == 1 else sequences
     return Graph(cast(Any, model), inputs=inputs, statics=statics or None)
 
 
 def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequence[str]], Graph]) -> Graph:
-    """The graph of the first axes of all inputs that fit; raises `ModelError` with the first reason if none
-    does.
+    """The graph for the first combination of axes that fits; if none does, raises `ModelError` with the
+    reason why the first combination does not.
+
+    ways: combinations of the axes of all inputs.
+    make: makes the graph for one combination, or raises `AxesError`.
     """
     problem: Exception | None = None
     for axes in islice(ways, MOST_WAYS):
@@ -104,21 +120,24 @@ def first_fitting(path: str, ways: Iterable[Sequence[str]], make: Callable[[Sequ
         except AxesError as error:
             problem = problem or error
     if problem is None:
-        raise ModelError(f"{path}: none of its inputs is a sequence")
+        raise ModelError(f"{path}: none of its inputs has an axis of steps")
     remedy = "axes= says what the axes of the inputs are, as axes={'x': 'NT'}"
     raise ModelError(f"{problem}\n  {remedy}") from problem
 
 
 def usual(rank: int) -> list[str]:
-    """The axes that are tried for an input of so many."""
+    """The axes that are tried for an input of `rank` axes, most usual first."""
     more = FEATURE * (rank - 2)
     return list(USUAL.get(rank, ("NT" + more, "TN" + more, "N_" + more, "_N" + more)))
 
 
 def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelInput:
-    """An input with its axes. sizes: as the file states them, 0 where it does not.
+    """A model's input with its axes.
 
-    Raises `InputError` for axes that are none of its shape, `AxesError` for a feature without a size.
+    sizes: the sizes of its axes as the file states them; 0 for one that it does not state.
+    axes: the letters of the axes, where trailing features may be left out.
+
+    Raises `InputError` for axes that do not fit the shape, and `AxesError` for a feature without a size.
     """
     axes = axes.ljust(len(sizes), FEATURE)
     known = {SEQUENCES, STEPS, TOKENS, FEATURE}
@@ -126,29 +145,29 @@ def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelIn
     if len(axes) != len(sizes) or set(axes) - known or twice:
         raise InputError(
             f"the axes of {name!r} are {shown(axes)}, and it has {len(sizes)}: "
-            "N is sequences, T steps, and _ a feature"
+            "N is sequences, T steps, and _ a feature; N and T may occur once"
         )
     features = tuple(size for size, letter in zip(sizes, axes, strict=True) if letter == FEATURE)
     if 0 in features:
-        raise AxesError(f"{name!r} has a feature of which the model does not say how many numbers it has")
+        raise AxesError(f"{name!r} has a feature whose size the model does not state")
     axes_sizes = zip(axes, sizes, strict=True)
     stated = tuple((letter, size) for letter, size in axes_sizes if letter != FEATURE and size)
     return ModelInput(name, axes, features, dtype, stated)
 
 
 def check_agree(inputs: Iterable[ModelInput]) -> None:
-    """Raises `AxesError` where inputs state different numbers of sequences or of steps."""
-    known = dict[str, tuple[int, str]]()
+    """Raises `AxesError` if the file states different numbers of sequences, or of steps, for some inputs."""
+    first_stated = dict[str, tuple[int, str]]()
     for input_ in inputs:
         for letter, size in input_.stated:
-            other, name = known.setdefault(letter, (size, input_.name))
+            other, name = first_stated.setdefault(letter, (size, input_.name))
             if other != size:
                 what = f"{words(letter)}: {size} in {input_.name!r}, {other} in {name!r}"
                 raise AxesError(f"inputs state different numbers of {what}")
 
 
 def check_names(axes: Mapping[str, str], names: Sequence[str]) -> None:
-    """Raises `InputError` for axes of what is none of the inputs."""
+    """Raises `InputError` if `axes` has a name that is not an input's."""
     unknown = [name for name in axes if name not in names]
     if unknown:
         raise InputError(f"axes= names {shown(unknown[0])}, and the inputs are {', '.join(names)}")

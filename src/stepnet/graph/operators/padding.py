@@ -1,16 +1,16 @@
-"""Facts of values behind the ends of sequences: how an operator's result has them from its operands.
+"""Facts about values at padding steps (after the end of a sequence), propagated from operands to results.
 
     lengths                         the length of each sequence
-    Range(0, time)                  the number of each step
-    m = Less(range, lengths)        true before the end, false behind it
-    Where(m, x, 0), x * Cast(m)     x, and 0 behind
-    ReduceSum over the steps        of a sequence's own: it adds zeros behind
+    Range(0, time)                  the index of each step
+    m = Less(range, lengths)        true before the end, false in padding
+    Where(m, x, 0), x * Cast(m)     x before the end, 0 in padding
+    ReduceSum over the steps        the sum of the sequence's own steps, as padding adds zeros
 
-An operator that runs over all steps of a padded array is one over a sequence's own steps if what lies behind
-the end changes nothing. This holds for whoever wrote the mask and in whatever way, as far as it follows from
-the rules here: a rule of an operator is run a second time, on what its operands have behind the ends, and
-`FACTS` has the operators for which less is enough. What is unknown behind an end is taken to be finite, and
-a divisor there not to be zero.
+stepnet has no padding. So an operator over all steps of a padded array is replaced by one over a sequence's
+own steps, which is right if padding does not change the result. The facts prove this, however the mask is
+written. An operator's rule is run a second time, on the values that its operands have in padding. `FACTS` has
+further rules for operators whose result in padding follows from fewer operands. Values that are unknown in
+padding are assumed to be finite, and divisors there to be non-zero.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +26,11 @@ from stepnet.graph.operators.placed import Placed, Unusable
 
 Array = np.ndarray
 LOW = -1e9
-"""What a mask adds to a score that should not count: at most this, of which the exponential is 0."""
+"""The largest number that a mask may add to a score to exclude it: the exponential of the sum is 0."""
 
 
 def behind(value: Placed | None) -> Array | None:
-    """What a value has behind the ends of sequences; None where it is not known."""
+    """The value at padding steps, broadcast to its features; None if it is not known."""
     if value is None or isinstance(value.value, Unusable):
         return None
     if isinstance(value.fact, Behind):
@@ -39,19 +39,19 @@ def behind(value: Placed | None) -> Array | None:
 
 
 def counted(value: Placed | None) -> Counted | None:
-    """What a value counts, if it counts something, or if it is one whole number."""
+    """The fact that a value is computed from step and length, or is one integer; None if it is neither."""
     if value is None or isinstance(value.fact, Counted):
         return None if value is None else value.fact  # type: ignore[return-value]
     array = behind(value) if value.fact is None else None
     if array is None or array.dtype.kind not in "iuf" or not array.size:
         return None
     number = array.flat[0]
-    is_one = np.isfinite(number) and number == np.rint(number) and bool((array == number).all())
-    return Counted(offset=int(number)) if is_one else None
+    is_integer = np.isfinite(number) and number == np.rint(number)
+    return Counted(offset=int(number)) if is_integer and bool((array == number).all()) else None
 
 
 def fact_of(value: Placed) -> Fact:
-    """A value's fact, also that of a constant."""
+    """The fact about a value; that of a constant is its array."""
     if value.fact is not None:
         return value.fact
     array = behind(value)
@@ -59,7 +59,7 @@ def fact_of(value: Placed) -> Fact:
 
 
 def with_facts(rule: Rules, call: Call) -> list[Placed]:
-    """What a rule makes of a node, with facts."""
+    """The results of a rule for a node, with their facts."""
     made = rule(call)
     results = [made] if isinstance(made, Placed) else list(made)
     if not call.padded or all(value.is_constant and value.fact is None for value in call.present):
@@ -73,7 +73,7 @@ def with_facts(rule: Rules, call: Call) -> list[Placed]:
 
 
 def at_padding(rule: Rules, call: Call, results: Sequence[Placed]) -> list[Fact]:
-    """What a rule makes of what its operands have behind the ends."""
+    """The facts about a rule's results that follow from running it on its operands' values in padding."""
     unknown: list[Fact] = [UNKNOWN] * len(results)
     operands = list[Placed | None]()
     for value in call.operands:
@@ -83,7 +83,7 @@ def at_padding(rule: Rules, call: Call, results: Sequence[Placed]) -> list[Fact]
         operands.append(None if value is None or array is None else Placed(array, value.axes, value.stated))
     try:
         made = rule(replace(call, operands=tuple(operands), padded=False))
-    except (StepnetError, *MISFITS):  # the rule has none for constants, so nothing follows
+    except (StepnetError, *MISFITS):  # the rule does not take constants, so nothing follows
         return unknown
     return [
         Behind(value.value) if value.is_constant and value.axes == like.axes else UNKNOWN
@@ -91,21 +91,21 @@ def at_padding(rule: Rules, call: Call, results: Sequence[Placed]) -> list[Fact]
     ]
 
 
-# ---- what follows from less than all operands --------------------------------------------------------------
+# ---- facts that follow from some of the operands -----------------------------------------------------------
 
 
 def is_all(array: Array | None, number: float) -> bool:
-    """Whether numbers are known, and all this one."""
+    """Whether an array is known and all its elements equal a number."""
     return array is not None and array.dtype != object and bool((array == number).all())
 
 
 def filled(made: Placed, number: float) -> Placed:
-    """A result that is one number behind the ends."""
+    """A result with the fact that it is one number in padding."""
     return replace(made, fact=Behind(np.asarray(number, made.value.dtype)))
 
 
 def chosen(call: Call, made: Placed) -> Placed | None:
-    """Where: the value that the condition chooses behind the ends."""
+    """Where: the fact about the value that the condition selects in padding."""
     condition = behind(call.operand(0))
     for number, place in ((1, 1), (0, 2)):
         value = call.operand(place)
@@ -118,7 +118,7 @@ def chosen(call: Call, made: Placed) -> Placed | None:
 
 
 def multiplied(call: Call, made: Placed) -> Placed | None:
-    """Mul: 0 where one factor is 0, and the other factor where one is 1."""
+    """Mul: 0 if one factor is 0 in padding; the fact about the other factor if one is 1."""
     values = call.present
     if any(is_all(behind(value), 0) for value in values):
         return filled(made, 0)
@@ -127,7 +127,7 @@ def multiplied(call: Call, made: Placed) -> Placed | None:
 
 
 def added(call: Call, made: Placed) -> Placed | None:
-    """Add: the sum of what is counted, minus infinity if one is, and the other one if one is 0."""
+    """Add: the sum of two counts; -inf if one term is -inf; the fact about the other term if one is 0."""
     values = call.present
     counts = [counted(value) for value in values]
     if len(counts) == 2 and counts[0] is not None and counts[1] is not None:
@@ -138,25 +138,25 @@ def added(call: Call, made: Placed) -> Placed | None:
 
 
 def subtracted(call: Call, made: Placed) -> Placed | None:
-    """Sub: the difference of what is counted."""
+    """Sub: the difference of two counts."""
     a, b = counted(call.operand(0)), counted(call.operand(1))
     return None if a is None or b is None else replace(made, fact=a - b)
 
 
 def unchanged(values: Sequence[Placed], made: Placed) -> Placed | None:
-    """The result with the fact of the one value that it is behind the ends."""
+    """The result with the fact `Kept` of the single value that it equals in padding, if it has one."""
     (value,) = values if len(values) == 1 else (None,)
     same = value is not None and isinstance(value.fact, Kept) and value.features == made.features
     return replace(made, fact=value.fact) if value is not None and same else None
 
 
 def divided(call: Call, made: Placed) -> Placed | None:
-    """Div: 0 where what is divided is 0."""
+    """Div: 0 if the dividend is 0 in padding."""
     return filled(made, 0) if is_all(behind(call.operand(0)), 0) else None
 
 
 def absorbed(number: bool) -> "Special":
-    """And, Or: what they are by one operand alone."""
+    """And, Or: the result if one operand alone determines it. number: the operand that does."""
 
     def rule(call: Call, made: Placed) -> Placed | None:
         return filled(made, number) if any(is_all(behind(v), number) for v in call.present) else None
@@ -165,12 +165,12 @@ def absorbed(number: bool) -> "Special":
 
 
 def moved(call: Call, made: Placed) -> Placed | None:
-    """Operators that move and repeat numbers: what is counted stays."""
+    """Operators that move and repeat elements: a count stays."""
     return replace(made, fact=call.x.fact) if isinstance(call.x.fact, Counted) else None
 
 
 def cast(call: Call, made: Placed) -> Placed | None:
-    """Cast: what is counted stays in dtypes of large numbers, and a state in those that hold its numbers."""
+    """Cast: a count stays in dtypes of a large range, and a state in dtypes that hold its numbers exactly."""
     dtype, fact = np.dtype(made.value.dtype), call.x.fact
     if isinstance(fact, Counted) and dtype.name in ("int32", "int64", "float32", "float64"):
         return replace(made, fact=fact)
@@ -184,11 +184,11 @@ COMPARISONS: Mapping[str, Callable[[float, float], bool | None]] = {
     "Less": lambda low, high: True if high < 0 else False if low >= 0 else None,
     "LessOrEqual": lambda low, high: True if high <= 0 else False if low > 0 else None,
 }
-"""Whether a number compares so to 0, if it is at least `low` and at most `high`; None where that is open."""
+"""The comparison of a number from `low` to `high` with 0; None if it depends on the number."""
 
 
 def compared(call: Call, made: Placed) -> Placed | None:
-    """Comparisons of what is counted: a mask of steps is true before the end, or false, in every call."""
+    """Comparisons of counts: a mask of steps, which is a constant if it is uniform before the end."""
     a, b = counted(call.operand(0)), counted(call.operand(1))
     if a is None or b is None:
         return None
@@ -211,23 +211,23 @@ FACTS: Mapping[str, Special] = {
     **dict.fromkeys(("Expand", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"), moved),
     **dict.fromkeys(COMPARISONS, compared),
 }
-"""What is known of a result though not all is known of its operands."""
+"""The rules for facts about a result of which not all operands are known."""
 
 
 # ---- operators over all steps ------------------------------------------------------------------------------
 
 
 def check_no_padding(call: Call) -> None:
-    """Raises `ModelError` for an operator over steps where padding would be among them."""
+    """Raises `ModelError` for an operator over steps in a model in which padding would be among them."""
     if call.padded:
         raise ModelError(
             "it is over all steps, padding included, in a model with the lengths of its sequences: "
-            "stepnet has no padding to count"
+            "stepnet computes without padding, so the result would differ"
         )
 
 
 def is_low(array: Array) -> bool:
-    """Whether numbers are so low that a maximum and a softmax are those of other numbers."""
+    """Whether numbers are so low that they change neither a maximum nor a softmax."""
     if array.dtype.kind == "i":
         return bool((array == np.iinfo(array.dtype).min).all())
     return array.dtype.kind == "f" and bool((array <= LOW).all())
@@ -241,11 +241,11 @@ IDLE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
         lambda array: array.dtype.kind in "if" and is_low(~array if array.dtype.kind == "i" else -array),
     ),
 }
-"""What must lie behind the ends for a reduction over all steps to be one over a sequence's own."""
+"""For each reduction, the values that do not change it: a description, and a function that checks them."""
 
 
 def check_idle(call: Call, value: Placed, how: str) -> None:
-    """Raises `ModelError` where what lies behind the ends of sequences would change a reduction."""
+    """Raises `ModelError` if the values in padding may change a reduction over steps."""
     if not call.padded:
         return
     if how not in IDLE:

@@ -1,11 +1,12 @@
-"""A value of an ONNX model: its numbers, and what each of its axes is.
+"""A value of an ONNX model, with the kind of each of its axes.
 
-    [time, batch, features]      axes "TN_"     a value of each step, with features [features]
-    [batch, directions, hidden]  axes "N__"     a value of each sequence, with features [directions, hidden]
+    [time, batch, features]      axes "TN_"     a value per step, with features [features]
+    [batch, directions, hidden]  axes "N__"     a value per sequence, with features [directions, hidden]
     [hidden, 4]                  axes "__"      a constant
 
-ONNX knows arrays alone. Here, the axes of sequences and steps are none of the array's: a transpose of these
-moves letters, and only features are moved in fact.
+In ONNX all of these are arrays. Here the axes of sequences and steps are letters only; the traced value has
+just the features. A transpose of sequences or steps moves letters, and only a transpose of features moves
+data.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,12 +25,12 @@ from stepnet.trace.traced import Traced, apply
 
 Array = np.ndarray
 MOST = 2**27
-"""How many numbers a constant that is computed, or the features of a value, may have."""
+"""The largest number of elements of a computed constant, or of the features of a value."""
 
 
 @dataclass(frozen=True)
 class Unusable:
-    """What stands where a value would be that no rule can compute with. reason: why."""
+    """A placeholder for a value that no rule can compute with. reason: why not, for messages."""
 
     reason: str
 
@@ -39,15 +40,18 @@ LENGTHS = Unusable("it reads the lengths of the sequences, which only sequence_l
 
 
 class AxesError(ModelError):
-    """Axes do not fit an operator: with other axes of the model's inputs they may."""
+    """Axes do not fit an operator. They may with other axes of the model's inputs."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A value and its axes. value: traced, or an array of its features; they are in the order of the axes.
+    """A value and its axes.
 
-    stated: the sizes of the axes N and T that the model's file states. fact: what is known of it behind the
-    ends of sequences. Without one, a constant is there what it is everywhere, and of others nothing is known.
+    value: a traced value, or an array if it is a constant. It has the features, in the order of the axes.
+    axes: the letter of each axis.
+    stated: the sizes of the axes N and T, as far as the model's file states them.
+    fact: what is known of the value at padding steps. None means that a constant has its value there too,
+        and that nothing is known of other values.
     """
 
     value: Any
@@ -57,7 +61,7 @@ class Placed:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is an array that is known now, for all sequences and steps."""
+        """Whether it is a known array, the same for all sequences and steps."""
         return not isinstance(self.value, Traced)
 
     @property
@@ -67,7 +71,7 @@ class Placed:
 
     @property
     def sizes(self) -> tuple[Any, ...]:
-        """The sizes of all axes."""
+        """The sizes of all axes; those of sequences and steps are symbolic."""
         features, stated = iter(self.features), dict(self.stated)
         return tuple(
             next(features) if letter == FEATURE else Size(letter, stated=stated.get(letter))
@@ -76,31 +80,33 @@ class Placed:
 
     @property
     def array(self) -> Array:
-        """The whole array of a constant; raises `ModelError` for any other value."""
+        """The array of a constant of features alone; raises `ModelError` for other values."""
         if not self.is_constant or self.axes.strip(FEATURE):
-            raise ModelError("it is no constant of the file")
+            raise ModelError("an operand is computed from the inputs, where a constant is expected")
         return self.value
 
     def axis(self, number: int, count: int = 0) -> int:
-        """The number of an axis counted from the front. count: how many axes there will be besides."""
+        """The number of an axis, counted from the front. count: the number of axes that will be added."""
         rank = len(self.axes) + count
         if not -rank <= number < rank:
-            raise ModelError(f"it has {rank} axes, and none is number {number}")
+            raise ModelError(f"its operand has {rank} axes, so there is no axis {number}")
         return number % rank
 
     def feature(self, axis: int) -> int:
-        """Which of its features an axis is, counted from the last, as -1; raises `AxesError` for others."""
+        """The index of the feature at an axis, counted from the last, which is -1; raises `AxesError` if the
+        axis is that of sequences or steps.
+        """
         if self.axes[axis] != FEATURE:
-            raise AxesError(f"axis {axis} of [{words(self.axes)}] is no feature")
+            raise AxesError(f"axis {axis} of [{words(self.axes)}] is not a feature")
         return -self.axes[axis:].count(FEATURE)
 
     def with_value(self, value: Any, axes: str | None = None) -> "Placed":
-        """Another value with these axes, or with others. Nothing is known of it behind the ends."""
+        """Another value with the same axes, or with `axes`. It has no fact about padding."""
         return Placed(value, self.axes if axes is None else axes, self.stated)
 
 
 def words(axes: str) -> str:
-    """Axes for a message: sequences, steps, features.
+    """The names of axes, for messages.
 
     >>> words("TN_")
     'steps, sequences, features'
@@ -110,13 +116,13 @@ def words(axes: str) -> str:
 
 
 def constant(array: Any) -> Placed:
-    """A constant."""
+    """The value of a constant array, all of whose axes are features."""
     array = np.asarray(array)
     return Placed(array, FEATURE * array.ndim)
 
 
 def joint_axes(values: Sequence[Placed]) -> str:
-    """The axes of what values are broadcast to, as NumPy does; raises `AxesError` where they do not fit."""
+    """The axes that values are broadcast to, by NumPy's rules; raises `AxesError` if they do not fit."""
     axes = ""
     for place in range(1, 1 + max((len(value.axes) for value in values), default=0)):
         present = [value for value in values if len(value.axes) >= place]
@@ -125,35 +131,46 @@ def joint_axes(values: Sequence[Placed]) -> str:
             raise AxesError(f"{' and '.join(f'[{words(value.axes)}]' for value in values)} do not fit")
         letter = letters.pop() if letters else FEATURE
         if letter != FEATURE and letter in axes:
-            raise AxesError(f"each of the {words(letter)} would meet each other one of them")
+            raise AxesError(
+                f"two axes of its result are those of the {words(letter)}: each of the {words(letter)} would "
+                "meet each other"
+            )
         for value in present if letter != FEATURE else []:
             if value.axes[-place] == FEATURE and value.sizes[-place] != 1:
                 count = value.sizes[-place]
-                raise AxesError(f"an axis of {count} numbers meets the {words(letter)}, however many")
+                raise AxesError(
+                    f"an axis of size {count} is combined with that of the {words(letter)}, which may have "
+                    "any size"
+                )
         axes = letter + axes
     return axes
 
 
 def aligned(values: Sequence[Placed], axes: str | None = None) -> tuple[list[Any], str]:
-    """The values with features that broadcast, at one extent, and their joint axes."""
+    """The values, with features that broadcast and at one extent, and the axes of their result."""
     axes = joint_axes(values) if axes is None else axes
-    made = [without_ones(value, axes) for value in values]
-    return at_one_extent(made), axes
+    return at_one_extent([without_ones(value, axes) for value in values]), axes
 
 
 def without_ones(value: Placed, axes: str) -> Any:
-    """The value of features alone, without axes of size one that stand for sequences or steps."""
-    inside = axes[len(axes) - len(value.axes) :]
+    """A value without those features of size one that broadcast to sequences or steps.
+
+    axes: the axes that the value is broadcast to.
+    """
+    aligned_axes = axes[len(axes) - len(value.axes) :]
     drop = [
         value.feature(place)
-        for place, (own, letter) in enumerate(zip(value.axes, inside, strict=True))
-        if own == FEATURE and letter != FEATURE
+        for place, (kind, letter) in enumerate(zip(value.axes, aligned_axes, strict=True))
+        if kind == FEATURE and letter != FEATURE
     ]
     return squeezed(value.value, value.features, drop) if drop else value.value
 
 
 def squeezed(value: Any, features: tuple[int, ...], drop: Sequence[int]) -> Any:
-    """A value without some of its features, of size one, counted from the last."""
+    """A value without some of its features of size one.
+
+    drop: their indices, counted from the last.
+    """
     kept = [size for place, size in enumerate(features) if place - len(features) not in drop]
     return reshaped(value, kept)
 
@@ -166,9 +183,7 @@ def reshaped(value: Any, features: Sequence[int]) -> Any:
 
 
 def at_one_extent(values: Sequence[Any]) -> list[Any]:
-    """Values of which those that each sequence has once are repeated at its steps, where there are others of
-    each step.
-    """
+    """The values at one extent: if some are per step, those per sequence are expanded to steps."""
     deep = [v for v in values if isinstance(v, Traced) and len(v.type.extent) > len(ROWS)]
     return [
         expand(value, deep[0]) if deep and isinstance(value, Traced) and value.type.extent == ROWS else value
@@ -177,7 +192,7 @@ def at_one_extent(values: Sequence[Any]) -> list[Any]:
 
 
 def applied(function: Callable[..., Any], *values: Placed) -> Placed:
-    """A function of single numbers applied to values that are broadcast."""
+    """The result of an elementwise function on values, which are broadcast."""
     operands, axes = aligned(values)
     check_room(np.broadcast_shapes(*(features_of(operand) for operand in operands)))
     rank = axes.count(FEATURE)
@@ -185,15 +200,16 @@ def applied(function: Callable[..., Any], *values: Placed) -> Placed:
         operands = [padded(value, rank) if isinstance(value, Traced) else value for value in operands]
     with np.errstate(all="ignore"):
         try:
-            made = function(*operands)
+            result = function(*operands)
         except TypeError as error:
             if not any(np.asarray(value.value).dtype.kind == "O" for value in values if value.is_constant):
                 raise
             raise ModelError(
-                "it computes with the number of sequences or steps, of which it makes no shape"
+                "it computes with the number of sequences or steps, but not for a shape"
             ) from error
-    made = made if isinstance(made, Traced) else np.asarray(made)  # a ufunc of objects gives no array
-    return Placed(made, axes, stated_by(values))
+    # A ufunc on objects may return a scalar.
+    result = result if isinstance(result, Traced) else np.asarray(result)
+    return Placed(result, axes, stated_by(values))
 
 
 def features_of(operand: Any) -> tuple[int, ...]:
@@ -202,38 +218,43 @@ def features_of(operand: Any) -> tuple[int, ...]:
 
 
 def check_room(sizes: Sequence[int]) -> None:
-    """Raises `ModelError` for an array, not made yet, that is far larger than those of models, or none."""
+    """Raises `ModelError` for sizes of an array that is far larger than those of models, or negative."""
     if min(sizes, default=0) < 0:
-        raise ModelError(f"it makes an array of sizes {list(sizes)}")
+        raise ModelError(f"it makes an array of sizes {list(sizes)}, of which one is negative")
     if prod(sizes) > MOST:
-        raise ModelError(f"it makes {prod(sizes)} numbers of a constant or of one step; the most is {MOST}")
+        raise ModelError(
+            f"it makes a constant, or a value of one step, of {prod(sizes)} numbers; the most is {MOST}"
+        )
 
 
 def stated_by(values: Iterable[Placed]) -> tuple[tuple[str, int], ...]:
-    """What the model's file states of the sizes of N and T, as far as one of these values knows it."""
+    """The sizes of the axes N and T that the model's file states, collected from all these values."""
     return tuple(dict(pair for value in values for pair in value.stated).items())
 
 
 def padded(value: Traced, rank: int) -> Any:
-    """A traced value with leading features of size one, up to this many: rows come ahead of them."""
+    """A traced value with leading features of size one, so that it has `rank` features."""
     features = value.type.shape
     ones = (1,) * (rank - len(features))
     return reshaped(value, (*ones, *features)) if ones else value
 
 
 def as_dtype(value: Any, dtype: np.dtype[Any]) -> Any:
-    """A value with the dtype that ONNX gives it: that of an operand, where NumPy's is wider."""
+    """A value in a dtype. ONNX keeps that of an operand where NumPy's result is wider."""
     return value if np.dtype(value.dtype) == dtype else value.astype(dtype)
 
 
 def repeated_at(array: Array, deep: Traced) -> Traced:
-    """An array at all places that a traced value has."""
+    """An array expanded to the extent of a traced value."""
     literal = Traced(deep.builder, deep.builder.constant(np.asarray(array)))
     return apply("expand", literal, extent=deep.type.extent)
 
 
 def filled(x: Placed, axis: int, count: int, number: Array) -> Any:
-    """One number, with the features of a value but for the size of an axis. A negative count is none."""
+    """A value filled with one number, with the features of `x` except that `axis` has size `count`.
+
+    A negative count is taken as 0.
+    """
     features = list(x.features)
     features[axis] = max(count, 0)
     array = np.full(features, number)

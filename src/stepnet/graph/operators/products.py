@@ -1,6 +1,7 @@
 """ONNX's products of matrices: MatMul and Gemm.
 
-A product with a constant matrix is one of features; one of steps with steps is a sum over each sequence.
+A product with a constant matrix is over features. A product over the axis of steps is a sum over each
+sequence.
 """
 
 import numpy as np
@@ -23,7 +24,7 @@ from stepnet.rnn.nested import reduce as over_steps
 
 
 def matmul(call: Call) -> Placed:
-    """MatMul."""
+    """The result of MatMul."""
     a, b = call.operand(0), call.operand(1)
     if len(a.axes) > 1 and len(b.axes) > 1 and (a.axes[-1], b.axes[-2]) == (STEPS, STEPS):
         check_masked(call, a, b)
@@ -31,13 +32,13 @@ def matmul(call: Call) -> Placed:
 
 
 def check_masked(call: Call, a: Placed, b: Placed) -> None:
-    """Raises `ModelError` for a sum of products over steps, unless one factor is known to be 0 in padding."""
+    """Raises `ModelError` for a sum of products over steps if neither factor is known to be 0 in padding."""
     if call.padded and not any(is_all(behind(value), 0) for value in (a, b)):
         check_idle(call, a, "sum")
 
 
 def product(a: Placed, b: Placed) -> Placed:
-    """The product of two values over the last axis of the first, and the last but one of the second."""
+    """The product of two values, over the last axis of the first and the second-last of the second."""
     if a.is_constant and b.is_constant and not (a.axes + b.axes).strip(FEATURE):
         check_room([*a.array.shape[:-1], *b.array.shape[:-2], *b.array.shape[-1:]])
         return constant(a.array @ b.array)
@@ -51,13 +52,14 @@ def product(a: Placed, b: Placed) -> Placed:
         return product_over_steps(a, b)
     if inner != (FEATURE, FEATURE) or b.axes[-1] != FEATURE:
         raise ModelError(
-            f"a product of [{words(a.axes)}] and [{words(b.axes)}] is not supported: of steps with steps"
+            f"a product of [{words(a.axes)}] and [{words(b.axes)}] is not supported: it must be over "
+            "features or over steps, not over one with the other"
         )
     return product_of_rows(a, b)
 
 
 def product_over_steps(a: Placed, b: Placed) -> Placed:
-    """The sum over the steps of products: [.., steps] with [steps, ..], as attention weighs values."""
+    """The product of [.., steps] and [steps, ..]: a sum over steps, as attention weighs values."""
     lead, other = a.axes[:-2], b.axes[:-2]
     if lead != other or lead not in (SEQUENCES, "") or b.axes[-1] != FEATURE or a.axes[-2] != FEATURE:
         raise ModelError(f"a product of [{words(a.axes)}] and [{words(b.axes)}] is not supported")
@@ -66,9 +68,9 @@ def product_over_steps(a: Placed, b: Placed) -> Placed:
 
 
 def product_of_rows(a: Placed, b: Placed) -> Placed:
-    """A row's own vector [k], or vectors [i, k], times its own matrix [k, j]."""
-    vectors, own = a.axes.strip(FEATURE), b.axes.strip(FEATURE)
-    if len(a.features) not in (1, 2) or len(b.features) != 2 or not vectors.startswith(own):
+    """The product, for each row, of its vector [k] or vectors [i, k] and its matrix [k, j]."""
+    vectors, matrices = a.axes.strip(FEATURE), b.axes.strip(FEATURE)
+    if len(a.features) not in (1, 2) or len(b.features) != 2 or not vectors.startswith(matrices):
         raise ModelError(f"a product of [{words(a.axes)}] and [{words(b.axes)}] is not supported")
     ones = (1,) * (len(a.features) - 1)
     x, y = at_one_extent([reshaped(a.value, (*a.features, 1)), reshaped(b.value, (*ones, *b.features))])
@@ -76,18 +78,18 @@ def product_of_rows(a: Placed, b: Placed) -> Placed:
 
 
 def gemm(call: Call) -> Placed:
-    """Gemm: alpha A B + beta C, of which A or B may be transposed."""
+    """The result of Gemm: alpha A B + beta C, where A and B may be transposed."""
     a, b, c = call.operand(0), call.operand(1), call.optional(2)
     alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
     if call.attributes.get("transA"):
         a = constant(a.array.T)
     if call.attributes.get("transB"):
         b = constant(b.array.T)
-    made = product(a, constant(b.array * np.asarray(alpha, b.array.dtype)) if alpha != 1 else b)
+    result = product(a, constant(b.array * np.asarray(alpha, b.array.dtype)) if alpha != 1 else b)
     if c is None:
-        return made
+        return result
     scaled = c if beta == 1 else applied(np.multiply, c, constant(np.asarray(beta, b.array.dtype)))
-    return applied(np.add, made, scaled)
+    return applied(np.add, result, scaled)
 
 
 PRODUCTS: dict[str, Rule] = {"Gemm": gemm, "MatMul": matmul}

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM as recurrences of a model.
+"""ONNX's operators RNN, GRU and LSTM as recurrences.
 
     X [time, batch, inputs]   -->   Y [time, directions, batch, hidden],  Y_h, Y_c [directions, batch, hidden]
 
@@ -54,9 +54,13 @@ SLOTS = {"RNN": ("h",), "GRU": ("h",), "LSTM": ("h", "c")}
 
 @dataclass(frozen=True)
 class OnnxStep:
-    """A step of an operator in one direction: x, memory {"h": ..., "c": ...}, and the arrays of its node.
+    """The step of an operator in one direction. Its memory is {"h": ...}, of an LSTM {"h": ..., "c": ...}.
 
-    activations: the function of each gate's place, with alpha and beta. bound: `clip`, or None.
+    op: the operator.
+    activations: the name of each activation, with its alpha and beta; None for those that it does not have.
+    bound: the attribute `clip`; None for no clipping.
+    reset_after: whether a GRU resets after the product (`linear_before_reset`).
+    coupled: whether an LSTM's forget gate is 1 - i (`input_forget`).
     """
 
     op: str
@@ -70,11 +74,11 @@ class OnnxStep:
         return self.op.lower()
 
     def activated(self, place: int, x: Any) -> Any:
-        """An activation of what is clipped."""
+        """The activation at a position, of the clipped argument."""
         return self.function(place, x if self.bound is None else np.clip(x, -self.bound, self.bound))
 
     def function(self, place: int, x: Any) -> Any:
-        """An activation with the numbers that it takes."""
+        """The activation at a position, with its alpha and beta."""
         name, *numbers = self.activations[place]
         return ACTIVATIONS[name](x, *(number for number in numbers if number is not None))
 
@@ -127,26 +131,26 @@ def recurrence(call: Call) -> list[Placed]:
     x = as_sequences(call.x, batch_first)
     has_lengths = reads_lengths(call, x)
     initial = [beginning(call, place, batch_first) for place in (5, 6)[: len(SLOTS[call.op])]]
-    made = [
+    directions = [
         direction(call, x.value, arrays, attributes, number, [state(value, number) for value in initial])
         for number in range(DIRECTIONS[attributes["direction"]])
     ]
-    results = outputs(call, x, made, batch_first)
+    results = outputs(call, x, directions, batch_first)
     if not call.padded:
         return results
-    if has_lengths:  # which makes the outputs zeros behind the ends
+    if has_lengths:  # sequence_lens makes the outputs at padding steps zero
         return [replace(results[0], fact=Behind(np.zeros((), x.value.dtype))), *results[1:]]
     return [results[0], *padded_ends(results[1:], attributes["direction"] != "forward")]
 
 
 def weights(call: Call, place: int) -> Array | None:
-    """An operand that is a constant; None where there is none."""
+    """The array of a constant operand; None if it is left out."""
     value = call.optional(place)
     return None if value is None else value.array
 
 
 def as_sequences(x: Placed, batch_first: bool) -> Placed:
-    """The input, whose axes are steps, sequences and features; raises `AxesError` for others."""
+    """The input, checked to have the axes steps, sequences and features; raises `AxesError` if it has not."""
     axes = SEQUENCES + STEPS + FEATURE if batch_first else STEPS + SEQUENCES + FEATURE
     if x.axes != axes:
         raise AxesError(f"its input is [{words(x.axes)}], and it runs over [{words(axes)}]")
@@ -156,21 +160,21 @@ def as_sequences(x: Placed, batch_first: bool) -> Placed:
 
 
 def reads_lengths(call: Call, x: Placed) -> bool:
-    """Whether it has a sequence_lens that is the model's lengths. Raises `ModelError` for others, but where
-    they are all steps.
+    """Whether sequence_lens is the model's input of lengths. It may also be left out, or be the number of all
+    steps; raises `ModelError` for anything else.
     """
     lengths = call.optional(4)
     if lengths is None or lengths.value is LENGTHS or lengths.fact == LENGTH:
         return lengths is not None
-    every = Size(STEPS, stated=dict(x.stated).get(STEPS))
-    if not lengths.is_constant or any(every != size for size in np.ravel(lengths.value)):
+    all_steps = Size(STEPS, stated=dict(x.stated).get(STEPS))
+    if not lengths.is_constant or any(all_steps != size for size in np.ravel(lengths.value)):
         raise ModelError("its sequence_lens is neither an input of the model nor all steps")
     return False
 
 
 def padded_ends(states: Sequence[Placed], reverse: bool) -> list[Placed]:
-    """What stands for the last states of a recurrence that runs into the padding; raises `ModelError` for one
-    that begins there.
+    """The placeholders for the final states of a recurrence that runs into the padding, which no rule may
+    read. Raises `ModelError` for a reverse recurrence, which would begin in the padding.
     """
     if reverse:
         raise ModelError(PADDED)
@@ -178,7 +182,7 @@ def padded_ends(states: Sequence[Placed], reverse: bool) -> list[Placed]:
 
 
 def beginning(call: Call, place: int, batch_first: bool) -> Placed | None:
-    """An initial state, [directions, hidden] of each sequence; None for zeros."""
+    """An initial state, with features [directions, hidden] per sequence; None for zeros."""
     value = call.optional(place)
     if value is None or (value.is_constant and not np.any(value.value)):
         return None
@@ -192,7 +196,7 @@ def beginning(call: Call, place: int, batch_first: bool) -> Placed | None:
 
 
 def state(value: Placed | None, number: int) -> Any:
-    """The part of an initial state that is a direction's."""
+    """The part of an initial state for one direction; None for zeros."""
     if value is None:
         return None
     return value.value[:, number] if isinstance(value.value, Traced) else value.value[number]
@@ -206,11 +210,15 @@ def direction(
     number: int,
     initial: list[Any],
 ) -> tuple[Any, dict[str, Any]]:
-    """The outputs and last memories of one direction."""
+    """The outputs and final memories of one direction.
+
+    number: the number of the direction.
+    initial: the initial state of each memory; None for zeros.
+    """
     hidden, way = attributes["hidden_size"], attributes["direction"]
     count = len(attributes["activations"]) // DIRECTIONS[way]
     chosen = slice(number * count, (number + 1) * count)
-    names = ("activations", "activation_alpha", "activation_beta")
+    names = "activations", "activation_alpha", "activation_beta"
     check_numbers(attributes)
     step = OnnxStep(
         call.op,
@@ -226,15 +234,15 @@ def direction(
         params["p"] = tuple(arrays["P"][number].reshape(3, hidden))
     slots = SLOTS[call.op]
     rnn = RNN(step, params, memory=dict.fromkeys(slots, hidden), reverse=way == "reverse" or number == 1)
-    begins = {
+    beginnings = {
         slot: value if isinstance(value, Traced) else rows_of(x, value, hidden)
         for slot, value in zip(slots, initial, strict=True)
     }
-    return rnn(x, initial=begins if any(value is not None for value in initial) else None)
+    return rnn(x, initial=beginnings if any(value is not None for value in initial) else None)
 
 
 def check_numbers(attributes: Mapping[str, Any]) -> None:
-    """Raises `ModelError` for an activation without a number that ONNX gives no default for."""
+    """Raises `ModelError` if an activation lacks an alpha or beta for which ONNX has no default."""
     for key, defaults in (("activation_alpha", ALPHAS), ("activation_beta", BETAS)):
         for name, number in zip(attributes["activations"], attributes[key], strict=True):
             if name in defaults and number is None:
@@ -242,23 +250,28 @@ def check_numbers(attributes: Mapping[str, Any]) -> None:
 
 
 def rows_of(x: Traced, value: Array | None, hidden: int) -> Traced:
-    """A constant, or zeros, for each sequence."""
+    """A constant, or zeros, expanded to a value per sequence."""
     array = np.zeros(hidden, x.dtype) if value is None else value
     literal = Traced(x.builder, x.builder.constant(np.asarray(array, x.dtype)))
     return apply("expand", literal, extent=("rows",))
 
 
-def outputs(call: Call, x: Placed, made: list[tuple[Any, dict[str, Any]]], batch_first: bool) -> list[Placed]:
-    """The operator's outputs, of both directions."""
+def outputs(
+    call: Call, x: Placed, directions: list[tuple[Any, dict[str, Any]]], batch_first: bool
+) -> list[Placed]:
+    """The outputs of the operator, with the directions joined.
+
+    directions: for each direction, its outputs and final memories.
+    """
 
     def joined(values: list[Any], axes: str) -> Placed:
         wide = [reshaped(value, (1, *value.type.shape)) for value in values]
         return x.with_value(wide[0] if len(wide) == 1 else np.concatenate(wide, axis=-2), axes)
 
-    every = SEQUENCES + STEPS + FEATURE * 2 if batch_first else STEPS + FEATURE + SEQUENCES + FEATURE
-    last = SEQUENCES + FEATURE * 2 if batch_first else FEATURE + SEQUENCES + FEATURE
-    results: list[Placed] = [joined([output for output, _ in made], every)]
-    results += [joined([memory[slot] for _, memory in made], last) for slot in SLOTS[call.op]]
+    step_axes = SEQUENCES + STEPS + FEATURE * 2 if batch_first else STEPS + FEATURE + SEQUENCES + FEATURE
+    state_axes = SEQUENCES + FEATURE * 2 if batch_first else FEATURE + SEQUENCES + FEATURE
+    results: list[Placed] = [joined([output for output, _ in directions], step_axes)]
+    results += [joined([memory[slot] for _, memory in directions], state_axes) for slot in SLOTS[call.op]]
     return results
 
 

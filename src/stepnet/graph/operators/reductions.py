@@ -1,6 +1,6 @@
 """ONNX's operators over features, or over the steps of each sequence: sums, softmax, normalisations.
 
-What is done over steps is a reduction of `sn.reduce`, as steps are no axis of the arrays here.
+A reduction over steps is one of `sn.reduce`, because traced values have no axis of steps.
 """
 
 from collections.abc import Callable
@@ -35,17 +35,19 @@ Array = np.ndarray
 
 
 def softmax(call: Call) -> Placed:
-    """Softmax: over a feature, or over the steps of each sequence."""
+    """The result of Softmax, over a feature or over the steps of each sequence."""
     axis = softmax_axis(call)
     if call.x.axes[axis] == STEPS:
         check_idle(call, call.x, "max")
-        made = call.x.with_value(softmax_over_steps(call.x.value))
-        return replace(made, fact=Behind(np.zeros((), made.value.dtype))) if call.padded else made
+        result = call.x.with_value(softmax_over_steps(call.x.value))
+        return replace(result, fact=Behind(np.zeros((), result.value.dtype))) if call.padded else result
     return over_one_feature(call, functions.softmax)
 
 
 def softmax_axis(call: Call) -> int:
-    """The axis of a softmax. Before opset 13 it was over this axis and all behind it, which are features."""
+    """The first axis of a softmax. Before opset 13 it is over this and all following axes, which must then be
+    features.
+    """
     axis = call.x.axis(int(call.attributes.get("axis", -1 if call.opset >= 13 else 1)))
     if call.opset < 13 and axis != len(call.x.axes) - 1 and call.x.axes[axis:].strip(FEATURE):
         raise ModelError(f"a softmax of opset {call.opset} over several axes is not supported")
@@ -53,7 +55,7 @@ def softmax_axis(call: Call) -> int:
 
 
 def over_one_feature(call: Call, function: Callable[..., Any]) -> Placed:
-    """A softmax over a feature, or in older models over the features from an axis on as one."""
+    """A softmax over a feature; before opset 13 over that and all following features together."""
     x, place = call.x, call.x.feature(softmax_axis(call))
     if call.opset >= 13:
         return x.with_value(function(x.value, axis=place))
@@ -62,7 +64,7 @@ def over_one_feature(call: Call, function: Callable[..., Any]) -> Placed:
 
 
 def log_softmax(call: Call) -> Placed:
-    """LogSoftmax over a feature."""
+    """The result of LogSoftmax, over a feature."""
 
     def function(x: Any, axis: int) -> Any:
         shifted = x - np.max(x, axis=axis, keepdims=True)
@@ -75,13 +77,13 @@ def reduced_over_steps(call: Call, value: Any, how: str) -> Any:
     """A reduction over the steps of each sequence."""
     if not isinstance(value, Traced):
         if call.like is None:
-            raise ModelError("it is over the steps of a constant")
+            raise ModelError("it reduces a constant over steps, in a body, which has no axis of steps")
         value = repeated_at(value, call.like)
     return -over_steps(-value, "max") if how == "min" else over_steps(value, how)
 
 
 def with_others(call: Call, value: Traced, others: Array) -> Any:
-    """A value of each sequence, and another one for sequences without steps."""
+    """A value per sequence, replaced by `others` for empty sequences."""
     has_steps = reshaped(length_of(call.like) > 0, (1,) * len(value.type.shape))
     return np.where(has_steps, value, others)
 
@@ -95,7 +97,7 @@ REDUCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 def reduction(call: Call) -> Placed:
-    """A reduction over features, or over the steps of each sequence."""
+    """The result of an operator of `REDUCTIONS`, over features or over the steps of each sequence."""
     x, (how, function) = call.x, REDUCTIONS[call.op]
     stated = call.whole(1, "axes")
     if stated is None and call.attributes.get("noop_with_empty_axes"):
@@ -103,12 +105,12 @@ def reduction(call: Call) -> Placed:
     axes = sorted(x.axis(axis) for axis in (range(len(x.axes)) if stated is None else stated))
     kept = bool(call.attributes.get("keepdims", 1))
     if {SEQUENCES, TOKENS} & {x.axes[axis] for axis in axes}:
-        raise ModelError("it is over all sequences: each sequence is run by itself")
+        raise ModelError("it is over all sequences: each sequence is computed independently of the others")
     value, places = x.value, tuple(x.feature(axis) for axis in axes if x.axes[axis] == FEATURE)
     if places:
         value = function(value, axis=places, keepdims=kept)
-    gone = FEATURE if kept else ""
-    letters = [gone if axis in axes else letter for axis, letter in enumerate(x.axes)]
+    reduced = FEATURE if kept else ""
+    letters = [reduced if axis in axes else letter for axis, letter in enumerate(x.axes)]
     if STEPS in [x.axes[axis] for axis in axes]:
         check_idle(call, x, how)
         value = reduced_over_steps(call, value, how)
@@ -121,13 +123,16 @@ def reduction(call: Call) -> Placed:
 
 
 def with_one(value: Any, axes: str, axis: int) -> Any:
-    """A value with a feature of size one at an axis, which is among its axes already."""
+    """A value with a new feature of size one.
+
+    axes: the axes of the result, in which the feature is at `axis`.
+    """
     place, features = axes[:axis].count(FEATURE), list(value.type.shape)
     return reshaped(value, (*features[:place], 1, *features[place:]))
 
 
 def cumsum(call: Call) -> Placed:
-    """CumSum over a feature, or over the steps of each sequence."""
+    """The result of CumSum, over a feature or over the steps of each sequence."""
     x, (axis,) = call.x, call.whole(1, "axis") or [0]
     reverse, exclusive = (bool(call.attributes.get(name)) for name in ("reverse", "exclusive"))
     axis = x.axis(axis)
@@ -138,46 +143,48 @@ def cumsum(call: Call) -> Placed:
         return x.with_value(running_total(value, reverse, exclusive))
     place = x.feature(axis) + len(x.features)
     lead = () if x.is_constant else (slice(None),)
-    turned = (*lead, *(slice(None),) * place, slice(None, None, -1))
-    value = x.value[turned] if reverse else x.value
-    made = as_dtype(np.cumsum(value, axis=place - len(x.features)), x.value.dtype)
+    reversal = (*lead, *(slice(None),) * place, slice(None, None, -1))
+    value = x.value[reversal] if reverse else x.value
+    sums = as_dtype(np.cumsum(value, axis=place - len(x.features)), x.value.dtype)
     if exclusive and x.features[place]:
-        others = made[(*lead, *(slice(None),) * place, slice(0, -1))]
-        zeros = filled(x, x.feature(axis), 1, np.zeros((), made.dtype))
-        made = np.concatenate([zeros, others], axis=x.feature(axis))
-    return x.with_value(made[turned] if reverse else made)
+        shifted = sums[(*lead, *(slice(None),) * place, slice(0, -1))]
+        zeros = filled(x, x.feature(axis), 1, np.zeros((), sums.dtype))
+        sums = np.concatenate([zeros, shifted], axis=x.feature(axis))
+    return x.with_value(sums[reversal] if reverse else sums)
 
 
 def argmax(call: Call) -> Placed:
-    """ArgMax over a feature."""
+    """The result of ArgMax, over a feature."""
     if call.attributes.get("select_last_index"):
-        raise ModelError("of equal numbers it takes the last, which is not supported")
+        raise ModelError("of equal numbers it takes the last (select_last_index=1), which is not supported")
     x, axis = call.x, call.x.axis(int(call.attributes.get("axis", 0)))
-    made, place = np.argmax(x.value, axis=x.feature(axis)), axis
+    indices = np.argmax(x.value, axis=x.feature(axis))
     if not call.attributes.get("keepdims", 1):
-        return x.with_value(made, x.axes[:place] + x.axes[place + 1 :])
+        return x.with_value(indices, x.axes[:axis] + x.axes[axis + 1 :])
     features = [1 if at - len(x.features) == x.feature(axis) else size for at, size in enumerate(x.features)]
-    return x.with_value(reshaped(made, features))
+    return x.with_value(reshaped(indices, features))
 
 
 def layer_normalization(call: Call) -> Placed:
-    """LayerNormalization over the last features."""
+    """The result of LayerNormalization, over the last features."""
     x, axis = call.x, call.x.axis(int(call.attributes.get("axis", -1)))
     places = tuple(range(x.feature(axis), 0))
     if STEPS in x.axes[axis:] or SEQUENCES in x.axes[axis:]:
-        raise AxesError("it normalises more than features")
+        raise AxesError("it normalises over sequences or steps: only features can be normalised")
     centred = x.value - np.mean(x.value, axis=places, keepdims=True)
     variance = np.mean(centred * centred, axis=places, keepdims=True)
-    made = x.with_value(centred / np.sqrt(variance + float(call.attributes.get("epsilon", 1e-5))))
-    made = applied(np.multiply, made, call.operand(1))
+    normalised = x.with_value(centred / np.sqrt(variance + float(call.attributes.get("epsilon", 1e-5))))
+    scaled = applied(np.multiply, normalised, call.operand(1))
     shift = call.optional(2)
-    return made if shift is None else applied(np.add, made, shift)
+    return scaled if shift is None else applied(np.add, scaled, shift)
 
 
 def batch_normalization(call: Call) -> Placed:
-    """BatchNormalization as it is when a model runs: a scale and a shift of each channel."""
+    """The result of BatchNormalization at inference: each channel is scaled and shifted."""
     if call.attributes.get("training_mode"):
-        raise ModelError("it trains: its mean and variance are those of the batch")
+        raise ModelError(
+            "it trains (training_mode=1), with the statistics of the batch: export the model for inference"
+        )
     scale, shift, mean, variance = (call.operand(place).array for place in range(1, 5))
     factor = scale / np.sqrt(variance + np.asarray(call.attributes.get("epsilon", 1e-5), variance.dtype))
     x = call.x

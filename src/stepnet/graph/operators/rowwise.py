@@ -1,6 +1,6 @@
-"""ONNX's operators on single numbers: a table.
+"""ONNX's elementwise operators, as a table of rules.
 
-Steps and sequences are no axes of the arrays here, so a rule has features alone to do with.
+Traced values have no axes of steps and sequences, so a rule deals only with features.
 """
 
 from collections.abc import Callable
@@ -39,35 +39,35 @@ DTYPES = {
     1: "float32", 2: "uint8", 3: "int8", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float32",
     11: "float64", 12: "uint32", 13: "uint64", 16: "float32",
 }  # fmt: skip
-"""The dtypes of ONNX's types; two bytes of a float are computed in four."""
+"""The dtypes in which ONNX's types are computed, by number; float16 and bfloat16 are computed in float32."""
 HALVES = {10: "float16", 16: "bfloat16"}
-"""The dtypes to which a Cast rounds, of those that are computed in another."""
+"""The types to which a Cast rounds although they are computed in float32."""
 
 
 def pointwise(function: Callable[..., Any], **defaults: float) -> Rule:
-    """The rule of an operator on single numbers. defaults: of the attributes that the function takes."""
+    """The rule of an elementwise operator. defaults: those of the attributes that the function takes."""
 
     def rule(call: Call) -> Placed:
-        options = {name: float(call.attributes.get(name, usual)) for name, usual in defaults.items()}
+        options = {name: float(call.attributes.get(name, default)) for name, default in defaults.items()}
         return applied(partial(function, **options), *call.present)
 
     return rule
 
 
 def folded(function: Callable[..., Any]) -> Rule:
-    """The rule of an operator on any number of values, two at a time."""
+    """The rule of an operator on any number of values: the function is applied from left to right."""
 
     def rule(call: Call) -> Placed:
-        made, *others = call.present
+        result, *others = call.present
         for value in others:
-            made = applied(function, made, value)
-        return made
+            result = applied(function, result, value)
+        return result
 
     return rule
 
 
 def divided(a: Any, b: Any) -> Any:
-    """ONNX's quotient, which is that of C for whole numbers."""
+    """ONNX's quotient. For integers it is truncated towards 0, as in C."""
     if not (is_whole(a) and is_whole(b)):
         return a / b
     floor: Any = a // b
@@ -83,28 +83,28 @@ def is_sizes(value: Any) -> bool:
 
 
 def equal(a: Any, b: Any) -> Any:
-    """Whether numbers are equal, or sizes."""
+    """Whether numbers or sizes are equal, elementwise."""
     if not (is_sizes(a) or is_sizes(b)):
         return np.equal(a, b)
     return np.asarray(np.frompyfunc(is_equal, 2, 1)(a, b), bool)
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is of whole numbers, or of sizes."""
+    """Whether a value has integers or sizes."""
     return (
         np.asarray(value).dtype.kind in "iuO" if not isinstance(value, Traced) else value.dtype.kind in "iu"
     )
 
 
 def clipped(call: Call) -> Placed:
-    """Clip: numbers between two bounds."""
-    made, dtype = call.x, dtype_of(call.x)
+    """The result of Clip: a value limited to two bounds."""
+    result, dtype = call.x, dtype_of(call.x)
     bounds = (np.finfo(dtype).min, np.finfo(dtype).max) if dtype.kind == "f" else (None, None)
     low, high = call.number(1, "min", bounds[0]), call.number(2, "max", bounds[1])
     for bound, function in ((low, np.maximum), (high, np.minimum)):
         if bound is not None:
-            made = applied(function, made, constant(np.asarray(bound, dtype_of(call.x))))
-    return made
+            result = applied(function, result, constant(np.asarray(bound, dtype_of(call.x))))
+    return result
 
 
 def dtype_of(value: Placed) -> np.dtype[Any]:
@@ -113,34 +113,39 @@ def dtype_of(value: Placed) -> np.dtype[Any]:
 
 
 def cast(call: Call) -> Placed:
-    """Cast."""
+    """The result of Cast."""
     if isinstance(call.x.value, Unusable):
         return call.x
     number = call.attributes.get("to")
     if number not in DTYPES:
         raise ModelError(f"it casts to ONNX's type {number}, which is not supported")
-    if dtype_of(call.x).kind == "O":  # sizes, which are whole numbers
+    if dtype_of(call.x).kind == "O":  # sizes, which are integers
         return call.x
-    made = as_type(call.x.value, DTYPES[number])
-    return call.x.with_value(halved(made, call.x.value, HALVES[number]) if number in HALVES else made)
+    cast_value = as_type(call.x.value, DTYPES[number])
+    if number in HALVES:
+        cast_value = round_to_half(cast_value, call.x.value, HALVES[number])
+    return call.x.with_value(cast_value)
 
 
 def as_type(value: Any, dtype: str) -> Any:
-    """A value in another dtype. Numbers that it cannot hold become any, as in ONNX."""
+    """A value in another dtype. As in ONNX, numbers that the dtype cannot hold have any result."""
     with np.errstate(all="ignore"):
         return value.astype(dtype)
 
 
-def halved(made: Any, value: Any, dtype: str) -> Any:
-    """A value rounded to two bytes, in which it is stored, and as it is computed with: in float32."""
+def round_to_half(single: Any, value: Any, dtype: str) -> Any:
+    """A value rounded to float16 or bfloat16, as float32.
+
+    single: the value already cast to float32, which is used if the value is not floating-point.
+    """
     if not isinstance(value, Traced):
         return as_type(as_type(value, dtype), "float32")
-    source = value if value.type.is_float else made
+    source = value if value.type.is_float else single
     return apply("cast", apply("cast", source, dtype=dtype), dtype="float32")
 
 
 def cast_like(call: Call) -> Placed:
-    """CastLike."""
+    """The result of CastLike."""
     return call.x.with_value(as_type(call.x.value, dtype_of(call.operand(1)).name))
 
 
@@ -168,7 +173,9 @@ def gelu(call: Call) -> Placed:
 
 
 def where(call: Call) -> Placed:
-    """Where. A condition that is known, as a mask at the steps of a sequence, chooses one value whole."""
+    """The result of Where. If the condition is known and uniform, as a mask is at a sequence's own steps, it
+    is one of the two values.
+    """
     condition, *values = call.operand(0), call.operand(1), call.operand(2)
     if condition.is_constant and np.size(condition.value):
         true = bool(np.all(condition.value))
@@ -181,15 +188,15 @@ def where(call: Call) -> Placed:
 
 
 def dropout(call: Call) -> Placed:
-    """Dropout as it is when a model runs: the first operand."""
+    """The result of Dropout at inference: the first operand."""
     training = call.optional(2)
     if training is not None and bool(training.array):
-        raise ModelError("it trains: it drops numbers by chance")
+        raise ModelError("it trains: it drops numbers at random; export the model for inference")
     return call.x
 
 
 def modulo(call: Call) -> Placed:
-    """Mod: the remainder with the sign of the divisor, or with fmod of what is divided."""
+    """The result of Mod: the remainder with the sign of the divisor, or, with fmod=1, of the dividend."""
     if not call.attributes.get("fmod"):
         if dtype_of(call.x).kind == "f":
             raise ModelError("a Mod of floating-point numbers has the attribute fmod=1")
@@ -200,9 +207,9 @@ def modulo(call: Call) -> Placed:
 
 def signed_remainder(a: Any, b: Any) -> Any:
     """The remainder with the sign of a, as C's fmod."""
-    made: Any = np.remainder(np.abs(a), np.abs(b))
+    remainder: Any = np.remainder(np.abs(a), np.abs(b))
     is_negative: Any = a < 0
-    return as_dtype(made * (1 - 2 * is_negative.astype(made.dtype)), made.dtype)
+    return as_dtype(remainder * (1 - 2 * is_negative.astype(remainder.dtype)), remainder.dtype)
 
 
 def same(call: Call) -> Placed:

@@ -1,6 +1,6 @@
-"""ONNX's operators that take parts of values and join them: Concat, Split, Slice, Pad and Gather.
+"""ONNX's operators that select parts of values and join them: Concat, Split, Slice, Pad and Gather.
 
-Of features any part can be taken, of sequences all, of steps all, the first or the last.
+Any part of the features can be selected; of the steps all, the first or the last; of the sequences only all.
 """
 
 from itertools import pairwise
@@ -30,10 +30,11 @@ from stepnet.trace.traced import Traced
 
 Array = np.ndarray
 HIGHEST = (2**31 - 1, 2**63 - 1)
+"""The largest int32 and int64, which in ONNX stand for the end of an axis."""
 
 
 def concat(call: Call) -> Placed:
-    """Concat of features, or of shapes."""
+    """The result of Concat, of features or of shapes."""
     values = call.present
     check_room([sum(prod(value.features) for value in values)])
     if all(value.is_constant and not value.axes.strip(FEATURE) for value in values):
@@ -41,17 +42,16 @@ def concat(call: Call) -> Placed:
         try:
             return constant(np.concatenate([value.array for value in values], axis=axis))
         except ValueError as error:
-            raise ModelError(f"it joins constants that do not fit: {error}") from None
+            raise ModelError(f"it concatenates constants whose shapes do not fit: {error}") from None
     x = next((value for value in values if not value.is_constant), values[0])
     axis = x.axis(int(call.attributes["axis"]))
     place = x.feature(axis)
     others = [value if value.axes == x.axes else spread(value, x) for value in values]
-    made = np.concatenate([value.value for value in others], axis=place)
-    return x.with_value(made)
+    return x.with_value(np.concatenate([value.value for value in others], axis=place))
 
 
 def spread(value: Placed, like: Placed) -> Placed:
-    """A constant, or a value that each sequence has once, with the axes of another value."""
+    """A constant or a value per sequence, broadcast to the axes of another value."""
     inside, deep = without_ones(value, like.axes), like.value
     if like.is_constant:
         raise AxesError(f"[{words(value.axes)}] and [{words(like.axes)}] do not fit")
@@ -61,14 +61,15 @@ def spread(value: Placed, like: Placed) -> Placed:
 
 
 def pad(call: Call) -> Placed:
-    """Pad: one number around features, or features cut off."""
+    """The result of Pad: features padded with one number, or, for a negative pad, cut off."""
     x, mode = call.x, call.attributes.get("mode", "constant")
     pads = call.whole(1, "pads") or []
     number = np.asarray(call.number(2, "value", 0)).astype(x.value.dtype)
     axes = [x.axis(axis) for axis in call.whole(3, "axes", list(range(len(x.axes)))) or []]
     if mode != "constant" or len(pads) != 2 * len(axes):
         raise ModelError(
-            f"its mode is {mode!r}, with {len(pads)} pads: it pads with one number, at both ends"
+            f"its mode is {mode!r} with {len(pads)} pads for {len(axes)} axes: only the mode 'constant' is "
+            "supported, with two pads per axis"
         )
     for place, axis in enumerate(axes):
         before, after = pads[place], pads[len(axes) + place]
@@ -83,7 +84,7 @@ def pad(call: Call) -> Placed:
 
 
 def split(call: Call) -> list[Placed]:
-    """Split of features."""
+    """The results of Split, of features."""
     x = call.x
     axis = x.axis(int(call.attributes.get("axis", 0)))
     parts = call.whole(1, "split")
@@ -91,15 +92,15 @@ def split(call: Call) -> list[Placed]:
     if parts is None:
         count = call.attributes.get("num_outputs", call.outputs)
         if count != call.outputs:
-            raise ModelError(f"its num_outputs is {count}, and it has {call.outputs}")
-        each = -(-size // count)
-        parts = [min(each, size - each * place) for place in range(count)]
+            raise ModelError(f"its num_outputs is {count}, but it has {call.outputs} outputs")
+        part = -(-size // count)
+        parts = [min(part, size - part * place) for place in range(count)]
     ends = [int(end) for end in np.cumsum([0, *parts])]
     return [sliced(x, axis, slice(begin, end)) for begin, end in pairwise(ends)]
 
 
 def sliced(x: Placed, axis: int, chosen: slice) -> Placed:
-    """A slice of a feature."""
+    """A value sliced along one feature."""
     if x.is_constant and not x.axes.strip(FEATURE):
         return constant(x.array[(slice(None),) * axis + (chosen,)])
     place = x.feature(axis) + len(x.features)
@@ -108,7 +109,7 @@ def sliced(x: Placed, axis: int, chosen: slice) -> Placed:
 
 
 def slice_(call: Call) -> Placed:
-    """Slice: of features, of shapes, and the first or the last step."""
+    """The result of Slice: of features, of shapes, or the first or last step."""
     x = call.x
     starts, ends = (call.numbers(at, name) for at, name in ((1, "starts"), (2, "ends")))
     axes = call.whole(3, "axes", list(range(len(starts)))) or []
@@ -117,22 +118,27 @@ def slice_(call: Call) -> Placed:
         axis = x.axis(axis)
         if x.axes[axis] == FEATURE:
             if step < 0 and bound(end) in HIGHEST:
-                raise ModelError("it goes backwards to the highest number, which runtimes read differently")
+                raise ModelError(
+                    f"it slices backwards to the end {bound(end)}, which runtimes interpret differently"
+                )
             x = sliced(x, axis, clamped(bound(start), bound(end), step, x.sizes[axis]))
         elif is_whole_axis(start, end, step, x.axes[axis]):
             continue
         elif x.axes[axis] == STEPS and (how := step_of(start, end, step)):
             x = one_step(call, x, axis, how)
         else:
-            taken = f"{words(x.axes[axis])} {start} to {end} in steps of {step}"
+            selected = f"{words(x.axes[axis])} {start} to {end} in steps of {step}"
             raise ModelError(
-                f"it takes {taken}: of sequences all, of steps all, the first or the last can be"
+                f"it selects {selected}: of sequences only all can be selected; of steps all, the first or "
+                "the last"
             )
     return x
 
 
 def clamped(start: int, end: int, step: int, size: int) -> slice:
-    """A slice of so many features. Backwards, ONNX begins with the first one where `start` is before it."""
+    """The Python slice for a feature of `size` elements. ONNX clamps the bounds of a backward slice: one that
+    starts before the first element begins with the first.
+    """
     if step > 0:
         return slice(start, end, step)
     begin = min(max(start + size if start < 0 else start, 0), size - 1)
@@ -141,26 +147,26 @@ def clamped(start: int, end: int, step: int, size: int) -> slice:
 
 
 def bound(number: Any) -> int:
-    """The bound of a slice of features, which Python takes as ONNX does."""
+    """The bound of a slice of features as an integer; raises `ModelError` for one that is not known."""
     if isinstance(number, Size | Last):
-        raise ModelError("it takes as many features as there are sequences or steps")
+        raise ModelError("a bound of its slice of features is the number of sequences or of steps")
     return int(number)
 
 
 def is_end(end: Any, letter: str) -> bool:
-    """Whether the bound of a slice is behind all sequences, or all steps."""
+    """Whether a bound of a slice is the end of the axis of sequences, or of steps."""
     if isinstance(end, Size):
         return end.letters == letter
     return not isinstance(end, Last) and int(end) >= 2**31 - 1
 
 
 def is_whole_axis(start: Any, end: Any, step: int, letter: str) -> bool:
-    """Whether a slice takes all sequences, or all steps."""
+    """Whether a slice selects all sequences, or all steps."""
     return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, letter)
 
 
 def step_of(start: Any, end: Any, step: int) -> str | None:
-    """Which step a slice takes, if it takes one: the first or the last."""
+    """The name of the single step that a slice selects, "first" or "last"; None for other slices."""
     if step == 1 and start == 0 and end == 1:
         return "first"
     if step == 1 and (start in (-1, Last(1))) and is_end(end, STEPS):
@@ -169,7 +175,11 @@ def step_of(start: Any, end: Any, step: int) -> str | None:
 
 
 def one_step(call: Call, x: Placed, axis: int, how: str, kept: bool = True) -> Placed:
-    """The first or the last step of each sequence. kept: whether an axis of size one is left in its place."""
+    """The first or the last step of each sequence.
+
+    how: "first" or "last".
+    kept: whether a feature of size one takes the place of the axis of steps.
+    """
     if how == "last":
         check_no_padding(call)
     letters = x.axes[:axis] + (FEATURE if kept else "") + x.axes[axis + 1 :]
@@ -178,13 +188,14 @@ def one_step(call: Call, x: Placed, axis: int, how: str, kept: bool = True) -> P
 
 
 def gather(call: Call) -> Placed:
-    """Gather: rows of a constant, as an embedding does, places of a feature, the first or the last step."""
+    """The result of Gather: rows of a constant (an embedding), parts of a feature, the first or last step."""
     x, at = call.operand(0), call.operand(1)
     axis = x.axis(int(call.attributes.get("axis", 0)))
     if not at.is_constant:
         if axis or not x.is_constant:
             raise ModelError(
-                f"it takes places that are computed, of [{words(x.axes)}]: only rows of a constant are"
+                f"it gathers at computed indices from [{words(x.axes)}]: that is supported only for the rows "
+                "of a constant"
             )
         return at.with_value(embedded(x.array, at.value), at.axes + FEATURE * (len(x.axes) - 1))
     places = at.value
@@ -198,7 +209,7 @@ def gather(call: Call) -> Placed:
         number = places.item() if places.ndim == 0 else None
         how = "first" if number == 0 else "last" if number in (-1, Last(1)) else None
         if how is None:
-            raise ModelError(f"it takes step {number}: the first and the last can be taken")
+            raise ModelError(f"it selects step {number}: only the first or the last can be selected")
         return one_step(call, x, axis, how, kept=False)
     if x.is_constant and not x.axes.strip(FEATURE):
         return constant(np.take(x.array, places.astype(np.int64), axis=axis))
@@ -208,7 +219,7 @@ def gather(call: Call) -> Placed:
 
 
 def embedded(table: Array, places: Traced) -> Any:
-    """The rows of a table at traced places."""
+    """The rows of a table at traced indices."""
     return Traced(places.builder, places.builder.constant(table, "table"))[places]
 
 

@@ -1,4 +1,4 @@
-"""Sizes that are known only when a model runs: how many sequences there are, and how many steps."""
+"""Sizes that are known only when a model runs: the number of sequences, and the number of steps."""
 
 from dataclasses import dataclass
 from math import prod
@@ -8,16 +8,18 @@ from typing import Any
 from stepnet.errors import ModelError
 
 SEQUENCES, STEPS, FEATURE = "N", "T", "_"
-"""What an axis of a value is: one letter for each."""
+"""The kinds of an axis, as letters: sequences, steps or a feature. A value's axes are a text of these."""
 TOKENS = "S"
-"""The steps of all sequences, end to end, as one axis."""
+"""The letter of an axis with the steps of all sequences, end to end."""
 
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """A product of sizes of axes and a whole number. It stands among the numbers of a shape.
+    """A symbolic size: the product of the sizes of axes and an integer. It may be an element of a shape.
 
-    letters: the axes, sorted. stated: what the model's file says they are together, if it does.
+    letters: the axes, sorted.
+    times: the integer.
+    stated: the product of the sizes of the axes, if the model's file states them.
 
     >>> 2 * Size("T") * Size("N") == Size("NT", times=2)
     True
@@ -48,7 +50,9 @@ class Size:
             times = self.times // other.times
             return Size("".join(left), times) if left else times
         if self.times % int(other):
-            raise ModelError("it takes a part of the number of sequences or of steps")
+            raise ModelError(
+                "it computes a part of the number of sequences or of steps, which may be no integer"
+            )
         return Size(self.letters, self.times // int(other), self.stated)
 
     def __eq__(self, other: object) -> bool:
@@ -65,13 +69,13 @@ class Size:
 
 @dataclass(frozen=True)
 class Last:
-    """The place of a step counted from the end: the number of steps less a whole number."""
+    """The index of a step counted from the end: the number of steps minus `back`."""
 
     back: int
 
 
 def is_equal(a: Any, b: Any) -> bool:
-    """Whether two sizes are the same in every call; raises `ModelError` where that depends on the call."""
+    """Whether two sizes are equal in every call; raises `ModelError` if that depends on the call."""
     if a == b:
         return True
     for size, other in ((a, b), (b, a)):
@@ -83,5 +87,5 @@ def is_equal(a: Any, b: Any) -> bool:
 
 
 def product(sizes: Any) -> Any:
-    """The product of sizes."""
+    """The product of sizes, of which some may be symbolic."""
     return prod(sizes, start=1)

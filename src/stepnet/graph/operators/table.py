@@ -1,4 +1,4 @@
-"""The rule of every operator of ONNX other than recurrences: one table."""
+"""The table of the rules of ONNX's operators, except recurrences."""
 
 from collections.abc import Mapping
 

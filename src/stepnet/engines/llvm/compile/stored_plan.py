@@ -7,9 +7,9 @@ from stepnet.disk.data import Form
 from stepnet.engines.llvm.compile.compiled import Compiled, Generated, Layout
 from stepnet.engines.llvm.lower.needs import Needs, Slot
 from stepnet.engines.llvm.machine.image import ObjectCode
-from stepnet.engines.llvm.machine.late import late
+from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.records import Axis, Field, Source, Words
-from stepnet.engines.llvm.machine.stored_code import Kernel, keep, made_beside, read
+from stepnet.engines.llvm.machine.stored_code import Kernel, compile_with_kernels, keep, read
 from stepnet.engines.llvm.machine.target import Target, host_target
 from stepnet.engines.llvm.products.constants import Constant, Constants, Packed, Places, Scaled
 from stepnet.engines.threads import threads
@@ -56,7 +56,7 @@ def compiled(plans: Mapping[str, Plan], target: Target) -> dict[str, Compiled]:
     if not missing:
         return known
     new = Writing([plans[key] for key in missing], target)
-    codes = made_beside(new.modules(), new.kernels(), target)
+    codes = compile_with_kernels(new.modules(), new.kernels(), target)
     for key, code, layout in zip(missing, codes, new.layouts, strict=True):
         made = Generated(code, layout)
         keep("plan", PLAN, (key,), made)
@@ -78,7 +78,7 @@ class Writing:
         """The kernels that calls of the plans will need. Iterating over them lowers the plans."""
         if self.target == host_target() and threads() > 1:
             yield "threads.handover", self.target
-        generate, lowered = late("compile.generate"), late("lower.program").lowered
+        generate, lowered = lazy_import("compile.generate"), lazy_import("lower.program").lowered
         for plan in self.plans:
             self.programs.append(lowered(plan, self.target))
             self.layouts.append(generate.layout_of(plan, self.programs[-1]))
@@ -93,6 +93,6 @@ class Writing:
 
     def modules(self) -> Iterator[Any]:
         """The modules of the plans; to be called after `kernels` is exhausted, which lowers them."""
-        generate = late("compile.generate")
+        generate = lazy_import("compile.generate")
         for program in self.programs:
             yield generate.written(program, self.target)

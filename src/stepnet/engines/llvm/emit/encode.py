@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from stepnet.engines.llvm.emit.stage import StageCode
 from stepnet.engines.llvm.lower.loops import EncodeLoop
-from stepnet.engines.llvm.products.arithmetic import Arithmetic, arithmetic, bytes_of, laid_out
+from stepnet.engines.llvm.products.arithmetic import Arithmetic, arithmetic, bytes_of, left_layout
 from stepnet.engines.llvm.writing.code import I32, Code, width_of
 from stepnet.engines.llvm.writing.stored import INFINITY, bits_of, single_of
 from stepnet.net.encodings import LARGEST, SMALLEST
@@ -111,7 +111,7 @@ class EncodeCode:
 
         def store(values: ir.Value, block: ir.Value) -> None:
             there = code.at(base, code.mul(block, code.number(block_bytes)))
-            code.write(laid_out(code, self.kind, self.whole_numbers(values, inverse)), there, 4)
+            code.write(left_layout(code, self.kind, self.whole_numbers(values, inverse)), there, 4)
 
         with code.loop(code.number(0), code.number(self.whole), self.unrolled) as first:
             for block in self.blocks(first):

@@ -135,7 +135,7 @@ def put(
     if into is None:
         call.code.copy_bytes(call.code.at(record, field.offset), value, count)
     else:
-        rearrange(call, into, {field.record: record, "given": value})
+        rearrange(call, into, {field.record: record, "caller": value})
 
 
 def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value) -> None:
@@ -148,7 +148,7 @@ def end(call: CallCode, lane: ir.Value, sequence: ir.Value, following: ir.Value)
                 continue
             target = code.at(call.arrays[final], code.mul(sequence, code.number(source.bytes)))
             if relaid:
-                rearrange(call, relaid[1], {field.record: records[field.record], "given": target})
+                rearrange(call, relaid[1], {field.record: records[field.record], "caller": target})
             else:
                 code.copy_bytes(target, code.at(records[field.record], field.offset), field.bytes)
 

@@ -11,7 +11,7 @@ from stepnet.net.ir import Net
 class Program:
     """The loops of each stage of a call, and the arrays of its inputs and results.
 
-    body, outer: the net of a step, and the net around it.
+    body, outer: the net of a step, and the net that contains the recurrence.
     before, loop, after: the loops of these stages, phase by phase.
     strides: the bytes of a row of each record.
     width: the elements of a vector.
@@ -28,8 +28,10 @@ class Program:
     kept: the fields that are scattered at every step.
     outside: the arrays that are read or written in place.
     index: the field of the step index; None if it is not read.
-    units_are_alone: whether threads that divide the units need not wait for each other between steps.
-    axes, words: the inner sequences of rows, and the arrays with their values.
+    units_are_alone: whether each unit depends only on itself from step to step, so that threads that divide
+        the units need no barrier.
+    axes: the axes of inner sequences.
+    words: the arrays with the values of inner sequences.
     """
 
     body: Net

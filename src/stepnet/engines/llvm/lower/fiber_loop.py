@@ -1,4 +1,4 @@
-"""A phase on fibers as a loop: what is loaded, computed, accumulated and stored at each depth."""
+"""Lowering of work on fibers to a loop: what is loaded, computed, accumulated and stored at each depth."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ NEAR_BYTES = 32 * 1024
 
 
 def fiber_loop(stage: Stage, work: FiberWork) -> FiberLoop:
-    """The loop of some work on fibers."""
+    """The loop of a phase's work on fibers."""
     width = group_width(work.fibers, work.units, stage.width)
     turns = tuple(
         turn(stage, work, level, depth, width if place == 0 else 0)
@@ -41,11 +41,11 @@ def fiber_loop(stage: Stage, work: FiberWork) -> FiberLoop:
     units = () if last % 2 else on_units(stage, work, last, width)
     of_units = [number for number in work.members if not work.is_deep(number)]
     whole = FiberLoop(work.units, width, turns, units, stores(stage, of_units))
-    return in_tiles(stage, whole) if len(turns) == 1 and whole.reads_fibers_alone else whole
+    return in_tiles(stage, whole) if len(turns) == 1 and whole.reads_only_fibers else whole
 
 
 def in_tiles(stage: Stage, loop: FiberLoop) -> FiberLoop:
-    """The loop with its depth divided into tiles, if it has one turn and its fibers do not fit the L1 cache.
+    """A loop of one turn, with its depth divided into tiles if its fibers do not fit the L1 cache.
 
     The work at one depth does not need the sums over all depths, so one tile of the depth runs through all
     steps before the next tile begins.
@@ -60,7 +60,7 @@ def in_tiles(stage: Stage, loop: FiberLoop) -> FiberLoop:
 
 
 def depths(stage: Stage, work: FiberWork, level: int) -> list[int]:
-    """The depths that the fibers of a level have."""
+    """The distinct depths of the fibers of a level."""
     nodes = [*work.nodes_at(level), *sums_at(work, level)]
     return list(dict.fromkeys(depth_of(work, number) for number in nodes))
 
@@ -80,13 +80,14 @@ def sums_at(work: FiberWork, level: int) -> list[int]:
 def turn(stage: Stage, work: FiberWork, level: int, depth: int, width: int) -> Turn:
     """The work of a level on the fibers of one depth.
 
-    width: the units of a group, if the turn starts with the level's work on units; 0 if that is done already.
+    width: the units of a group, if the turn begins with the work on units of the level below; 0 if an earlier
+        turn does that.
     """
-    own = [number for number in work.nodes_at(level) if depth_of(work, number) == depth]
+    computed = [number for number in work.nodes_at(level) if depth_of(work, number) == depth]
     group = group_width(work.fibers, work.units, stage.width)
     nodes = tuple(
         (number, tuple(deep_operand(stage, work, operand, number, level, group) for operand in inputs))
-        for number in own
+        for number in computed
         if not work.is_fused(number)
         for inputs in (stage.net.nodes[number].inputs,)
     )
@@ -95,9 +96,9 @@ def turn(stage: Stage, work: FiberWork, level: int, depth: int, width: int) -> T
         for number in sums_at(work, level)
         if depth_of(work, number) == depth
     )
-    kept = [number for number in own if work.level[number] == level]
+    first_computed = [number for number in computed if work.level[number] == level]
     units = on_units(stage, work, level - 1, width) if width else ()
-    return Turn(depth, units, nodes, sums, stores(stage, kept))
+    return Turn(depth, units, nodes, sums, stores(stage, first_computed))
 
 
 def fiber_sum(stage: Stage, work: FiberWork, number: int, level: int, group: int) -> FiberSum:
@@ -113,7 +114,7 @@ def fiber_sum(stage: Stage, work: FiberWork, number: int, level: int, group: int
 
 
 def on_units(stage: Stage, work: FiberWork, level: int, width: int) -> Computed:
-    """The elementwise work on units of a level."""
+    """The elementwise nodes on units of a level, with their operands."""
     return tuple(
         (number, tuple(stage.operand(operand, node.type, number, width=width) for operand in node.inputs))
         for number in work.nodes_at(level)
@@ -122,7 +123,7 @@ def on_units(stage: Stage, work: FiberWork, level: int, width: int) -> Computed:
 
 
 def stores(stage: Stage, numbers: list[int]) -> Stores:
-    """Where nodes are stored."""
+    """The values of nodes that are stored, with their fields."""
     dtypes = {number: stage.net.type_of(number).dtype for number in numbers}
     return tuple(
         (Register(number, dtypes[number]), target) for number in numbers for target in stage.targets(number)
@@ -132,19 +133,22 @@ def stores(stage: Stage, numbers: list[int]) -> Stores:
 def deep_operand(
     stage: Stage, work: FiberWork, operand: int, user: int, level: int, group: int
 ) -> DeepOperand:
-    """How a node on fibers, or a reduction of them, reads an operand."""
-    root, at = stage.value_at(operand)
+    """The operand by which a node on fibers, or a reduction over fibers, reads a value."""
+    root, index = stage.value_at(operand)
     dtype = stage.net.type_of(operand).dtype
     if work.has_on_registers(operand, user, level):
         return Register(root, dtype)
     if user in work.fibers.sums:
         return read_along(stage, root, summed(stage.net, user), dtype, group)
-    numbers = np.broadcast_to(at, stage.net.nodes[user].type.shape).ravel()
+    numbers = np.broadcast_to(index, stage.net.nodes[user].type.shape).ravel()
     return read_along(stage, root, numbers[work.fibers.places[user]], dtype, group)
 
 
 def read_along(stage: Stage, root: int, places: Array, dtype: str, group: int) -> DeepOperand:
-    """The cheapest way to read these places of a value, [depth, units]."""
+    """The cheapest operand that reads elements of a value.
+
+    places: the index of the element at each depth and unit, [depth, units].
+    """
     node = stage.net.nodes[root]
     if node.types[0].extent == CONST:
         constant = stage.immediate(root)
@@ -162,29 +166,30 @@ def read_along(stage: Stage, root: int, places: Array, dtype: str, group: int) -
 
 
 def constants_along(stage: Stage, constant: Constant, places: Array, dtype: str, group: int) -> DeepOperand:
-    """How a parameter is read: it is packed in the order in which it is read."""
+    """The operand that reads a parameter, which is packed in the order in which it is read."""
     if np.all(places == places[0]):
         return Broadcast(stage.constants.add(Places(constant, places[0], group)), dtype)
     if np.all(places == places[:, :1]):
         depths = in_groups(np.broadcast_to(np.arange(len(places))[:, None], places.shape), group)
         return along(stage, stage.constants.add(Places(constant, places[:, 0], 1)), depths, dtype)
-    laid = in_groups(places, group)
-    own = np.arange(laid.size).reshape(laid.shape)
-    return along(stage, stage.constants.add(Places(constant, laid.ravel(), group)), own, dtype)
+    order = in_groups(places, group)
+    positions = np.arange(order.size).reshape(order.shape)
+    return along(stage, stage.constants.add(Places(constant, order.ravel(), group)), positions, dtype)
 
 
 def along(
     stage: Stage, source: Field | int, places: Array, dtype: str, *, whole: bool = True, size: int = 0
 ) -> Along:
-    """An operand that lies at places [group of units, depth, unit of the group].
+    """An operand that differs from depth to depth.
 
+    places: the position of each element, [group of units, depth, unit of the group].
     whole: whether a vector may extend past the last of the `size` elements.
     """
     first, width = places[:, :, 0], int(places.shape[2])
     fits = whole or first.max() + width <= size
     if np.all(places == first[:, :, None]):
         how = "spread"
-    elif fits and np.all(places[:-1] == first[:-1, :, None] + np.arange(width)) and goes_on(places[-1]):
+    elif fits and np.all(places[:-1] == first[:-1, :, None] + np.arange(width)) and is_padded_run(places[-1]):
         how = "block"
     else:
         return Along(source, stage.table(places.ravel()), "element", None, dtype)
@@ -194,8 +199,8 @@ def along(
     return Along(source, stage.table(first.ravel()), how, None, dtype)
 
 
-def goes_on(places: Array) -> bool:
-    """Whether the places [depth, unit] are contiguous, where the last unit may be repeated."""
+def is_padded_run(places: Array) -> bool:
+    """Whether the places [depth, unit] are contiguous at each depth, up to repetitions of the last unit."""
     steps = np.diff(places, axis=1)
     count = 1 + int(np.argmin(np.append(steps[0] == 1, False)))
     return bool(np.all(steps[:, : count - 1] == 1)) and bool(np.all(steps[:, count - 1 :] == 0))

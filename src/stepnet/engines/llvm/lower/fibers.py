@@ -1,8 +1,7 @@
-"""The work of a phase on fibers in execution order, and the storage order of fibers (`plan/fibers.py` defines
-them).
+"""The execution order of a phase's work on fibers, and the memory order of fibers (see `plan/fibers.py`).
 
     level 0    elementwise work on the units
-    level 1    for each depth: the numbers of the fibers computed, added up, stored
+    level 1    for each depth: the elements of the fibers are computed, added to sums, stored
     level 2    elementwise work on the units, which reads the sums
     level 3    for each depth ...
 
@@ -26,7 +25,8 @@ from stepnet.plan.phases import joins, sharing
 ABREAST = (4, 2, 1)
 """The numbers of vectors in a group of units, in order of preference: independent sums hide latency."""
 CHEAP = 4
-"""A value of at most this many operations is recomputed on a later level rather than stored and loaded."""
+"""The largest number of operations for which a value is recomputed on a later level, not stored and loaded.
+"""
 Array = np.ndarray
 
 
@@ -34,8 +34,8 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
     """The number of units of a group: whole vectors that divide the units evenly, up to padding of the last
     vector.
 
-    A width is preferred with which the units of each group read one element of a value, or contiguous
-    elements; units of different heads do not.
+    A width is preferred for which the units of each group read one element of a value, or contiguous
+    elements. Units of different heads do not.
     """
     vectors = -(-units // width)
     widths = [width * count for count in ABREAST if vectors % count == 0]
@@ -44,7 +44,7 @@ def group_width(fibers: Fibers, units: int, width: int) -> int:
 
 
 def runs_in_groups(places: Array, group: int) -> bool:
-    """Whether the units of each group read one place, or contiguous places.
+    """Whether the units of each group read one element, or contiguous elements.
 
     >>> runs_in_groups(np.array([0, 0, 0, 0, 1, 1, 1, 1]), 4), runs_in_groups(np.array([0, 0, 1, 1]), 4)
     (True, False)
@@ -66,28 +66,27 @@ class Storage:
 
     @cached_property
     def order(self) -> Array:
-        """For each position in memory, the index of the element there; the last unit is repeated as
-        padding.
-        """
+        """For each position in memory, the index of the element there. Padding repeats the last unit."""
         return in_groups(self.places, self.group).ravel()
 
     @cached_property
     def index(self) -> Array:
         """For each element of the value, its position in memory."""
         depth, units = self.places.shape
-        at = np.empty(depth * units, np.int64)
+        index = np.empty(depth * units, np.int64)
         numbers = np.arange(depth * units, dtype=np.int64).reshape(depth, units)
-        own = in_groups(numbers, self.group).ravel()
-        # The last unit is repeated as padding: the first of equal entries is the element.
+        stored = in_groups(numbers, self.group).ravel()
+        # Padding repeats the last unit: of equal entries the first is the element.
         first = np.full(depth * units, -1)
-        first[own[::-1]] = np.arange(len(own))[::-1]
-        at[self.places.ravel()] = first
-        return at
+        first[stored[::-1]] = np.arange(len(stored))[::-1]
+        index[self.places.ravel()] = first
+        return index
 
 
 def in_groups(numbers: Array, group: int) -> Array:
-    """An array [depth, units] as [groups, depth, units of a group]; the last group is padded with the last
-    unit.
+    """An array [depth, units] rearranged to [groups, depth, units of a group].
+
+    The last group is padded with copies of the last unit.
     """
     depth, units = numbers.shape
     groups = -(-units // group)
@@ -99,6 +98,8 @@ def in_groups(numbers: Array, group: int) -> Array:
 class FiberWork:
     """The nodes of a phase with the same number of units, which go through the levels together.
 
+    units: the number of units.
+    members: the nodes.
     stored: the nodes that are read outside.
     level: for each node its level: even for pointwise work on units, odd for work on fibers.
     again: for each level, the nodes that are recomputed there.
@@ -122,7 +123,7 @@ class FiberWork:
                 self.compute_again(root, self.level[number])
 
     def is_deep(self, number: int) -> bool:
-        """Whether a node is cut into fibers."""
+        """Whether a node's value is cut into fibers."""
         return number in self.fibers.places
 
     def read_by(self, number: int) -> list[int]:
@@ -131,16 +132,16 @@ class FiberWork:
         return [root for root in roots if root in self.level]
 
     def earliest(self, number: int) -> int:
-        """The first level on which a node can be computed, given the levels of its operands."""
+        """The first level on which a node can be computed, from the levels of its operands."""
         is_odd = self.is_deep(number) or number in self.fibers.sums
         level = int(is_odd)
         for root in self.read_by(number):
-            at = self.level[root]
+            computed = self.level[root]
             if self.is_deep(root):
-                level = max(level, at)
+                level = max(level, computed)
             else:  # available on the next even level
-                behind = at + at % 2
-                level = max(level, behind + is_odd)
+                available = computed + computed % 2
+                level = max(level, available + is_odd)
         return level
 
     def latest(self, number: int) -> int:
@@ -156,7 +157,7 @@ class FiberWork:
         return {number: readers_of(self.net, self.users, number) for number in self.members}
 
     def compute_again(self, number: int, level: int) -> None:
-        """Marks a node on fibers to be recomputed on a level, if that is cheap."""
+        """Marks a node on fibers, with its operands, to be recomputed on a level, if that is cheap."""
         if not self.is_deep(number) or self.level[number] == level or number in self.again.get(level, ()):
             return
         if level % 2 and self.cost(number) <= CHEAP:
@@ -165,13 +166,14 @@ class FiberWork:
                 self.compute_again(root, level)
 
     def cost(self, number: int) -> int:
-        """The operations to compute one element of a node on fibers, operands included."""
-        own = self.net.nodes[number].row.flops
-        return own + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
+        """The operations that one element of a node on fibers takes, operands on fibers included."""
+        flops = self.net.nodes[number].row.flops
+        return flops + sum(self.cost(root) for root in self.read_by(number) if self.is_deep(root))
 
     def has_on_registers(self, operand: int, user: int, level: int | None = None) -> bool:
-        """Whether an operand is in a register where a node is computed, on its level or one where it is
-        recomputed.
+        """Whether an operand is in a register when `user` is computed on a level.
+
+        level: None for the user's own level.
         """
         root, _ = view_chain(self.net, operand)
         if root not in self.level or not joins(self.fibers, operand, user):
@@ -187,28 +189,28 @@ class FiberWork:
 
         def reads_early(user: int, operand: int) -> bool:
             if self.net.nodes[user].is_view:
-                return all(reads_early(each, user) for each in self.users[user])
-            late = user in self.level and max(self.levels_of(user)) > last
-            return user in self.level and not late and joins(self.fibers, operand, user)
+                return all(reads_early(reader, user) for reader in self.users[user])
+            is_late = user in self.level and max(self.levels_of(user)) > last
+            return user in self.level and not is_late and joins(self.fibers, operand, user)
 
         return all(reads_early(user, memory) for user in self.users[memory])
 
     def levels_of(self, number: int) -> list[int]:
-        """All levels on which a node is computed."""
+        """All levels on which a node is computed: its own, and those where it is recomputed."""
         return [self.level[number], *(level for level, again in self.again.items() if number in again)]
 
     def nodes_at(self, level: int) -> list[int]:
         """The nodes that are computed on a level, in order, without sums."""
-        own = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
-        return sorted(own | self.again.get(level, set()))
+        nodes = {n for n, at in self.level.items() if at == level and n not in self.fibers.sums}
+        return sorted(nodes | self.again.get(level, set()))
 
     def is_fused(self, number: int) -> bool:
-        """Whether a node is a product that only a sum reads: it becomes a fused multiply-add."""
+        """Whether a node is a product that only one sum reads, so that both become a fused multiply-add."""
         node, users = self.net.nodes[number], self.readers[number]
-        alone = len(users) == 1 and users <= self.fibers.sums.keys() and users <= self.level.keys()
-        (user,) = users if alone else (number,)
+        has_one_sum = len(users) == 1 and users <= self.fibers.sums.keys() and users <= self.level.keys()
+        (user,) = users if has_one_sum else (number,)
         return (
-            alone
+            has_one_sum
             and number not in self.stored
             and self.level[user] == self.level[number]
             and self.net.nodes[user].operation == "sum"
@@ -221,7 +223,11 @@ class FiberWork:
 def work_on_fibers(
     fibers: Fibers, phases: tuple[tuple[int, ...], ...], stored: Container[int]
 ) -> dict[int, FiberWork]:
-    """For each node on fibers the work that it belongs to. stored: the nodes that results read."""
+    """For each node on fibers, the work that it belongs to.
+
+    phases: the nodes of each phase.
+    stored: the nodes that results read.
+    """
     if not fibers:
         return {}
     phase_of = {number: place for place, numbers in enumerate(phases) for number in numbers}
@@ -235,5 +241,5 @@ def work_on_fibers(
 
 
 def is_of_its_dtype(node: Node, read: Node) -> bool:
-    """Whether a floating-point node reads one of its own dtype."""
+    """Whether a floating-point node and the node that it reads have the same dtype."""
     return node.type.is_float and node.type.dtype == read.type.dtype

@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from math import prod
 
 from stepnet.engines.llvm.lower.driven import Program
@@ -30,9 +31,9 @@ def load(program: Program, target: Target) -> Load:
 
     def stage(work: Iterable[tuple[Net, Loop]], waits: int) -> Stage:
         work = list(work)
-        alone = program.units_are_alone and not waits
+        by_unit = program.units_are_alone and not waits
         blocks = tuple(
-            blocks_of(loop, program.width) for _, loop in work if alone or isinstance(loop, FiberLoop)
+            blocks_of(loop, program.width) for _, loop in work if by_unit or isinstance(loop, FiberLoop)
         )
         units = [(net, loop) for net, loop in work if isinstance(loop, UnitLoop) and loop.products]
         products = tuple(products_of(net, loop, program.width, target) for net, loop in units)
@@ -47,9 +48,10 @@ def load(program: Program, target: Target) -> Load:
             if along == axis
         )
         inner = [phase for phase in program.loop if isinstance(phase, InnerLoop) and phase.axis == axis]
-        steps = ((each.body, loop) for each in inner for loops in each.phases for loop in loops)
+        steps = ((recurrence.body, loop) for recurrence in inner for loop in chain(*recurrence.phases))
         read = sum(array.field.bytes for array in program.words if array.axis == axis)
-        return WordWork(stage(by_row, 0), read, stage(steps, sum(len(each.phases) for each in inner)))
+        waits = sum(len(recurrence.phases) for recurrence in inner)
+        return WordWork(stage(by_row, 0), read, stage(steps, waits))
 
     waits = 0 if program.units_are_alone else len(program.loop)
     of_rows = stage(((program.body, loop) for loop in loops_of_rows(program.loop)), waits)
@@ -59,7 +61,7 @@ def load(program: Program, target: Target) -> Load:
 
 
 def loops_of_rows(phases: Iterable[Phase]) -> Iterator[Loop]:
-    """The loops of phases that go over rows, not over their words."""
+    """The loops over rows, without those over the words of a row."""
     for phase in phases:
         if isinstance(phase, LaneLoop):
             yield from (loop for along, loop in phase.work if not along)
@@ -82,12 +84,12 @@ def flops(net: Net, loop: Loop) -> int:
 
 
 def fiber_flops(net: Net, loop: FiberLoop) -> int:
-    """The elementwise operations of a loop over fibers on each row."""
+    """The elementwise operations of a loop over fibers per row."""
     units = [number for work in (*(turn.units for turn in loop.turns), loop.units) for number, _ in work]
     flops = loop.size * sum(net.nodes[number].row.flops for number in units)
     for turn in loop.turns:
-        each = sum(net.nodes[number].row.flops for number, _ in turn.nodes)
-        flops += loop.size * turn.depth * (each + sum(len(each.terms) for each in turn.sums))
+        per_element = sum(net.nodes[number].row.flops for number, _ in turn.nodes)
+        flops += loop.size * turn.depth * (per_element + sum(len(fiber_sum.terms) for fiber_sum in turn.sums))
     return flops
 
 
@@ -101,13 +103,13 @@ def moved(loop: Loop) -> int:
 
 
 def blocks_of(loop: Loop, width: int) -> int:
-    """The number of unit blocks of elementwise work that threads divide by unit."""
+    """The number of unit blocks of a loop that threads divide by units."""
     assert isinstance(loop, FiberLoop | UnitLoop)
     return -(-loop.size // width)
 
 
 def products_of(net: Net, loop: UnitLoop, width: int, target: Target) -> Products:
-    """The products of a loop."""
+    """The load of a loop's products: the bytes of parameters, and the cost of each number of rows."""
     blocks, tiling = -(-loop.size // width), Tiling.of(net, loop, width, target)
     costs = tuple(tiling.cost(rows) for rows in range(2 * tiling.shapes[0].rows + 1))
     return Products(tiling.unit_bytes * blocks * width, blocks, tiling.grain, costs)

@@ -1,15 +1,15 @@
 """The loops of a stage, as values: what each computes, from which operands, into which fields.
 
-fiber loops    fibers of matrices, group by group of units
-unit loops     pointwise work of one width, with the products whose epilogue it is
+fiber loops    work on fibers of matrices, one group of units after the other
+unit loops     pointwise work of one width: the epilogue of products, if there are any
 reductions     over features, one number (or unit) at a time
-scans          along features, likewise
-gathers        rows of a parameter at integers
-copies         features moved to another place
+scans          along features, one number (or unit) at a time
+gathers        rows of a parameter at computed indices
+copies         features copied to another field
 encodings      left sides of products, for weights in fewer bits
-words          values of a row from those of its words, the steps of an inner sequence
-folds          over all features of each word
-inner loops    the steps of an inner recurrence, all rows together
+words          reductions over the words of a row (a word is a step of an inner sequence)
+folds          reductions of all features of each word
+inner loops    the steps of an inner recurrence, for all rows together
 """
 
 from dataclasses import dataclass
@@ -62,8 +62,11 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Table:
-    """An operand in a record, read through a table of indices among the constants: one per block, or one per
-    element.
+    """An operand in a record that is read through a table of indices.
+
+    offset: the byte offset of the table among the constants.
+    per: "spread": an index per block, of one element that is broadcast; "block": an index per block, of the
+        first of contiguous elements; "element": an index per element.
     """
 
     field: Field
@@ -97,7 +100,7 @@ DeepOperand = Operand | Along
 
 @dataclass(frozen=True)
 class Side:
-    """A left side of products, and the packed parameters that it is multiplied with.
+    """A left side of products, and the packed parameters that it is multiplied by.
 
     left, start, inner: the field of the left side, its first element, and its number of elements.
     packed: the offset of the packed parameters among the constants.
@@ -115,7 +118,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Product:
-    """Sums of products over all sides, in order. ports: the node that each sum computes."""
+    """Sums of products over all sides, in order.
+
+    ports: for each sum, the node that it computes; -1 if it is not read.
+    """
 
     sides: tuple[Side, ...]
     ports: tuple[int, ...]
@@ -129,7 +135,11 @@ class Product:
 
 @dataclass(frozen=True)
 class UnitLoop:
-    """Work on `size` units, block by block: products, then the epilogue in registers, then stores."""
+    """Work on `size` units, block by block: products, then the epilogue in registers, then stores.
+
+    nodes: the pointwise nodes of the epilogue, with their operands.
+    stores: the values that are stored, and their fields.
+    """
 
     size: int
     products: tuple[Product, ...]
@@ -139,7 +149,7 @@ class UnitLoop:
 
 @dataclass(frozen=True)
 class CopyLoop:
-    """`size` elements copied to a field, from element `start` on."""
+    """A copy of `size` elements to a field, from its element `start` on."""
 
     size: int
     source: Operand
@@ -149,7 +159,10 @@ class CopyLoop:
 
 @dataclass(frozen=True)
 class EncodeLoop:
-    """`size` elements of each row encoded as the left side of products; for int8 with a scale per row."""
+    """The encoding of `size` elements of each row as a left side of products.
+
+    scales: for int8, the field of the scale of each row.
+    """
 
     size: int
     source: Operand
@@ -160,7 +173,7 @@ class EncodeLoop:
 
 @dataclass(frozen=True)
 class ReduceLoop:
-    """A reduction of `shape`, over its last axis or (`leading`) its first."""
+    """A reduction of contiguous elements of `shape`, over the last axis or, if `leading`, the first."""
 
     operation: str
     source: Field
@@ -172,7 +185,7 @@ class ReduceLoop:
 
 @dataclass(frozen=True)
 class ScanLoop:
-    """An inclusive scan of `shape` along its middle axis."""
+    """An inclusive scan of contiguous elements of `shape` along the middle axis."""
 
     operation: str
     source: Field
@@ -183,7 +196,12 @@ class ScanLoop:
 
 @dataclass(frozen=True)
 class GatherLoop:
-    """Rows of `row_size` numbers of a table of `count` rows, at integers in a field."""
+    """A gather of rows of a table.
+
+    table: the byte offset of the table among the constants.
+    count, row_size: its number of rows, and of elements of a row.
+    index: the operand with the `indices` row numbers.
+    """
 
     table: int
     count: int
@@ -210,8 +228,9 @@ class WordsReduceLoop:
 
 @dataclass(frozen=True)
 class FoldLoop:
-    """A reduction of all `size` elements of each word to one. The nodes are computed in registers; `source`
-    may be the last of them.
+    """A reduction of all `size` elements of each word to one number.
+
+    The nodes are computed in registers; `source` may be the last of them.
     """
 
     operation: str
@@ -228,7 +247,11 @@ ComputedDeep = tuple[tuple[int, tuple[DeepOperand, ...]], ...]
 
 @dataclass(frozen=True)
 class FiberSum:
-    """A reduction over fibers: its node, and the terms; two terms are the factors of a fused product."""
+    """A reduction over fibers.
+
+    number: its node.
+    terms: the operand that is reduced, or the two factors of a product that is fused into a sum.
+    """
 
     number: int
     terms: tuple[DeepOperand, ...]
@@ -251,9 +274,9 @@ class Turn:
 
     @property
     def fields(self) -> set[Field]:
-        """The fields that are read."""
-        sides = [operands for _, operands in (*self.units, *self.nodes)] + [each.terms for each in self.sums]
-        operands = [operand for side in sides for operand in side]
+        """The fields that the pass reads."""
+        read = [operands for _, operands in (*self.units, *self.nodes)] + [each.terms for each in self.sums]
+        operands = [operand for group in read for operand in group]
         along = {operand.source for operand in operands if isinstance(operand, Along)}
         in_records = {operand.field for operand in operands if isinstance(operand, Load | Uniform | Table)}
         return in_records | {source for source in along if isinstance(source, Field)}
@@ -261,7 +284,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class FiberLoop:
-    """Work on fibers, for each group of `width` units: turns, then pointwise work and stores of units.
+    """Work on fibers. Each group of `width` units runs all turns, then pointwise work and stores of units.
 
     tile: the part of the depth that stays in the L1 cache; 0 if the depth is not tiled.
     partial: the fields of partial sums between tiles; empty if the depth is not tiled.
@@ -281,15 +304,13 @@ class FiberLoop:
         nothing, and reads only memories that turns store.
         """
         first, last = self.turns[0], self.turns[-1]
-        return (
-            first is not last and first.depth == last.depth and not first.stores and self.reads_fibers_alone
-        )
+        return first is not last and first.depth == last.depth and not first.stores and self.reads_only_fibers
 
     @property
-    def reads_fibers_alone(self) -> bool:
-        """Whether the first turn of a step reads only memories that turns store."""
+    def reads_only_fibers(self) -> bool:
+        """Whether the only memories that the first turn of a step reads are on fibers, stored by turns."""
         stored = {target.a_step_later for turn in self.turns for _, target in turn.stores}
-        return {each for each in self.turns[0].fields if each.record == "now"} <= stored
+        return {field for field in self.turns[0].fields if field.record == "now"} <= stored
 
 
 Loop = (
@@ -307,7 +328,10 @@ Loop = (
 
 @dataclass(frozen=True)
 class LaneLoop:
-    """Work lane by lane: loops over a row of its own (axis ""), and over the row's words along an axis."""
+    """Work that one lane does completely before the next: pairs of an axis and a loop.
+
+    A loop goes over the row's words along the axis; with the axis "" it is a loop over the row itself.
+    """
 
     work: tuple[tuple[str, Loop], ...]
 
@@ -319,10 +343,12 @@ class LaneLoop:
 class InnerLoop:
     """An inner recurrence over the words of all rows along an axis.
 
-    body: the net of its step; phases: the loops of the step.
-    begin: copies of initial memories and statics from the row to the record of the recurrence.
-    end: copies of final memories from that record to the row.
-    index: the field of the number of words done; None if it is not read.
+    body: the net of its step.
+    reverse: whether it begins with the last word.
+    begin: copies of initial memories and statics from the row to the records of the recurrence.
+    phases: the loops of the step.
+    end: copies of final memories from those records to the row.
+    index: the field of the number of words done so far; None if it is not read.
     """
 
     body: Net

@@ -11,7 +11,12 @@ from stepnet.plan.load import Load
 
 @dataclass(frozen=True)
 class RowWork:
-    """Work that is done once per sequence: arrays to copy in (by word), loops, and fields to copy out."""
+    """Work that is done once per sequence.
+
+    inputs: the arrays that are copied in, by word, and the field of each.
+    loops: the loops of each phase.
+    outputs: the arrays that are copied out, by word, and the field of each.
+    """
 
     inputs: tuple[tuple[int, Field], ...]
     loops: list[list[Loop]]

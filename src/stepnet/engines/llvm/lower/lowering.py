@@ -1,4 +1,4 @@
-"""A stage as loops: which nodes are computed together on registers."""
+"""Lowering of a stage to loops: each loop computes some of the stage's nodes together in registers."""
 
 from dataclasses import replace
 
@@ -34,22 +34,22 @@ from stepnet.plan.phases import is_of_recurrence, phases
 from stepnet.plan.views import view_places
 
 
-def phased(stage: Stage) -> list[Phase]:
-    """The loops by phase; results that are views, constants or sources are copied in one more phase."""
+def loops_by_phase(stage: Stage) -> list[Phase]:
+    """The loops of each phase. Results that are views, constants or sources are copied in one more phase."""
     by_phase: list[tuple[list[Loop], list[Loop | InnerLoop]]] = []
     for numbers in stage.phases:
-        own = lower(stage, numbers)
-        by_phase.append((stage.settling, own))
-        stage.settling = []
-    lowered = [*lane_by_lane(stage.segments, by_phase), result_copies(stage)]
-    return [phase for phase in lowered if phase]
+        lowered = lower(stage, numbers)
+        by_phase.append((stage.pending, lowered))
+        stage.pending = []
+    work = [*lane_by_lane(stage.segments, by_phase), result_copies(stage)]
+    return [phase for phase in work if phase]
 
 
 def loops(stage: Stage) -> list[list[Loop]]:
-    """The loops by phase of a stage without inner sequences."""
-    every = phased(stage)
-    of_rows = [phase for phase in every if not isinstance(phase, LaneLoop | InnerLoop)]
-    assert len(of_rows) == len(every)
+    """The loops of each phase of a stage that has no inner sequences."""
+    all_phases = loops_by_phase(stage)
+    of_rows = [phase for phase in all_phases if not isinstance(phase, LaneLoop | InnerLoop)]
+    assert len(of_rows) == len(all_phases)
     return of_rows
 
 
@@ -59,7 +59,7 @@ def lower(stage: Stage, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
     units: dict[tuple[int, str], list[int]] = {}
     for number in numbers:
         node = stage.net.nodes[number]
-        if number in stage.taken_in or number in stage.fiber_work or is_of_recurrence(stage.net, number):
+        if number in stage.fused_into or number in stage.fiber_work or is_of_recurrence(stage.net, number):
             continue
         key = node.types[0].size, stage.segments.axis(node.types[0])
         if stage.segments.is_over_words(number):
@@ -86,7 +86,7 @@ def lower(stage: Stage, numbers: tuple[int, ...]) -> list[Loop | InnerLoop]:
 
 
 def unit_loop(stage: Stage, size: int, members: list[int]) -> UnitLoop:
-    """Products and pointwise work of one size."""
+    """The loop of products and pointwise nodes of one size."""
     products: list[Product] = []
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
     for number in members:
@@ -125,14 +125,14 @@ def result_copies(stage: Stage) -> list[Loop]:
 def nodes_into(stage: Stage, number: int) -> tuple[tuple[int, tuple[Operand, ...]], ...]:
     """The nodes that are fused into a reduction, with their operands."""
     nodes: list[tuple[int, tuple[Operand, ...]]] = []
-    for each in sorted(n for n, into in stage.taken_in.items() if into == number):
-        own = stage.net.nodes[each]
-        nodes.append((each, tuple(stage.operand(operand, own.type, each) for operand in own.inputs)))
+    for member in sorted(n for n, into in stage.fused_into.items() if into == number):
+        node = stage.net.nodes[member]
+        nodes.append((member, tuple(stage.operand(operand, node.type, member) for operand in node.inputs)))
     return tuple(nodes)
 
 
 def fold(stage: Stage, number: int) -> FoldLoop:
-    """A reduction of all features of each word, with the pointwise work ahead of it."""
+    """A reduction of all features of each word, with the pointwise nodes fused into it."""
     node = stage.net.nodes[number]
     read = stage.net.type_of(node.inputs[0])
     nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], read, number)
@@ -140,7 +140,7 @@ def fold(stage: Stage, number: int) -> FoldLoop:
 
 
 def words_reduction(stage: Stage, number: int) -> WordsReduceLoop:
-    """A reduction over words, with the pointwise work ahead of it."""
+    """A reduction over the words of each row, with the pointwise nodes fused into it."""
     node = stage.net.nodes[number]
     nodes, source = nodes_into(stage, number), stage.operand(node.inputs[0], node.type, number)
     axis = stage.segments.axis(stage.net.type_of(node.inputs[0]))
@@ -152,54 +152,54 @@ def words_reduction(stage: Stage, number: int) -> WordsReduceLoop:
 
 
 def inner_loop(stage: Stage, number: int) -> InnerLoop:
-    """An inner recurrence. Its memories and statics lie in separate records, with one row per lane."""
+    """The loop of an inner recurrence. Its memories and statics are in separate records, a row per lane."""
     node = stage.net.nodes[number]
     recur, records = node.recur, stage.records
     body, operands = recur.body, recur.operands_by_kind(node.inputs)
     outputs, finals = recur.results_by_kind(results_of(stage.net, number))
     axis = stage.segments.axis(stage.net.type_of(operands.sequences[0]))
     sources = {
-        own: word_field(stage, operand, axis)
-        for own, operand in zip(recur.sequences, operands.sequences, strict=True)
+        inner: word_field(stage, operand, axis)
+        for inner, operand in zip(recur.sequences, operands.sequences, strict=True)
     }
     wanted, parameters = dict[int, list[Field]](), dict[int, Constant]()
     begin, end = list[CopyLoop](), list[CopyLoop]()
-    for own, operand, after, final in zip(
+    for memory, operand, after, final in zip(
         recur.memories, operands.memories, recur.following, finals, strict=True
     ):
-        now = sources[own] = records.field("inner now", body.type_of(own))
+        now = sources[memory] = records.field("inner now", body.type_of(memory))
         following = replace(now, record="inner next")
         wanted.setdefault(after, []).append(following)
-        begin += copies(stage.operand(operand, body.type_of(own), -1), (now,))
+        begin += copies(stage.operand(operand, body.type_of(memory), -1), (now,))
         end += copies(Load(following, 0, now.dtype), stage.targets(final))
-    for own, operand in zip(recur.others, operands.others, strict=True):
-        if body.type_of(own).extent == CONST:
-            parameters[own] = stage.constant(operand)
+    for static, operand in zip(recur.others, operands.others, strict=True):
+        if body.type_of(static).extent == CONST:
+            parameters[static] = stage.constant(operand)
         else:
-            sources[own] = records.field("inner lane", body.type_of(own))
-            begin += copies(stage.operand(operand, body.type_of(own), -1), (sources[own],))
-    for own, picked in zip(recur.outputs, outputs, strict=True):
+            sources[static] = records.field("inner lane", body.type_of(static))
+            begin += copies(stage.operand(operand, body.type_of(static), -1), (sources[static],))
+    for output, picked in zip(recur.outputs, outputs, strict=True):
         targets = (replace(target, record=f"at {axis}") for target in stage.targets(picked))
-        wanted.setdefault(own, []).extend(targets)
+        wanted.setdefault(output, []).extend(targets)
     index = None
-    for own, inner in enumerate(body.nodes):
-        if inner.operation == "index":
-            index = sources[own] = records.field("inner lane", inner.type)
-    computed = [n for n, inner in enumerate(body.nodes) if inner.operation != "input"]
-    own_phases = phases(body, [n for n in computed if body.nodes[n].types[0].extent != CONST])
-    own_stage = replace(
+    for inner, inner_node in enumerate(body.nodes):
+        if inner_node.operation == "index":
+            index = sources[inner] = records.field("inner lane", inner_node.type)
+    computed = [n for n, inner_node in enumerate(body.nodes) if inner_node.operation != "input"]
+    inner_phases = phases(body, [n for n in computed if body.nodes[n].types[0].extent != CONST])
+    inner_stage = replace(
         stage,
         net=body,
         inside=False,
         scratch="inner lane",
         sources=sources,
         wanted=wanted,
-        phases=own_phases,
+        phases=inner_phases,
         parameters=parameters,
         fibers=Fibers(body),
     )
-    made = tuple(map(tuple, loops(own_stage)))
-    return InnerLoop(body, axis, recur.reverse, tuple(begin), made, tuple(end), index)
+    inner_loops = tuple(map(tuple, loops(inner_stage)))
+    return InnerLoop(body, axis, recur.reverse, tuple(begin), inner_loops, tuple(end), index)
 
 
 def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
@@ -208,7 +208,7 @@ def copies(source: Operand, targets: tuple[Field, ...]) -> list[CopyLoop]:
 
 
 def word_field(stage: Stage, number: int, axis: str) -> Field:
-    """The field of an inner sequence in the step of an inner recurrence: one word of each row."""
+    """The field of an inner sequence in the step of an inner recurrence: the current word of each row."""
     root, _ = view_chain(stage.net, number)
     places, type_ = view_places(stage.net, number).ravel(), stage.net.type_of(number)
     if root in stage.sources or root in stage.fields:
@@ -218,7 +218,7 @@ def word_field(stage: Stage, number: int, axis: str) -> Field:
             whole = len(places) == stage.net.type_of(root).size
             return of_step(source if whole else source.part(start, type_.size), axis)
     copied = stage.new_field(type_, kept=True)
-    stage.settling.append(CopyLoop(type_.size, stage.operand(number, type_, -1), copied, 0))
+    stage.pending.append(CopyLoop(type_.size, stage.operand(number, type_, -1), copied, 0))
     return of_step(copied, axis)
 
 

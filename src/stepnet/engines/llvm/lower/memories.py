@@ -19,7 +19,7 @@ from stepnet.plan.plan import Plan
 from stepnet.plan.views import reshaped
 
 Relaid = tuple[CopyLoop, CopyLoop]
-"""The copies of an initial value into fiber order, and of a final value out of it."""
+"""The copy of an initial value into fiber order, and the copy of a final value out of it."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class MemoryPlaces:
     """The fields of a step's memories.
 
     fields: for each memory, its field.
-    relaid: for each memory in order, the copies into and out of fiber order; None if it is not stored so.
+    relaid: for each memory in order, the copies into and out of fiber order; None if it keeps the caller's
+        order.
     work: for each node on fibers, the work that it belongs to.
     """
 
@@ -50,20 +51,20 @@ def place_memories(plan: Plan, records: Records, constants: Constants, width: in
             relaid.append(None)
             continue
         last = reshaped(body, after)
-        stays = number not in copied and work[last].leaves_in_place(number, last)
+        in_place = number not in copied and work[last].leaves_in_place(number, last)
         storage = Storage(places, group_width(plan.fibers, places.shape[1], width))
-        now = records.fibered("lane" if stays else "now", type_, storage.order.size)
+        now = records.fibered("lane" if in_place else "now", type_, storage.order.size)
         end = field_operand(constants, now, storage.index, type_.dtype, width)
         fields[number] = now
-        given = given_field(type_.size, type_.dtype)
-        relaid.append((into_fibers(constants, storage, now, width), CopyLoop(type_.size, end, given, 0)))
+        target = caller_field(type_.size, type_.dtype)
+        relaid.append((into_fibers(constants, storage, now, width), CopyLoop(type_.size, end, target, 0)))
     return MemoryPlaces(fields, tuple(relaid), work)
 
 
 def place_static(
     plan: Plan, number: int, records: Records, constants: Constants, width: int
 ) -> tuple[Field, CopyLoop | None]:
-    """The field of a static, and the copy into fiber order if it is stored so."""
+    """The field of a static, and the copy into fiber order; None if the static keeps the caller's order."""
     type_, places = plan.body.type_of(number), plan.fibers.places.get(number)
     if places is None:
         return records.field("lane", type_), None
@@ -74,12 +75,12 @@ def place_static(
 
 def into_fibers(constants: Constants, storage: Storage, target: Field, width: int) -> CopyLoop:
     """The copy of a caller's value into fiber order."""
-    given = given_field(storage.places.size, target.dtype)
+    source = caller_field(storage.places.size, target.dtype)
     return CopyLoop(
-        target.size, field_operand(constants, given, storage.order, target.dtype, width), target, 0
+        target.size, field_operand(constants, source, storage.order, target.dtype, width), target, 0
     )
 
 
-def given_field(size: int, dtype: str) -> Field:
+def caller_field(size: int, dtype: str) -> Field:
     """The field of a value in the caller's order."""
-    return Field("given", 0, size, dtype)
+    return Field("caller", 0, size, dtype)

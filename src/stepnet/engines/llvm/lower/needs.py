@@ -1,9 +1,9 @@
 """The additional arrays that the work after the loop needs.
 
-    final    the final value of each memory that is read, or is a result
-    kept     outputs of all steps, for values that are computed from them
-    reduced  one value from the steps of each sequence
-    ended    values computed once per sequence at its end
+    final    the final value of each memory that is read after the loop or returned
+    kept     outputs of all steps that are read after the loop
+    reduced  reductions over the steps of each sequence
+    ended    values computed once per sequence, after its last step
 
 A value that is a result is written to the caller's array, and read from there.
 """
@@ -16,8 +16,10 @@ from stepnet.plan.plan import Plan
 
 @dataclass(frozen=True)
 class Slot:
-    """An array for a value: its number in the net, and its position among the results per row, -1 if it is
-    none.
+    """An array for a value.
+
+    number: the value's number in the net.
+    place: its position among the results per row; -1 if it is not a result.
     """
 
     number: int
@@ -26,8 +28,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class Needs:
-    """The arrays, each kind in the order of its words. finals: for each memory; None if its final value is
-    not read.
+    """The arrays that a plan needs, each kind in the order of its words.
+
+    finals: for each memory, the array of its final value; None if that is not read.
+    kept, reduced: the numbers of the values.
+    ended: the arrays of the values computed after the last step.
     """
 
     finals: tuple[Slot | None, ...]
@@ -37,26 +42,26 @@ class Needs:
 
     @classmethod
     def of(cls, plan: Plan) -> "Needs":
-        """The needs of a plan."""
+        """The arrays that the work after a plan's loop needs."""
         net, rows = plan.net, plan.results(plan.ends.rows)
         last = plan.last
         finals = tuple(
             None if number is None else Slot(number, rows.index(number) if number in rows else -1)
             for number in last
         )
-        taken = {slot.place for slot in finals if slot is not None}
-        asked = [Slot(number, place) for place, number in enumerate(rows) if place not in taken]
+        final_places = {slot.place for slot in finals if slot is not None}
+        results = [Slot(number, place) for place, number in enumerate(rows) if place not in final_places]
         read = {n for n in plan.read_in_the_end if net.nodes[n].operation != "input"}
-        there = {*last, *plan.reduced, *rows}
-        hidden = [n for n in sorted(read) if net.type_of(n).extent == ROWS and n not in there]
+        stored = {*last, *plan.reduced, *rows}
+        hidden = [n for n in sorted(read) if net.type_of(n).extent == ROWS and n not in stored]
         return cls(
             finals,
             tuple(n for n in sorted(read) if net.type_of(n).extent == STEPS),
             plan.reduced,
-            (*asked, *(Slot(number, -1) for number in hidden)),
+            (*results, *(Slot(number, -1) for number in hidden)),
         )
 
     @property
     def are_none(self) -> bool:
-        """Whether a call is done when its loop is done, except for totals."""
+        """Whether nothing but totals is computed after the loop."""
         return not (self.kept or self.reduced or self.ended)

@@ -1,4 +1,4 @@
-"""Products with parameters in loops: left sides are read in place, and parameters are packed."""
+"""Lowering of products with parameters: left sides are read in place, and parameters are packed."""
 
 from stepnet.engines.llvm.lower.loops import EncodeLoop, Product, Side
 from stepnet.engines.llvm.lower.stage import Stage
@@ -10,7 +10,10 @@ from stepnet.net.types import Type
 
 
 def product(stage: Stage, number: int, members: list[int]) -> Product:
-    """The left sides, each with its parameters, packed."""
+    """The product that a node computes.
+
+    members: the nodes of the same loop, among which are the results of a node with several.
+    """
     node = stage.net.nodes[number]
     ports = [number]
     if node.operation == "products":
@@ -18,16 +21,20 @@ def product(stage: Stage, number: int, members: list[int]) -> Product:
     lefts, rights = node.sides
     sides: list[Side] = []
     for place, operand in enumerate(lefts):
-        own = rights[place :: len(lefts)]
-        inner, size = stage.net.type_of(own[0]).shape
+        parameters = rights[place :: len(lefts)]
+        inner, size = stage.net.type_of(parameters[0]).shape
         assert size == node.types[0].size
-        sides.append(side(stage, operand, own, inner, node.attributes.get("weights")))
+        sides.append(side(stage, operand, parameters, inner, node.attributes.get("weights")))
     return Product(tuple(sides), tuple(ports))
 
 
-def side(stage: Stage, operand: int, own: tuple[int, ...], inner: int, weights: str | None) -> Side:
-    """A left side and the parameters that it is multiplied with, both encoded where weights are."""
-    parameters = tuple(map(stage.constant, own))
+def side(stage: Stage, operand: int, numbers: tuple[int, ...], inner: int, weights: str | None) -> Side:
+    """A left side and the packed parameters that it is multiplied with.
+
+    numbers: the nodes of the parameters.
+    weights: the encoding of both; None for plain values.
+    """
+    parameters = tuple(map(stage.constant, numbers))
     if weights is None:
         left, start = stage.run_of(operand, by_number=True)
         return Side(left, start, inner, stage.constants.add(Packed(parameters, stage.width)))
@@ -39,8 +46,9 @@ def side(stage: Stage, operand: int, own: tuple[int, ...], inner: int, weights: 
 
 
 def encoded_left(stage: Stage, operand: int, weights: str) -> tuple[Field, Field | None]:
-    """The fields of a left side that is encoded before the current phase, once for all products with it,
-    and of its scales in int8.
+    """The field of an encoded left side, and the field of its scales; None if the encoding has no scales.
+
+    It is encoded before the current phase, once for all products that read it.
     """
     if (operand, weights) not in stage.encoded:
         kind, type_ = arithmetic(weights, "float32", stage.width, stage.target), stage.net.type_of(operand)
@@ -49,13 +57,13 @@ def encoded_left(stage: Stage, operand: int, weights: str) -> tuple[Field, Field
         target = stage.new_field(words)
         scales = stage.new_field(scale) if ENCODINGS[weights].is_scaled else None
         source = stage.operand(operand, type_, -1)
-        stage.settling.append(EncodeLoop(type_.size, source, weights, target, scales))
+        stage.pending.append(EncodeLoop(type_.size, source, weights, target, scales))
         stage.encoded[operand, weights] = target, scales
     return stage.encoded[operand, weights]
 
 
 def port(stage: Stage, number: int, place: int, members: list[int]) -> int:
-    """The result node of one of the products; -1 if it is not read."""
+    """The node among `members` that is result `place` of a node of products; -1 if it is not read."""
     for member in members:
         node = stage.net.nodes[member]
         if node.operation == "result" and node.inputs[0] == number and node.attributes["of"] == place:

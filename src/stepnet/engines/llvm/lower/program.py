@@ -1,4 +1,4 @@
-"""From a plan to the driver's program: a field for every value in memory, and the loops of every stage."""
+"""Lowering of a plan to the driver's program: a field for every value in memory, the loops of every stage."""
 
 from dataclasses import dataclass, field, replace
 
@@ -6,7 +6,7 @@ from stepnet.engines.llvm.lower.driven import Program
 from stepnet.engines.llvm.lower.load import load
 from stepnet.engines.llvm.lower.loops import CopyLoop, Loop, Phase, is_one_loop
 from stepnet.engines.llvm.lower.lowered import Lowered, Result, RowWork
-from stepnet.engines.llvm.lower.lowering import loops, phased
+from stepnet.engines.llvm.lower.lowering import loops, loops_by_phase
 from stepnet.engines.llvm.lower.memories import MemoryPlaces, place_memories, place_static
 from stepnet.engines.llvm.lower.needs import Needs
 from stepnet.engines.llvm.lower.stage import Stage
@@ -36,13 +36,13 @@ def vector_width(plan: Plan, target: Target) -> int:
 
 
 def lowered(plan: Plan, target: Target) -> Lowered:
-    """The plan as loops over records, for a target."""
+    """A plan lowered to loops over records, for a target."""
     return Lowering(plan, target, vector_width(plan, target)).run()
 
 
 @dataclass
 class Lowering:
-    """The lowering of one plan, while fields are assigned."""
+    """The lowering of one plan: assigns fields, then lowers the stages, in the order of `run`."""
 
     plan: Plan
     target: Target
@@ -101,7 +101,7 @@ class Lowering:
             before=before,
             loop=loop,
             after=after,
-            strides=strides | exchanged(strides) | {"nowhere": self.nowhere(strides)},
+            strides=strides | swapped_strides(strides) | {"nowhere": self.nowhere(strides)},
             width=self.width,
             unroll=self.plan.unroll,
             inputs=tuple(inputs),
@@ -120,10 +120,10 @@ class Lowering:
         cost = load(program, self.target)
         return Lowered(program, self.constants, sequence, ended, self.words, frozenset(rows), cost)
 
-    # ---- what comes in, and what goes out
+    # ---- inputs and results
 
     def field_in_place(self, table: str, word: int, number: int) -> Field | None:
-        """The field of a value in an array of the call; None if its rows are not whole vectors."""
+        """The field of a value in an array of the call; None if its rows do not consist of whole vectors."""
         type_ = self.net.type_of(number)
         if type_.dtype not in IN_PLACE or not type_.size or type_.size % self.width:
             return None
@@ -131,21 +131,21 @@ class Lowering:
         return self.outside[-1].field
 
     def nowhere(self, strides: dict[str, int]) -> int:
-        """The bytes of a dummy row, for lanes without a row in the arrays."""
+        """The bytes of the dummy row, which lanes without a row in the arrays read and write."""
         arrays = [array.field.bytes for array in (*self.outside, *self.words_outside)]
         kept = [stride for record, stride in strides.items() if record.startswith("kept ")]
         return max((*arrays, *kept), default=LINE)
 
     def place_results(self) -> None:
-        """The array of every result of each step, and its field where it is written in place."""
+        """Assigns an array to every result per step, and a field if it is written in place."""
         for kind, table, numbers in (
             ("outputs", "put", self.plan.results(self.plan.ends.steps)),
             ("kept", "where", self.needs.kept),
         ):
             for number in numbers:
                 word = self.word(kind)
-                here = number in self.late or self.is_picked(number)
-                field_ = self.field_in_place(table, word, number) if here else None
+                is_stored_by_loop = number in self.late or self.is_picked(number)
+                field_ = self.field_in_place(table, word, number) if is_stored_by_loop else None
                 self.results.append(Result(kind, word, number, field_))
 
     def is_picked(self, number: int) -> bool:
@@ -154,16 +154,16 @@ class Lowering:
         return picked and self.net.type_of(number).extent == STEPS
 
     def place_axes(self) -> None:
-        """The offsets of every axis that the values of a step have.
+        """Assigns an array of offsets to every axis of the values of a step.
 
-        expand(h, x) reads the lengths of x alone, so there need not be an input with values along the axis.
+        No input need have values along an axis: expand(h, x) reads only the lengths of x.
         """
         extents = (type_.extent for node in self.body.nodes for type_ in node.types)
         for axis in dict.fromkeys(extent[-1] for extent in extents if len(extent) > 1):
             self.place_axis(axis)
 
     def place_axis(self, axis: str) -> None:
-        """The offsets of an axis of inner sequences: of the words of a step, or of each sequence."""
+        """Assigns an array of offsets to an axis: inner sequences of each step, or of each sequence."""
         if axis not in self.axes:
             table = "where" if axis == STEPS[-1] else "owner"
             self.axes[axis] = Axis(axis, self.word("offsets"), table)
@@ -207,14 +207,14 @@ class Lowering:
         return Source(-1, self.sequence_fields[number], bytes_)
 
     def beginning(self, number: int) -> Source:
-        """The source of an initial memory."""
+        """The source of a memory's initial value."""
         if is_zeros(self.net, number):
             type_ = self.net.type_of(number)
             return Source(-1, None, type_.size * type_.itemsize)
         return self.of_sequence(number)
 
     def lower_sequence(self) -> RowWork | None:
-        """The work once per sequence before its steps, and the statics that it reads."""
+        """The work that is done once per sequence before its first step; None if there is none."""
         read = {number for node in self.net.nodes if node.operation == "expand" for number in node.inputs}
         read |= {*self.operands.others, *self.read_in_the_end()}
         read |= {number for number in self.operands.memories if not is_zeros(self.net, number)}
@@ -232,21 +232,21 @@ class Lowering:
         self.row_inputs = {
             n: self.records.field("sequence", self.net.type_of(n)) for n in self.row_words if n in needed
         }
-        wanted = {n: [own_field] for n, own_field in self.sequence_fields.items()}
-        early = loops(self.stage(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted))
-        return RowWork(
-            tuple((self.row_words[n], own_field) for n, own_field in self.row_inputs.items()), early
-        )
+        wanted = {n: [target] for n, target in self.sequence_fields.items()}
+        work = loops(self.stage(self.net, self.plan.sequence, "sequence", self.row_inputs, wanted))
+        return RowWork(tuple((self.row_words[n], target) for n, target in self.row_inputs.items()), work)
 
     def read_in_the_end(self) -> set[int]:
-        """The values of each sequence that the work at its end reads, except views."""
-        done = [number for phase in self.plan.ended for number in phase]
-        read = [operand for number in done for operand in self.net.nodes[number].inputs]
+        """The values per sequence that the work after the last step reads, with views resolved."""
+        computed = [number for phase in self.plan.ended for number in phase]
+        read = [operand for number in computed for operand in self.net.nodes[number].inputs]
         roots = {view_chain(self.net, n)[0] for n in (*read, *(slot.number for slot in self.needs.ended))}
-        return {n for n in roots - set(done) if self.net.nodes[n].operation != "expand"}
+        return {n for n in roots - set(computed) if self.net.nodes[n].operation != "expand"}
 
     def place_expanded(self) -> list[tuple[Source, Field]]:
-        """Values of a sequence that are read at every step outside the loop."""
+        """The values per sequence that are read at every step outside the loop: for each its source and its
+        field in the block.
+        """
         copies: list[tuple[Source, Field]] = []
         for number, node in enumerate(self.net.nodes):
             if (
@@ -268,7 +268,7 @@ class Lowering:
         sources: dict[int, Field],
         wanted: dict[int, list[Field]],
     ) -> Stage:
-        """One stage. Values that only this stage reads are in the record `scratch`."""
+        """The context for lowering one stage; see `Stage` for the fields."""
         return Stage(
             net,
             net is self.body,
@@ -285,7 +285,7 @@ class Lowering:
         )
 
     def lower_before(self) -> list[list[Loop]]:
-        """The work on all steps of a block before the loop; its results are the sequences of the loop."""
+        """The loops over all steps of a block before the recurrence; they compute its sequences."""
         wanted: dict[int, list[Field]] = {}
         early = {n for numbers in self.plan.before for n in numbers}
         # The work after the loop reads a view from the field of its source.
@@ -297,11 +297,11 @@ class Lowering:
                 self.sources[number] = self.records.field("block", self.net.type_of(number))
                 wanted[number] = [self.sources[number]]
         self.loop_sources += [self.sources[operand] for operand in self.operands.sequences]
-        known = {number: source for number, source in self.sources.items() if number not in wanted}
-        return loops(self.stage(self.net, self.plan.before, "block", known, wanted))
+        existing = {number: source for number, source in self.sources.items() if number not in wanted}
+        return loops(self.stage(self.net, self.plan.before, "block", existing, wanted))
 
     def lower_loop(self) -> tuple[list[Phase], Field | None]:
-        """The body: from this step's slices, memories and statics to outputs and the next memories."""
+        """The loops of a step, and the field of the step index (None if it is not read)."""
         body, recur, operands = self.body, self.recur, self.plan.recurrence.inputs
         sources = dict(zip(recur.sequences, self.loop_sources, strict=True))
         wanted: dict[int, list[Field]] = {}
@@ -323,25 +323,25 @@ class Lowering:
             if operand in self.sources and number not in sources:
                 sources[number] = self.sources[operand]
             if number not in sources and body.type_of(number).extent != CONST:
-                own = place_static(self.plan, number, self.records, self.constants, self.width)
-                sources[number] = own[0]
-                self.static_fields.append((self.of_sequence(operand), *own))
+                static, copy = place_static(self.plan, number, self.records, self.constants, self.width)
+                sources[number] = static
+                self.static_fields.append((self.of_sequence(operand), static, copy))
         index = None
         for number, node in enumerate(body.nodes):
             if node.operation == "index":
                 index = sources[number] = self.records.field("block", node.type)
-        return phased(self.stage(body, self.plan.loop, "lane", sources, wanted)), index
+        return loops_by_phase(self.stage(body, self.plan.loop, "lane", sources, wanted)), index
 
     def output_fields(self, number: int) -> list[Field]:
-        """The fields of an output of the loop: those in place, and a field of the block if it is read and
-        cannot be read in place.
+        """The fields of an output of the loop: those in place, and a field of the block if later work reads
+        the output and cannot read it in place.
         """
         in_place = [result.field for result in self.results if result.number == number and result.field]
         read = [operand for n in self.late for operand in self.net.nodes[n].inputs]
         read += [result.number for result in self.results if result.number != number or not result.field]
         if all(view_chain(self.net, operand)[0] != number for operand in read):
             return in_place
-        readable = next((each for each in in_place if each.is_readable), None)
+        readable = next((field_ for field_ in in_place if field_.is_readable), None)
         source = readable or self.records.field("block", self.net.type_of(number))
         self.output_sources[number] = source
         return in_place if readable else [source, *in_place]
@@ -349,7 +349,9 @@ class Lowering:
     def lower_after(
         self,
     ) -> tuple[list[list[Loop]], list[tuple[int, Field]], list[tuple[int, Field]]]:
-        """The work on all steps of a block after the loop, and the fields of outputs and of kept values."""
+        """The loops over all steps of a block after the recurrence, and the fields of outputs and of kept
+        values, which are copied out.
+        """
         sources = {**self.sources, **self.output_sources}
         wanted: dict[int, list[Field]] = {}
         copies: dict[str, list[tuple[int, Field]]] = {"outputs": [], "kept": []}
@@ -363,11 +365,11 @@ class Lowering:
                 wanted[number] = [self.records.field("block", self.net.type_of(number))]
             source = sources[number] if number in sources else wanted[number][0]
             copies[result.kind].append((result.word, source))
-        late = loops(self.stage(self.net, self.plan.after, "block", sources, wanted))
-        return late, copies["outputs"], copies["kept"]
+        work = loops(self.stage(self.net, self.plan.after, "block", sources, wanted))
+        return work, copies["outputs"], copies["kept"]
 
     def lower_ended(self) -> RowWork | None:
-        """The work for each sequence at its end."""
+        """The work that is done once per sequence after its last step; None if there is none."""
         words = {**self.row_words, **self.final_words}
         words |= {number: self.word("reduced") for number in self.needs.reduced}
         if not self.needs.ended:
@@ -383,18 +385,18 @@ class Lowering:
             field_ = self.records.field("sequence", self.net.type_of(slot.number))
             wanted.setdefault(slot.number, []).append(field_)
             outputs.append((self.word("ended"), field_))
-        late = loops(self.stage(self.net, self.plan.ended, "sequence", sources, wanted))
-        return RowWork(tuple(inputs), late, tuple(outputs))
+        work = loops(self.stage(self.net, self.plan.ended, "sequence", sources, wanted))
+        return RowWork(tuple(inputs), work, tuple(outputs))
 
 
 def is_zeros(net: Net, number: int) -> bool:
-    """Whether a value is zeros with one entry per sequence."""
+    """Whether a value is a constant of zeros, expanded to sequences or not."""
     node = net.nodes[number]
     constant = net.nodes[node.inputs[0]] if node.operation == "expand" else node
     return constant.operation == "constant" and not any(constant.attributes["value"].value.tobytes())
 
 
-def exchanged(strides: dict[str, int]) -> dict[str, int]:
-    """The strides of the records that are swapped at every step."""
+def swapped_strides(strides: dict[str, int]) -> dict[str, int]:
+    """The strides of the records that are swapped with another one at every step."""
     pairs = {"now": "next", "inner now": "inner next"}
     return {following: strides[now] for now, following in pairs.items() if now in strides}

@@ -9,20 +9,24 @@ from stepnet.plan.plan import Plan
 KINDS = {"view", "reduce", "scan", "matmul", "source", "gather"}
 STRUCTURE = {"result", "expand", "recur"}
 WORDS = {"reduce"}
-"""The operations of extents that a step supports on its inner sequences."""
+"""The operations along an axis of inner sequences that have machine code in a step."""
 
 
 def plan_refusal(plan: Plan) -> str | None:
-    """The reason why a plan has no machine code: its first unsupported operation. Reductions over steps and
-    totals run in NumPy, and need none.
+    """The reason why a plan has no machine code: its first unsupported operation; None if all have code.
+
+    Reductions over steps, and totals, run in NumPy and are not checked.
     """
     in_numpy = {*plan.reduced, *plan.total}
-    rest = [node for number, node in enumerate(plan.net.nodes) if number not in in_numpy]
-    return refusal(rest) or refusal(plan.body.nodes, inside=True)
+    compiled = [node for number, node in enumerate(plan.net.nodes) if number not in in_numpy]
+    return refusal(compiled) or refusal(plan.body.nodes, inside=True)
 
 
 def refusal(nodes: Sequence[Node], inside: bool = False) -> str | None:
-    """The first operation of a net's nodes that has no machine code."""
+    """The message for the first operation that has no machine code; None if all have.
+
+    inside: whether the nodes are those of a step.
+    """
     for node in nodes:
         if node.operation == "recur" and inside and (reason := refusal(node.recur.body.nodes)):
             return reason

@@ -1,6 +1,6 @@
 """Which phases of a step run lane by lane: those with work on words, between products of rows.
 
-    phase 1    q = h @ Q               all rows: a product wants many
+    phase 1    q = h @ Q               all rows: a product is faster with many rows
     phase 2    s = k * expand(q)       lane by lane: the words of one row, then those of the next
     phase 3    m = reduce(s)
     phase 4    h' = tanh(m @ C)        all rows
@@ -33,7 +33,11 @@ FOLDED = ("sum", "max", "min")
 
 @dataclass(frozen=True)
 class Segments:
-    """The segments of the phases of a stage. inside: whether it is a step, which has inner sequences."""
+    """The segments of a stage: runs of phases that are executed lane by lane.
+
+    inside: whether the stage is a step, which may have inner sequences.
+    phases: the numbers of the nodes of each phase.
+    """
 
     net: Net
     inside: bool
@@ -44,7 +48,7 @@ class Segments:
         return type_.extent[-1] if self.inside and len(type_.extent) > 1 else ""
 
     def is_over_words(self, number: int) -> bool:
-        """Whether a node reduces the words of each row."""
+        """Whether a node is a reduction over the words of each row."""
         return self.inside and self.net.nodes[number].operation == "reduce"
 
     def folds(self, number: int) -> bool:
@@ -56,7 +60,7 @@ class Segments:
         return bool(read.size) and node.type.size == 1 and read.dtype == node.type.dtype
 
     def of_words(self, number: int) -> bool:
-        """Whether a node is computed from words."""
+        """Whether a node has a value per word, or reduces words. Inner recurrences do not count."""
         node = self.net.nodes[number]
         if self.is_recurrence(number):
             return False
@@ -68,7 +72,7 @@ class Segments:
 
     @cached_property
     def numbers(self) -> tuple[list[int], set[int]]:
-        """The segment of each phase, 0 for none, and the phases that begin a segment after work on rows.
+        """The segment of each phase (0 for none), and the phases that begin a segment after work on rows.
 
         A segment begins with a phase that has work on words. It ends with the last such phase before a phase
         with a product of rows, which needs all rows at once.
@@ -82,13 +86,13 @@ class Segments:
         numbers, begins = list[int](), set[int]()
         latest, is_open = 0, False
         for place in range(len(self.phases)):
-            ahead = (q for q in range(place, len(self.phases)) if words[q] or products[q])
-            following = next(ahead, place)
-            goes_on = is_open and words[following] and not products[following]
-            if words[place] and not goes_on:
+            relevant = (q for q in range(place, len(self.phases)) if words[q] or products[q])
+            following = next(relevant, place)
+            continues = is_open and words[following] and not products[following]
+            if words[place] and not continues:
                 latest += 1
                 begins.add(place)
-            is_open = words[place] or goes_on
+            is_open = words[place] or continues
             numbers.append(latest if is_open else 0)
         return numbers, begins
 
@@ -97,41 +101,42 @@ class Segments:
         return self.numbers[0][place]
 
     def begins(self, place: int) -> bool:
-        """Whether a segment begins with a phase, after that phase's work on all rows."""
+        """Whether a segment begins in a phase: the phase's work on rows comes first, for all rows."""
         return place in self.numbers[1]
 
     def are_separated(self, one: int, other: int) -> bool:
-        """Whether other lanes run between two phases."""
+        """Whether two phases are in different segments, so that other lanes run between them."""
         return self.of(one) != self.of(other)
 
 
 def lane_by_lane(
     segments: Segments, phases: Iterable[tuple[list[Loop], list[Loop | InnerLoop]]]
 ) -> list[Phase]:
-    """The work of the phases, each given as copies and loops; all phases of a segment become one piece of
-    work lane by lane.
+    """The work between barriers: the phases of a segment become one `LaneLoop`, others remain separate.
+
+    phases: for each phase, the copies that its loops read, and its loops.
     """
     lowered, work = list[Phase](), list[tuple[str, Loop]]()
     for place, (copies, loops) in enumerate(phases):
         inner = [loop for loop in loops if isinstance(loop, InnerLoop)]
         steps = copies, [loop for loop in loops if not isinstance(loop, InnerLoop)]
-        own = [(axis_of(loop), loop) for step in steps for loop in step]
+        by_axis = [(axis_of(loop), loop) for step in steps for loop in step]
         if segments.of(place) and not segments.begins(place):
             assert not inner
-            work += own
+            work += by_axis
             continue
-        if inner:  # they read the copies
-            work += [(axis, loop) for axis, loop in own if axis and loop in copies]
-            own = [(axis, loop) for axis, loop in own if not (axis and loop in copies)]
+        if inner:  # inner loops read the copies, which therefore come before them
+            work += [(axis, loop) for axis, loop in by_axis if axis and loop in copies]
+            by_axis = [(axis, loop) for axis, loop in by_axis if not (axis and loop in copies)]
         lowered.append(LaneLoop(tuple(work)))
         lowered += [[loop for loop in step if not axis_of(loop)] for step in steps]
         lowered += inner
-        work = [(axis, loop) for axis, loop in own if axis]
+        work = [(axis, loop) for axis, loop in by_axis if axis]
     return [*(phase for phase in lowered if phase), *([LaneLoop(tuple(work))] if work else [])]
 
 
 def axis_of(loop: Loop) -> str:
-    """The axis of inner sequences over whose words a loop goes; "" for one over the rows."""
+    """The axis of the inner sequences whose words a loop goes over; "" for a loop over rows."""
     if isinstance(loop, WordsReduceLoop):
         return loop.axis
     if isinstance(loop, FiberLoop):

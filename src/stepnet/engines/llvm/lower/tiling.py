@@ -24,7 +24,7 @@ class Tiling:
     gates: the number of products per unit.
     unit_bytes: the bytes of a unit's parameters, over all products.
     vector_bytes: the bytes of a vector of accumulators.
-    grain: threads divide the unit blocks in groups of this size.
+    grain: the number of unit blocks in a group; threads divide the work by whole groups.
     keeps_sums: whether sums are stored to memory between the products and the epilogue. If the epilogue is
         long, its code is emitted once instead of in each tile.
     is_large: whether the parameters displace everything else from the near caches.
@@ -58,16 +58,16 @@ class Tiling:
         return cls(shapes, gates, unit_bytes, vector_bytes, grain, keeps_sums, is_large)
 
     def cover(self, rows: int) -> tuple[int, ...]:
-        """The number of tiles of each shape that cover this many rows."""
+        """The number of tiles of each shape that together compute `rows` rows."""
         return cover(self.shapes, rows, self.gates, self.vector_bytes)
 
     def cost(self, rows: int) -> float:
-        """The cost of this many rows, in units of a row of a large tile, without the reading of
-        parameters.
+        """The cost of computing `rows` rows, without loads of parameters from far memory. The unit is one row
+        of the largest tile.
         """
-        each = [computing(shape, self.gates) for shape in self.shapes]
-        counts = self.cover(rows)
-        return sum(n * cycles for n, cycles in zip(counts, each, strict=True)) / each[0] * self.shapes[0].rows
+        cycles = [computing(shape, self.gates) for shape in self.shapes]
+        total = sum(count * tile for count, tile in zip(self.cover(rows), cycles, strict=True))
+        return total / cycles[0] * self.shapes[0].rows
 
 
 def length(net: Net, loop: UnitLoop) -> int:
@@ -77,16 +77,18 @@ def length(net: Net, loop: UnitLoop) -> int:
 
 
 def gates_of_each(loop: UnitLoop) -> int:
-    """The largest number of turns into which the gates of each product divide evenly; 1 if a result is not
-    read.
+    """The largest number of turns that divides the gates of each product evenly; 1 if some result of a
+    product is not read.
     """
     is_read = all(port >= 0 for product in loop.products for port in product.ports)
     return gcd(*(len(product.ports) for product in loop.products)) if is_read else 1
 
 
 def grain_of(blocks: int, units: int) -> int:
-    """The number of unit blocks in a group that threads do not divide: as many as run side by side for one
-    row, if that divides the work evenly.
+    """The number of unit blocks in a group that threads do not divide.
+
+    units: the unit blocks that a tile of one row computes side by side. The group has as many, halved until
+    the groups divide the blocks evenly.
     """
     while 1 < units < blocks and blocks % (2 * units):
         units //= 2

@@ -1,4 +1,4 @@
-"""Machine code in memory, ready to be called: object code as LLVM wrote it, now or in another process."""
+"""Machine code in memory, ready to be called. Its object code was generated in this process or another."""
 
 import ctypes
 from collections.abc import Callable
@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepnet.engines.llvm.machine.image import Image, ObjectCode, libc
-from stepnet.engines.llvm.machine.late import late
+from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.system import symbols
 
 
 @dataclass(frozen=True)
 class NativeFunction:
-    """A function of machine code, which stays loaded as long as this does.
+    """A function of machine code.
 
-    `call(pointer)` runs it without the interpreter's lock.
+    address: its address.
+    call: runs it with one pointer as its argument, without the interpreter's lock.
+    code: the machine code, which stays loaded as long as this object lives.
     """
 
     address: int
@@ -23,29 +25,31 @@ class NativeFunction:
 
 
 class MachineCode:
-    """Loaded object code; it stays loaded as long as this object lives. bytes: the size of its
-    instructions.
+    """Loaded object code. It stays loaded as long as this object lives.
+
+    addresses: the address of each function, by name.
+    bytes: the size of the instructions.
     """
 
     def __init__(self, code: ObjectCode) -> None:
         image = Image.of(code.data)
         if image is None:
-            self.held, self.addresses, self.bytes = late("machine.object_code").loaded_by_llvm(code)
+            self.owner, self.addresses, self.bytes = lazy_import("machine.object_code").loaded_by_llvm(code)
         else:
-            self.held, self.addresses = image.put(address)
+            self.owner, self.addresses = image.load(address)
             self.bytes = image.instructions
 
     def function(self, name: str, result: Any = None) -> "NativeFunction":
         """A function that takes one pointer."""
-        where = self.addresses[name]
-        return NativeFunction(where, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(where), self)
+        start = self.addresses[name]
+        return NativeFunction(start, ctypes.CFUNCTYPE(result, ctypes.c_void_p)(start), self)
 
 
 def address(name: str) -> int:
-    """The address of a function that machine code calls by name."""
-    own = symbols().get(name)
-    if own is not None:
-        return own
-    where = ctypes.cast(libc()[name], ctypes.c_void_p).value
-    assert where is not None
-    return where
+    """The address of a function that machine code calls by name: one of `symbols`, or of the C library."""
+    known = symbols().get(name)
+    if known is not None:
+        return known
+    external = ctypes.cast(libc()[name], ctypes.c_void_p).value
+    assert external is not None
+    return external

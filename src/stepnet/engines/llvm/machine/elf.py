@@ -1,7 +1,7 @@
 """A reader of ELF object files: loaded sections, symbols and relocations.
 
-The numbers are those of the "System V Application Binary Interface". This is on the path of a warm start, so
-it imports little.
+Constants have the values of the "System V Application Binary Interface". A warm start loads code through this
+module, so it imports little.
 """
 
 import struct
@@ -14,7 +14,7 @@ SYMBOL = struct.Struct("<IBBHQQ")
 RELOCATION = struct.Struct("<QIIq")
 ELF64, LITTLE, RELOCATABLE, X86_64, AARCH64 = 2, 1, 1, 62, 183
 IDENT = b"\x7fELF" + bytes([ELF64, LITTLE, 1]) + bytes(9)
-"""What the files begin with: of 64 bits, with the lowest byte of a number first."""
+"""The first bytes of a file of 64 bits, little-endian."""
 PROGBITS, SYMBOLS, STRINGS, RELOCATIONS, UNWIND = 1, 2, 3, 4, 0x70000001
 """Kinds of sections."""
 WRITE, IN_MEMORY, RUN = 1, 2, 4
@@ -22,7 +22,7 @@ WRITE, IN_MEMORY, RUN = 1, 2, 4
 
 
 class Section(NamedTuple):
-    """A row of an object's table of sections."""
+    """A row of an object's section table."""
 
     name: int
     kind: int
@@ -44,28 +44,29 @@ class Symbol(NamedTuple):
 
     name: str
     section: int
-    place: int
+    offset: int
     is_global: bool
 
     @property
     def is_defined(self) -> bool:
-        """Whether it is in this object."""
+        """Whether it is defined in this object."""
         return self.section != 0
 
 
 class Relocation(NamedTuple):
-    """A relocation: at offset `place`, the address of a symbol plus `more` is inserted. kind: its type, by
-    the processor's numbering.
+    """A relocation: the address of `symbol` plus `addend` is stored at `offset`.
+
+    kind: the type of the relocation, by the processor's numbering.
     """
 
-    place: int
+    offset: int
     kind: int
     symbol: Symbol
-    more: int
+    addend: int
 
 
 class Part(NamedTuple):
-    """A section that becomes memory. relocations: of places in it."""
+    """A section that is loaded into memory. Offsets of its relocations are from its beginning."""
 
     number: int
     kind: int
@@ -76,7 +77,7 @@ class Part(NamedTuple):
 
 
 class ObjectFile(NamedTuple):
-    """An object file: its processor's number, the sections that become memory, and its names."""
+    """An object file: its processor's number, its loaded sections, and its symbols."""
 
     machine: int
     parts: tuple[Part, ...]
@@ -84,7 +85,7 @@ class ObjectFile(NamedTuple):
 
     @classmethod
     def of(cls, data: bytes) -> "ObjectFile":
-        """What the bytes of a file hold."""
+        """The object file with these bytes."""
         _, _, machine, _, _, _, offset, *_, count, names = HEADER.unpack_from(data)
         sections = [Section(*SECTION.unpack_from(data, offset + n * SECTION.size)) for n in range(count)]
         symbols, titles = tuple(read_symbols(data, sections)), sections[int(names)].offset
@@ -102,8 +103,8 @@ class ObjectFile(NamedTuple):
 
 
 def is_loaded(section: Section) -> bool:
-    """Whether a section is loaded. Unwind tables are not, as there are no exceptions: they have a kind of
-    their own on x86-64, and elsewhere the name .eh_frame.
+    """Whether a section is loaded into memory. Unwind tables are not, as generated code has no exceptions:
+    on x86-64 they have a kind of their own; elsewhere the caller recognises them by the name .eh_frame.
     """
     return bool(section.flags & IN_MEMORY) and section.kind != UNWIND and section.size > 0
 
@@ -118,9 +119,9 @@ def read_symbols(data: bytes, sections: Sequence[Section]) -> Iterator[Symbol]:
 
 
 def read_relocations(data: bytes, table: Section, symbols: Sequence[Symbol]) -> Iterator[Relocation]:
-    """The rows of a table of relocations."""
-    for place, kind, number, more in RELOCATION.iter_unpack(contents(data, table)):
-        yield Relocation(place, kind, symbols[number], more)
+    """The relocations of a section, from their table."""
+    for offset, kind, number, addend in RELOCATION.iter_unpack(contents(data, table)):
+        yield Relocation(offset, kind, symbols[number], addend)
 
 
 def contents(data: bytes, section: Section) -> bytes:
@@ -129,5 +130,5 @@ def contents(data: bytes, section: Section) -> bytes:
 
 
 def text_at(data: bytes, place: int) -> str:
-    """The text at a place, which ends before a zero."""
+    """The zero-terminated text at an offset."""
     return data[place : data.index(b"\0", place)].decode()

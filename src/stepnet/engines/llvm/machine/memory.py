@@ -1,9 +1,9 @@
 """Memory for machine code: zeroed, page-aligned, and in huge pages if it is large.
 
-Parameters are read sequentially at every step. With 4 KB pages, the processor has a TLB lookup at the end of
-each page, and its prefetcher starts anew. With 2 MB pages it does not.
+Parameters are read sequentially at every step. With pages of 4 KB, each page needs a TLB entry, and the
+prefetcher stops at the end of each page. Pages of 2 MB avoid both.
 
-The first access to a page is a page fault, and with 4 KB pages faults may take longer than the work on their
+The first access to a page is a page fault. With pages of 4 KB the faults may take longer than the work on the
 contents. So large results are in huge pages too, and workspaces are reused from call to call (`Pool`).
 
 The memory is private to the process: after a fork, parent and child each have their own.
@@ -26,18 +26,20 @@ Array = np.ndarray
 PAGE = 4096
 HUGE = 2 * 1024 * 1024
 WORTH_HUGE = 128 * 1024
+"""The size in bytes from which `aligned` asks for huge pages."""
 MOSTLY_FULL = 3 * 2**19
-"""The size in bytes from which an array has huge pages of its own: it fills at least three quarters of them.
-"""
+"""The size in bytes from which a result has separate huge pages: it fills at least three quarters of them."""
 LINE = 64
 APART = 9 * LINE
+"""The least distance in bytes from the end of one array to the next in `Together`."""
 POOLED = 256 * 2**20
+"""The most bytes of unused memory that are kept for reuse."""
 Shape = tuple[tuple[int, ...], Any]
 """The shape of an array, and its dtype."""
 
 
 def aligned(size: int) -> Array:
-    """`size` zeroed bytes that begin at a page; the array keeps the memory."""
+    """An array of `size` zeroed bytes, aligned to a page. The array owns the memory."""
     if size < WORTH_HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         memory = np.zeros(size + PAGE, np.uint8)
         start = -memory.ctypes.data % PAGE
@@ -51,19 +53,19 @@ def aligned(size: int) -> Array:
 
 
 def mapped(size: int) -> mmap.mmap:
-    """So many zeroed bytes of the system's pages; raises `MemoryError` where it has none, as NumPy does."""
+    """A new mapping of `size` zeroed bytes; raises `MemoryError` if there is no memory, as NumPy does."""
     try:
         return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise
-        raise MemoryError(f"the system has no memory for {size} bytes more") from None
+        raise MemoryError(f"the system cannot allocate {size} more bytes") from None
 
 
-class Held:
-    """The owner of memory that arrays share: it goes when the last of them does.
+class SharedMemory:
+    """The owner of memory that several arrays share. It is deleted when the last of them is.
 
-    An array cannot be the owner: a view of a view refers to the first array of all.
+    An array cannot be the owner: NumPy makes a view of a view refer to the base array.
     """
 
     def __init__(self, memory: Array) -> None:
@@ -71,9 +73,11 @@ class Held:
 
 
 class Together:
-    """Arrays of these shapes and dtypes in one piece of memory, which is kept as long as one of them is.
+    """The layout of several arrays in one allocation, which is freed with the last of them.
 
-    They are some cache lines apart: otherwise the same row of each would map to the same cache set.
+    shapes: the shape and dtype of each array.
+
+    The arrays are some cache lines apart: otherwise the same row of each would map to the same cache set.
     """
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
@@ -84,28 +88,28 @@ class Together:
         ]
 
     def arrays(self, memory: Array) -> list[Array]:
-        """The arrays in memory of `bytes` at least."""
+        """The arrays in given memory, of at least `bytes` bytes."""
         return [np.ndarray(shape, dtype, memory, start) for shape, dtype, start in self.parts]
 
     def new(self) -> list[Array]:
-        """The arrays, uninitialised. Large memory is freed with the last of them."""
+        """New uninitialised arrays. Large memory returns to the pool with the last of them."""
         if self.bytes < MOSTLY_FULL:
             return self.arrays(np.empty(self.bytes, np.uint8))
         memory = POOL.take(self.bytes, zeroed=False)
-        held = Held(memory)
-        weakref.finalize(held, POOL.give_back, memory).atexit = False
-        return self.arrays(np.asarray(held))
+        owner = SharedMemory(memory)
+        weakref.finalize(owner, POOL.give_back, memory).atexit = False
+        return self.arrays(np.asarray(owner))
 
 
 class Rows:
-    """Allocates arrays of a variable number of rows of one shape and dtype."""
+    """Allocates arrays of any number of rows, each of one shape and dtype."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.bytes = bytes_of((shape, dtype))
 
     def new(self, count: int) -> Array:
-        """A new array of so many rows with any numbers: in huge pages where it is large."""
+        """A new uninitialised array of `count` rows, in huge pages if it is large."""
         shape = (count, *self.shape)
         if count * self.bytes < MOSTLY_FULL:
             return np.empty(shape, self.dtype)
@@ -113,7 +117,7 @@ class Rows:
 
 
 def bytes_of(shape: Shape) -> int:
-    """The bytes of an array."""
+    """The bytes of an array with a shape and dtype."""
     sizes, dtype = shape
     return prod(sizes) * np.dtype(dtype).itemsize
 
@@ -121,7 +125,7 @@ def bytes_of(shape: Shape) -> int:
 class Pool:
     """A pool of unused memory, by size.
 
-    most: the largest number of bytes kept. If more are returned, the memory kept so far is freed.
+    most: the limit in bytes. If memory is returned that exceeds it, the memory kept so far is freed.
 
     >>> pool = Pool(2**20)
     >>> first = pool.take(1000)
@@ -137,7 +141,7 @@ class Pool:
         self.free: dict[int, list[Array]] = {}
 
     def take(self, size: int, zeroed: bool = True) -> Array:
-        """At least `size` bytes; zeros with `zeroed`, else uninitialised."""
+        """An array of at least `size` bytes: zeros if `zeroed`, else uninitialised."""
         size = size_class(size)
         try:
             memory = self.free.get(size, []).pop()
@@ -148,7 +152,7 @@ class Pool:
         return memory
 
     def give_back(self, *memory: Array) -> None:
-        """Keeps memory that nobody uses any more."""
+        """Returns memory that is no longer used to the pool."""
         for array in memory:
             if array.nbytes + sum(size * len(kept) for size, kept in tuple(self.free.items())) > self.most:
                 self.free = {}
@@ -157,7 +161,7 @@ class Pool:
 
 
 def size_class(size: int) -> int:
-    """A number of bytes rounded up, so that a little more or less is the same: by an eighth at most.
+    """A number of bytes rounded up by an eighth at most (to whole pages), so that similar sizes are equal.
 
     >>> size_class(1000), size_class(2**20 + 1)
     (4096, 1179648)
@@ -173,15 +177,15 @@ FROM_BUFFER: Any = ctypes.c_char.from_buffer
 
 
 def pointer(array: Array | None) -> int:
-    """Where an array's numbers lie; 0 for none."""
+    """The address of an array's first element; 0 for None."""
     if array is None:
         return 0
-    try:  # which takes an eighth of the time of what is below
+    try:  # an eighth of the time of the general way below
         return ctypes.addressof(FROM_BUFFER(array))
-    except (TypeError, ValueError):  # it may not be written to, or has no numbers
+    except (TypeError, ValueError):  # it is read-only, or empty
         return array.__array_interface__["data"][0]
 
 
 def view(array: Array) -> memoryview:
-    """An array of which single numbers are read and written in half the time."""
+    """A memoryview of an array: single elements are read and written in half the time."""
     return memoryview(cast("Any", array))

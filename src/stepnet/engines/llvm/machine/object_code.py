@@ -1,14 +1,14 @@
-"""LLVM text to object code; and object code loaded by LLVM, where nothing else can load it.
+"""Compilation of LLVM modules to object code, and LLVM's loader for object code that `image` cannot load.
 
-LLVM is called apart (see `apart`): it has objects that are to be freed once. There several modules become
-object code side by side.
+LLVM is called through `engines/apart.py`, so that neither a fork nor a signal interrupts it: its objects must
+be freed exactly once. Several modules are compiled in parallel.
 """
 
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -18,25 +18,26 @@ from llvmlite import ir
 from stepnet.engines.apart import run_in_thread
 from stepnet.engines.limits import processors
 from stepnet.engines.llvm.machine.image import ObjectCode
-from stepnet.engines.llvm.machine.room import ALONE, FOR_BYTE, THREAD, room
+from stepnet.engines.llvm.machine.room import BASE_BYTES, TEXT_FACTOR, THREAD_BYTES, reserve
 from stepnet.engines.llvm.machine.system import symbols
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.unlocked import emit_object
 
-TURN = 5e-4  # seconds
+SWITCH_INTERVAL = 5e-4  # seconds
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
 
 
 def object_code(module: ir.Module, target: Target) -> ObjectCode:
-    """What LLVM makes of a module for a target."""
+    """The object code of a module for a target."""
     return object_codes([module], target)[0]
 
 
 def object_codes(modules: Iterable[ir.Module], target: Target) -> list[ObjectCode]:
-    """What LLVM makes of modules for a target, side by side on the processors: of the first ones while others
-    are still written, where the modules come from a generator.
+    """The object code of modules for a target, compiled in parallel.
+
+    modules: may be a generator: the first modules are then compiled while later ones are still written.
     """
     names = list[tuple[str, ...]]()
 
@@ -45,7 +46,7 @@ def object_codes(modules: Iterable[ir.Module], target: Target) -> list[ObjectCod
             names.append(tuple(f.name for f in module.functions if is_public(f)))
             yield str(module)
 
-    return list(map(ObjectCode, run_in_thread(lambda: all_emitted(texts(), target)), names))
+    return list(map(ObjectCode, run_in_thread(lambda: emit_all(texts(), target)), names))
 
 
 def is_public(function: ir.Function) -> bool:
@@ -53,84 +54,92 @@ def is_public(function: ir.Function) -> bool:
     return not function.is_declaration and function.linkage != "internal"
 
 
-def all_emitted(texts: Iterable[str], target: Target) -> list[bytes]:
-    """The object files of modules' texts. Other threads take the longest of those that are there. Ends when
-    all threads have.
+def emit_all(texts: Iterable[str], target: Target) -> list[bytes]:
+    """The object files of modules, from their texts.
+
+    Other threads compile the longest text that is available, until there are none. Returns when all threads
+    have ended.
     """
-    known, waiting, done = list[str](), list[tuple[int, int]](), dict[int, bytes]()
+    received, waiting, done = list[str](), list[tuple[int, int]](), dict[int, bytes]()
 
     def work(thread: int) -> None:
-        # What LLVM refuses is left to the caller, who then meets the same refusal. So is a text for which
-        # there is no memory beside others: the caller then compiles it alone.
+        # A text that LLVM refuses is left to the calling thread, which meets the same error and raises it.
+        # So is a text for which memory is short: the calling thread compiles it after all others.
         with suppress(IndexError, RuntimeError, MemoryError):
             while True:
                 place = heappop(waiting)[1]
-                done[place] = emitted(known[place], emitter(target, thread))
+                done[place] = emit(received[place], target_machine(target, thread))
 
     threads = dict[int, threading.Thread]()
     try:
-        with short_turns():
+        with frequent_switches():
             for place, text in enumerate(texts):
-                known.append(text)
+                received.append(text)
                 heappush(waiting, (-len(text), place))
                 others = (n for n in range(1, processors()) if n not in threads or not threads[n].is_alive())
                 if (number := next(others, None)) is not None:
                     thread = threading.Thread(target=work, args=(number,))
-                    if begins(thread):
+                    if starts(thread):
                         threads[number] = thread
         work(0)
     finally:
         waiting.clear()
         for thread in threads.values():
             thread.join()
-    return [done[n] if n in done else emitted(text, emitter(target, 0)) for n, text in enumerate(known)]
+    machine = partial(target_machine, target, 0)
+    return [done[n] if n in done else emit(text, machine()) for n, text in enumerate(received)]
 
 
 @contextmanager
-def short_turns() -> Generator[None]:
-    """The interpreter goes from thread to thread after a turn of `TURN`.
+def frequent_switches() -> Generator[None]:
+    """Inside the block the interpreter switches threads after `SWITCH_INTERVAL`.
 
-    A thread that comes back from LLVM waits for a turn of the one that writes text to end: by default 5 ms,
-    at each of some ten calls for a module.
+    A thread that returns from LLVM waits until the thread that writes text releases the interpreter: by
+    default up to 5 ms, after each of some ten calls per module.
     """
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(min(TURN, interval))
+    sys.setswitchinterval(min(SWITCH_INTERVAL, interval))
     try:
         yield
     finally:
         sys.setswitchinterval(interval)
 
 
-def begins(thread: threading.Thread) -> bool:
-    """Begins a thread; False where the system has none to spare, or no memory for it."""
+def starts(thread: threading.Thread) -> bool:
+    """Starts a thread; False if the system has no more threads, or no memory for one."""
     try:
-        with room(THREAD):
+        with reserve(THREAD_BYTES):
             thread.start()
     except (RuntimeError, MemoryError):
         return False
     return True
 
 
-def emitted(
+def emit(
     text: str, machine: llvm.TargetMachine, change: Callable[[llvm.ModuleRef], None] = lambda module: None
 ) -> bytes:
-    """The object file of a module's text. change: what is done to the module before code is written.
+    """The object file of a module's text.
 
-    Raises `MemoryError` where there is too little, and `RuntimeError` for a text that LLVM refuses.
+    change: modifies the parsed module before its code is generated.
+
+    Raises `MemoryError` if there is too little memory, and `RuntimeError` for a text that LLVM refuses.
     """
-    # What LLVM knows of a module is a hundred times as large as its code, and goes with the block.
-    with room(ALONE + FOR_BYTE * len(text)), llvm.parse_assembly(text, llvm.create_context()) as parsed:
-        # LLVM's optimiser is left out: the code is written as it should run. On a GRU it took 40% of the
-        # compile time and changed the speed by less than its spread.
+    # A parsed module takes a hundred times as much memory as its code, and is freed at the end of the block.
+    with (
+        reserve(BASE_BYTES + TEXT_FACTOR * len(text)),
+        llvm.parse_assembly(text, llvm.create_context()) as parsed,
+    ):
+        # LLVM's optimiser is not run: our text is already in the form that should run. On a GRU the optimiser
+        # took 40% of the compile time and changed the speed by less than the measurement noise.
         change(parsed)
         parsed.verify()
         return emit_object(machine, parsed)
 
 
 @cache
-def emitter(target: Target, thread: int) -> llvm.TargetMachine:
-    """The machine that writes code for a target: one for each thread, and kept, with its half a megabyte."""
-    with room(ALONE):
+def target_machine(target: Target, thread: int) -> llvm.TargetMachine:
+    """LLVM's code generator for a target, one per thread. It is cached, and takes half a megabyte."""
+    with reserve(BASE_BYTES):
         triple = llvm.Target.from_default_triple()
         return triple.create_target_machine(cpu=target.cpu, features=target.features, opt=3)
 
@@ -140,26 +149,28 @@ def emitter(target: Target, thread: int) -> llvm.TargetMachine:
 DISCARDED: list[Any] = []
 
 
-class Held:
-    """What keeps code loaded. Any thread may let go of it, in the midst of anything: so the next one that
-    loads frees it.
+class LoadedCode:
+    """The owner of code loaded by LLVM.
+
+    It may be deleted in any thread, at any moment, so deletion only marks the engine: the next call of
+    `loaded` frees it.
     """
 
     def __init__(self, engine: llvm.ExecutionEngine) -> None:
         self.engine = engine
 
     def __del__(self, discarded: list[Any] = DISCARDED) -> None:
-        # At the end of the process the names of this module may be gone.
+        # At exit the globals of this module may already be deleted; the default argument is not.
         discarded.append(self.__dict__.pop("engine", None))
 
 
-def loaded_by_llvm(code: ObjectCode) -> tuple[Held, dict[str, int], int]:
-    """Object code in memory: what keeps it there, the addresses of functions, and the bytes of all."""
+def loaded_by_llvm(code: ObjectCode) -> tuple[LoadedCode, dict[str, int], int]:
+    """Object code loaded by LLVM: its owner, the address of each function, and the bytes of instructions."""
     return run_in_thread(lambda: loaded(code))
 
 
-def loaded(code: ObjectCode) -> tuple[Held, dict[str, int], int]:
-    """The same, where LLVM may be called."""
+def loaded(code: ObjectCode) -> tuple[LoadedCode, dict[str, int], int]:
+    """The result of `loaded_by_llvm`, computed in the current thread, which must be the one for LLVM."""
     DISCARDED.clear()
     for name, address in symbols().items():
         llvm.add_symbol(name, address)
@@ -169,4 +180,4 @@ def loaded(code: ObjectCode) -> tuple[Held, dict[str, int], int]:
     size = sum(section.size() for section in file.sections() if section.is_text())
     engine.add_object_file(file)
     engine.finalize_object()
-    return Held(engine), {name: engine.get_function_address(name) for name in code.names}, size
+    return LoadedCode(engine), {name: engine.get_function_address(name) for name in code.names}, size

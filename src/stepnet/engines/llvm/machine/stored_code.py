@@ -19,19 +19,22 @@ from stepnet.disk.folder import NotUsableError
 from stepnet.disk.sources import listing, sources
 from stepnet.engines.llvm.machine.build import MachineCode
 from stepnet.engines.llvm.machine.image import ObjectCode
-from stepnet.engines.llvm.machine.late import late
+from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.system import clock
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.net.digest import digest
 
 KERNEL = Form(ObjectCode)
 GENERATING = ("values", "net", "plan", "engines")
-"""The folders of the modules that decide what is generated."""
+"""The folders of the modules that determine the generated code."""
 
 
 @cache
 def generator() -> str:
-    """A digest of what generates code here, apart from what it is generated for. Raises `NotUsableError`."""
+    """A digest of the code generator: its sources, the version of LLVM and the system.
+
+    Raises `NotUsableError` if the files cannot be listed or read.
+    """
     folder = Path(llvmlite.__file__).with_name("binding")
     with listing(folder), os.scandir(folder) as files:
         library = sorted((each.name, each.stat().st_size) for each in files if "llvmlite." in each.name)
@@ -40,7 +43,7 @@ def generator() -> str:
 
 
 def read(kind: str, form: Form, key: tuple[Any, ...]) -> Any:
-    """The value of a kind with a key, read from disk; None where there is none."""
+    """The stored value of a kind with a key; None if there is none."""
     name = name_of(kind, key)
     data = None if name is None else store.get(kind, name)
     return None if data is None else form.unpacked(data)
@@ -53,7 +56,7 @@ def keep(kind: str, form: Form, key: tuple[Any, ...], value: Any) -> None:
 
 
 def name_of(kind: str, key: tuple[Any, ...]) -> str | None:
-    """The name under which a value is stored; None where nothing is."""
+    """The name under which a value is stored; None if the cache is not used."""
     if not store.is_used():
         return None
     try:
@@ -63,50 +66,52 @@ def name_of(kind: str, key: tuple[Any, ...]) -> str | None:
 
 
 Kernel = tuple[Any, ...]
-"""A kernel that no plan has to do with: its folder and name, as `products.pack`, the target, and options. The
-function `write_pack` of the module `products.pack_code` writes it.
+"""The key of a kernel that is independent of plans: its folder and name, such as "products.pack", the target,
+and options. The module of this kernel is written by the function `write_pack` of `products.pack_code`.
 """
 LOADED: dict[Kernel, MachineCode] = {}
-"""Kernels that are ready to be called."""
+"""The kernels that are loaded, ready to be called."""
 
 
 def machine_code(*kernel: Any) -> MachineCode:
-    """The machine code of a kernel."""
-    if not is_at_hand(kernel):
-        made_beside([], [kernel], kernel[1])
+    """The machine code of a kernel: loaded before, read from disk, or compiled now."""
+    if not is_loaded(kernel):
+        compile_with_kernels([], [kernel], kernel[1])
     return LOADED[kernel]
 
 
-def is_at_hand(kernel: Kernel) -> bool:
-    """Whether a kernel is ready to be called, perhaps since it was read from disk now."""
-    if kernel not in LOADED and (made := read("kernel", KERNEL, kernel)) is not None:
-        LOADED[kernel] = MachineCode(made)
+def is_loaded(kernel: Kernel) -> bool:
+    """Whether a kernel is loaded. It is loaded from disk if it is stored there."""
+    if kernel not in LOADED and (code := read("kernel", KERNEL, kernel)) is not None:
+        LOADED[kernel] = MachineCode(code)
     return kernel in LOADED
 
 
-def made_beside(modules: Iterable[Any], kernels: Iterable[Kernel], target: Target) -> list[ObjectCode]:
-    """The object code of modules, and beside it the kernels that are not there yet, for the same target.
+def compile_with_kernels(
+    modules: Iterable[Any], kernels: Iterable[Kernel], target: Target
+) -> list[ObjectCode]:
+    """The object code of modules for a target. Kernels that are not loaded yet are compiled too, and loaded.
 
-    Kernels come first: they are short, so LLVM soon has something to do while the others are written. Both
-    may be generators, which are asked for no more than is needed next.
+    Kernels come first: they are short, so LLVM can soon begin while the modules are still written. Both may
+    be generators, which are advanced only when LLVM can take another module.
     """
     missing = list[Kernel]()
 
-    def every() -> Iterator[Any]:
+    def to_compile() -> Iterator[Any]:
         for kernel in kernels:
-            if not is_at_hand(kernel):
+            if not is_loaded(kernel):
                 missing.append(kernel)
-                yield written(kernel)
+                yield kernel_module(kernel)
         yield from modules
 
-    codes: list[ObjectCode] = late("machine.object_code").object_codes(every(), target)
+    codes: list[ObjectCode] = lazy_import("machine.object_code").object_codes(to_compile(), target)
     for kernel, code in zip(missing, codes, strict=False):
         keep("kernel", KERNEL, kernel, code)
         LOADED[kernel] = MachineCode(code)
     return codes[len(missing) :]
 
 
-def written(kernel: Kernel) -> Any:
-    """The module of a kernel."""
+def kernel_module(kernel: Kernel) -> Any:
+    """The LLVM module of a kernel."""
     name, *options = kernel
-    return getattr(late(f"{name}_code"), f"write_{name.partition('.')[2]}")(*options)
+    return getattr(lazy_import(f"{name}_code"), f"write_{name.partition('.')[2]}")(*options)

@@ -1,10 +1,10 @@
 """The system functions that machine code calls: semaphores, a clock, and a short sleep.
 
-Machine code that is kept on disk is loaded by other processes, where these functions lie elsewhere. So it
-calls them by name (`symbols`), or at addresses that a call's words hold.
+Machine code stored on disk is loaded by other processes, in which these functions have other addresses. So it
+calls them by name (`symbols`), or through addresses in the words of a call.
 
-A thread that wakes inside Python first waits for the interpreter's lock, which the thread that woke it holds
-between its calls: up to five milliseconds. One that wakes inside machine code has its work at once.
+Threads sleep inside machine code, not in Python: a thread that wakes in Python must first acquire the
+interpreter's lock, which the thread that woke it may hold for up to five milliseconds.
 """
 
 import ctypes
@@ -15,17 +15,19 @@ from functools import cache
 from typing import Any
 
 BYTES = 64
-"""How many bytes of a caller's memory a semaphore may lie in."""
+"""The bytes that a caller provides for a semaphore."""
 REST = 50
-"""Microseconds that a thread rests for, where the system can rest for so short a time."""
+"""The duration of a short sleep in microseconds; Windows, which cannot sleep so briefly, sleeps for 0."""
 
 
 @dataclass(frozen=True)
 class Semaphores:
-    """How this system makes a semaphore, and the addresses of its functions `wait` and `post`.
+    """The system's semaphores.
 
-    make: gives the handle of a new one, which may lie at the address that it is given. The functions are
-    called as wait(handle, -1) and post(handle, 1, 0), also where they take less than that.
+    make: creates a semaphore and returns its handle. Its argument is the address of `BYTES` bytes, in which
+        the semaphore may be created.
+    wait, post: the addresses of the functions. They are called as wait(handle, -1) and post(handle, 1, 0) on
+        every system; where they have fewer parameters, the other arguments are ignored.
     """
 
     make: Callable[[int], int]
@@ -35,10 +37,14 @@ class Semaphores:
 
 @dataclass(frozen=True)
 class Clock:
-    """A clock that only goes forward: the address of the system's function, and its ticks per second.
+    """A monotonic clock of the system.
 
-    number: which of the system's clocks it is, the function's first argument; None where it has none. The
-    function writes its answer at a pointer: seconds and nanoseconds if there is a number, else ticks.
+    address: the address of the function that reads it.
+    number: the identifier of the clock, the function's first argument; None if it has no such argument.
+    per_second: the ticks per second.
+
+    The function writes to the address in its last argument: seconds and nanoseconds if the clock has a
+    number, else ticks.
     """
 
     address: int
@@ -47,20 +53,20 @@ class Clock:
 
 
 def address_of(library: Any, name: str) -> int:
-    """The address of a library's function."""
+    """The address of a function of a library."""
     address = ctypes.cast(library[name], ctypes.c_void_p).value
     assert address is not None
     return address
 
 
 def system_library() -> Any:
-    """The library that has the system's functions."""
+    """The library of the system functions: kernel32 on Windows, the C library elsewhere."""
     return ctypes.CDLL("kernel32" if sys.platform == "win32" else None)
 
 
 @cache
 def clock() -> Clock:
-    """The clock of the system at hand."""
+    """The monotonic clock of this system."""
     library = system_library()
     if sys.platform == "win32":
         frequency = ctypes.c_int64()
@@ -72,13 +78,13 @@ def clock() -> Clock:
 
 @cache
 def rest_address() -> int:
-    """The address of the system's function that lets a thread rest."""
+    """The address of the system's function for a short sleep."""
     return address_of(system_library(), "Sleep" if sys.platform == "win32" else "usleep")
 
 
 @cache
 def semaphores() -> Semaphores:
-    """The semaphores of the system at hand."""
+    """The semaphores of this system."""
     library = system_library()
     if sys.platform == "win32":
         create = library["CreateSemaphoreW"]
@@ -105,7 +111,7 @@ def semaphores() -> Semaphores:
 
         def make(address: int) -> int:
             if create(address, 0, 0):
-                raise OSError("the system has no more semaphores")
+                raise OSError("the system cannot create a semaphore")
             return address
 
         names = ("sem_wait", "sem_post")
@@ -115,8 +121,10 @@ def semaphores() -> Semaphores:
 @cache
 def symbols() -> dict[str, int]:
     """The functions that machine code calls by name, and their addresses in this process."""
-    windows = sys.platform == "win32"
-    names = {"system_yield": "SwitchToThread" if windows else "sched_yield"}
-    named = {name: address_of(system_library(), each) for name, each in names.items()}
-    own = {"system_wait": semaphores().wait, "system_post": semaphores().post}
-    return named | own | {"system_clock": clock().address}
+    system_yield = "SwitchToThread" if sys.platform == "win32" else "sched_yield"
+    return {
+        "system_yield": address_of(system_library(), system_yield),
+        "system_wait": semaphores().wait,
+        "system_post": semaphores().post,
+        "system_clock": clock().address,
+    }

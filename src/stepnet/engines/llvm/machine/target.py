@@ -1,8 +1,9 @@
-"""The processors that code is generated for, and what each asks of the generated code.
+"""The instruction sets that code is generated for.
 
-A `Target` is what the rest of the engine knows of a processor: its vector width, its registers, and the
-strings that LLVM wants. `host_target()` is the best one for the machine at hand; the narrower ones that it
-runs too are how AVX2 and plain code are tested on an AVX-512 machine.
+A `Target` describes an instruction set to the rest of the engine: the vector width, the number of registers,
+and LLVM's names for the processor and its features. `host_target()` is the widest that this processor
+supports. `available_targets()` has the narrower ones too, so AVX2 and generic code can be tested on an
+AVX-512 machine.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,13 @@ from stepnet.net.digest import digest
 
 @dataclass(frozen=True)
 class Target:
-    """One instruction set (avx512, avx2 or generic): its vector width in bytes, its vector registers."""
+    """An instruction set.
+
+    name: avx512, avx2 or generic.
+    cpu, features: the processor and its features by LLVM's names; cpu is "" outside the x86-64 family.
+    vector_bytes: the bytes of a vector.
+    registers: the number of vector registers.
+    """
 
     name: str
     cpu: str
@@ -30,31 +37,31 @@ class Target:
 
     @property
     def has_fused(self) -> bool:
-        """Whether a * b + c is one instruction."""
+        """Whether a * b + c is one instruction (a fused multiply-add)."""
         return self.name != "generic" or not self.cpu
 
     @property
     def has_half(self) -> bool:
-        """Whether it has instructions for float16; elsewhere LLVM would call a library for it."""
+        """Whether it has conversion instructions for float16. Without them LLVM would call a library."""
         return self.name != "generic"
 
     @property
     def is_x86(self) -> bool:
-        """Whether it is a processor of that family, whose instructions have names of their own in LLVM."""
+        """Whether it is of the x86-64 family, whose instructions LLVM offers as intrinsic functions."""
         return bool(self.cpu)
 
     @property
     def multiplies_bfloat16(self) -> bool:
-        """Whether one instruction multiplies pairs of bfloat16, and adds the products."""
+        """Whether one instruction multiplies pairs of bfloat16 and adds the products."""
         return self.has("avx512bf16")
 
     @property
     def multiplies_int8(self) -> bool:
-        """Whether one instruction multiplies four of uint8 and int8, and adds the products."""
+        """Whether one instruction multiplies four uint8 by four int8 and adds the products."""
         return self.has("avx512vnni")
 
     def has(self, feature: str) -> bool:
-        """Whether the features that code is generated with include one, by LLVM's name."""
+        """Whether the features include one, by LLVM's name."""
         return f"+{feature}" in self.features.split(",")
 
     def __str__(self) -> str:
@@ -68,29 +75,31 @@ AVX2_FEATURES = ("avx2", "fma", "f16c")
 
 @cache
 def host_target() -> Target:
-    """The widest target that this processor runs."""
+    """The widest target that this processor supports."""
     return available_targets()[0]
 
 
 @cache
 def available_targets() -> tuple[Target, ...]:
-    """Every target that this processor runs, the widest first: as LLVM said in a process before."""
-    if not store.is_used() or (here := processor()) is None:
+    """The targets that this processor supports, widest first. They are read from disk if possible, which
+    avoids loading LLVM.
+    """
+    if not store.is_used() or (identity := processor()) is None:
         return run_in_thread(targets)
-    key = digest(here, llvmlite.__version__)
+    key = digest(identity, llvmlite.__version__)
     data = store.get("targets", key)
     if data is not None:
         return TARGETS.unpacked(data)
-    made = run_in_thread(targets)
-    store.put("targets", key, TARGETS.packed(made))
-    return made
+    available = run_in_thread(targets)
+    store.put("targets", key, TARGETS.packed(available))
+    return available
 
 
 def processor() -> str | None:
-    """A text that is the same as long as this computer runs on this processor; None where none is known.
+    """A text that identifies the processor until the next boot; None if the system does not describe it.
 
-    An emulator, such as Valgrind, runs a process on another processor than the one that the system describes.
-    So what the processor itself says is a part of the text, as NumPy has read it.
+    The text includes the features that NumPy has read from the processor itself: an emulator such as Valgrind
+    presents another processor to the process than the system describes.
     """
     features = getattr(np._core._multiarray_umath, "__cpu_features__", None)  # pyright: ignore
     if features is None:
@@ -102,13 +111,13 @@ def processor() -> str | None:
             lines = list(takewhile(str.strip, file))  # of the first processor
     except OSError:
         return None
-    described = "".join(line for line in lines if "MHz" not in line)
-    return booted + described + " ".join(sorted(name for name, is_there in features.items() if is_there))
+    description = "".join(line for line in lines if "MHz" not in line)
+    return booted + description + " ".join(sorted(name for name, has in features.items() if has))
 
 
 def targets() -> tuple[Target, ...]:
-    """The same, by asking LLVM."""
-    # Imported where it is needed: what a process loads from disk needs no LLVM.
+    """The targets that LLVM reports for this processor, widest first."""
+    # Imported here: a process that loads its code from disk does not need LLVM.
     from stepnet.engines.llvm.machine.room import load_llvm
 
     load_llvm()
@@ -117,7 +126,7 @@ def targets() -> tuple[Target, ...]:
     features = dict(llvm.get_host_cpu_features())
     usable: list[Target] = []
     if all(features.get(name) for name in AVX512_FEATURES):
-        # LLVM uses half the width on these processors unless it is told not to.
+        # Without this flag LLVM prefers vectors of 256 bits on these processors.
         flags = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
         usable.append(Target("avx512", llvm.get_host_cpu_name(), flags, 64, 32))
     if all(features.get(name) for name in AVX2_FEATURES):

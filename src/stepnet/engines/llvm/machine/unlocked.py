@@ -1,10 +1,11 @@
-"""LLVM's code generation, called without the lock that llvmlite has around each call of its library.
+"""LLVM's code generation, called without the lock that llvmlite holds during each call of its library.
 
     llvmlite     emit_object(module)    one module after the other
-    here         emit_object(module)    modules of different contexts side by side, each on its own machine
+    here         emit_object(module)    modules of different LLVM contexts in parallel, each with a target
+                                        machine of its own
 
-LLVM itself runs such modules side by side, as in its link-time optimisation. All else is called with the
-lock: it takes a tenth of the time.
+LLVM supports this, and uses it for link-time optimisation. All other functions of LLVM are called through
+llvmlite with the lock; they take a tenth of the time.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ from llvmlite.binding import ffi
 
 @cache
 def library() -> Any:
-    """LLVM's library, which llvmlite has loaded: the same functions, without its lock."""
+    """The LLVM library that llvmlite has loaded, with functions that do not take llvmlite's lock."""
     folder = os.path.dirname(ffi.__file__)
     loaded = ctypes.CDLL(os.path.join(folder, ffi.get_library_name()))
     signatures = {
@@ -39,14 +40,17 @@ def library() -> Any:
 
 
 def emit_object(machine: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
-    """The object file of a module, which no other thread uses meanwhile, nor the machine."""
-    called, said = library(), ctypes.c_void_p()
-    buffer = called.TargetMachineEmitToMemory(machine, module, 1, ctypes.byref(said))
+    """The object file of a module. No other thread may use the module or the machine meanwhile.
+
+    Raises `RuntimeError` with LLVM's message if it refuses the module.
+    """
+    functions, message = library(), ctypes.c_void_p()
+    buffer = functions.TargetMachineEmitToMemory(machine, module, 1, ctypes.byref(message))
     if not buffer:
-        text = ctypes.string_at(said.value or b"").decode()
-        called.DisposeString(said)
+        text = ctypes.string_at(message.value or b"").decode()
+        functions.DisposeString(message)
         raise RuntimeError(text)
     try:
-        return ctypes.string_at(called.GetBufferStart(buffer), called.GetBufferSize(buffer))
+        return ctypes.string_at(functions.GetBufferStart(buffer), functions.GetBufferSize(buffer))
     finally:
-        called.DisposeMemoryBuffer(buffer)
+        functions.DisposeMemoryBuffer(buffer)

@@ -1,4 +1,4 @@
-"""How a call is described to machine code: a row of 64-bit words for each thread, and what all share."""
+"""The arguments of machine code: 64-bit words for each thread of a call, and words that the threads share."""
 
 CALL_WORDS = (
     "slice",
@@ -14,7 +14,7 @@ CALL_WORDS = (
     "lengths",
     "step_offsets",
 )
-"""The words that each call writes anew, together with the pointers behind them."""
+"""The words that each call writes, together with the pointers of the user's arrays that follow them."""
 WORDS = (
     "thread",
     "progress",
@@ -56,10 +56,10 @@ WORDS = (
     "reverse",
     *CALL_WORDS,
 )
-"""The 64-bit words that a call is described by, in order; the pointers of the user's arrays follow.
+"""The 64-bit words of a thread of a call, in order; the pointers of the user's arrays follow.
 
-ahead: the progress of the call whose outputs this one reads while both run; 0 for none. until: where the
-words `ENDING` are, of a call whose sequences may end early; 0 for others.
+ahead: the pointer to the progress of the call whose outputs this call reads while both run; 0 for none.
+until: the pointer to the words `ENDING`, if sequences may end early; 0 if they may not.
 """
 ROW_TABLES = ("where", "owner", "fresh", "done", "put")
 LANE_TABLES = ("cursor", "left", "current", "count", "ran", "inner_rows", "inner_first", "inner_count")
@@ -76,13 +76,17 @@ TABLES = (
     "lengths",
     "step_offsets",
 )
-"""The words that are pointers to tables of numbers: those of the machine code by lane, by row of a block and
-by step of a block; and those of the call.
+"""The words that are pointers to tables of integers: the tables that machine code writes, with an entry per
+lane, per row of a block or per step of a block; then the tables that the call provides.
 """
 PROGRESS = ("threads", "pause", "begin", "swapped", "reached")
-"""The words that say how far a call is, the same for all its threads: how many there are (0 until that is
-known), whether they pause, the step to begin at, whether the memories `now` and `next` are exchanged, and
-before which step all outputs are written.
+"""The words of the progress of a call, which all its threads share.
+
+threads: the number of threads; 0 until it is set.
+pause: whether the threads return to Python after this block, to resume in a further call.
+begin: the step at which they begin or resume.
+swapped: whether the records "now" and "next" are exchanged.
+reached: the step before which all outputs are written.
 """
 ENDING = (
     "flag",
@@ -102,19 +106,28 @@ ENDING = (
 )
 """The words of a set of lanes whose sequences may end early.
 
-flag: where in a lane's memories the bool is that says that its sequence has ended. waiting: the pointer to
-how many sequences have been taken from the table `order`, by all sets. sequences: how many it has.
-most_steps, most_rows: of a block. room: for how many rows of outputs there is memory; 0 where a sequence has
-one row, its last. taken: the pointer to how many steps each sequence took. row_sequence, row_step: the
-pointers to which step of which sequence each row of the outputs is. written: how many of these rows are
-written. at_work: how many lanes have a sequence. steps: of the next block. is_full: whether there is no room
-for the outputs of that. number: of the set.
+flag: the offset, in a lane's memories, of the bool that is set when its sequence has ended.
+waiting: the pointer to the number of sequences that all sets together have begun, in the order of `order`.
+sequences: the length of the table `order`.
+most_steps, most_rows: the largest number of steps, and of rows, of a block.
+room: the number of output rows for which there is memory; 0 if a sequence has one output row, its last.
+taken: the pointer to the number of steps that each sequence took.
+row_sequence, row_step: the pointers to the sequence, and to the step, of each output row.
+written: the number of output rows written.
+at_work: the number of lanes that run a sequence.
+steps: the number of steps of the next block.
+is_full: whether there is no memory for the outputs of the next block.
+number: the number of the set.
 """
 ENDLESS = 1 << 62
-"""The steps of a set of lanes that take sequences as long as some are waiting."""
+"""The number of steps given to a set of lanes that runs as long as sequences are waiting."""
 
 ARRAYS = ("inputs", "initial", "final", "statics", "outputs", "kept", "reduced", "ended", "offsets")
-"""The kinds of arrays whose pointers follow the words, in order: what a call is given and gives, outputs that
-are kept whole for what is made of all steps, what is done in the end reads and gives, and the offsets of
-inner sequences.
+"""The kinds of arrays whose pointers follow the words, in order.
+
+inputs, initial, statics: the arrays of a call.
+final, outputs: its results.
+kept: outputs of all steps that are read after the loop.
+reduced, ended: what the work after the last step reads, and what it computes.
+offsets: the offsets of inner sequences.
 """

@@ -8,11 +8,12 @@
                                     4 x int16              two of pmaddwd, and additions
                                     4 x int32              four multiply-adds
 
-A word is 32 bits in both encodings, and a left side has as many words as there are packed rows, so tiles and
-loops are the same for all rows of the table. Each adds the terms in a fixed order, whatever the tile.
-vdpbf16ps adds the second product of a pair before the first, rounding after each, and so does the row without
-it: their bits are equal, except for subnormal numbers, which vdpbf16ps flushes to zero. Sums of int8 are
-exact in every row.
+A word has 32 bits in both encodings, and a left side has as many words as there are packed rows. So tiles and
+loops are the same for all rows of the table. Each row adds the terms in a fixed order, whatever the tile.
+
+vdpbf16ps adds the second product of a pair before the first and rounds after each addition. The row of two
+multiply-adds does the same, so both give the same bits, except for subnormal numbers, which vdpbf16ps flushes
+to zero. Sums of int8 are exact in every row.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,13 +33,13 @@ F32 = ir.FloatType()
 class Arithmetic:
     """One row of the table.
 
-    terms: the number of k in a packed word.
+    terms: the number of values of k in a packed word.
     word, sums: the element types of packed vectors and of accumulators.
-    stored: the type of an element of the left side.
-    order: the positions within a word of consecutive elements of the left side.
+    stored: the type of an element of the left side in memory.
+    order: for each position of a word of the left side, which of its elements is stored there.
     number: the type that is broadcast to a vector, `parts` times per word.
-    unpacked: splits a vector of words into a vector for each part.
-    multiply_add: adds the product of a broadcast part and one of these vectors to an accumulator.
+    unpacked: a function that splits a vector of words into a vector for each part.
+    multiply_add: a function that adds the product of a broadcast part and such a vector to an accumulator.
     shift: added to the integers of the left side to make them unsigned.
     """
 
@@ -64,7 +65,7 @@ class Arithmetic:
 
     @property
     def heads(self) -> int:
-        """The number of vectors of each gate before its words: the initial sums and the scales, or none."""
+        """The number of vectors before the words of a gate: initial sums and scales for int8, else 0."""
         return HEADS if self.terms == 4 else 0
 
     @property
@@ -74,17 +75,20 @@ class Arithmetic:
 
     @property
     def left_bytes(self) -> int:
-        """The bytes of the left side for each word."""
+        """The bytes of a word of the left side."""
         return self.parts * bytes_of(self.number)
 
 
 def bytes_of(type_: ir.Type) -> int:
-    """The bytes of a number."""
+    """The bytes of a value of a scalar type."""
     return type_.width // 8 if isinstance(type_, ir.IntType) else 8 if isinstance(type_, ir.DoubleType) else 4
 
 
 def arithmetic(weights: str | None, dtype: str, width: int, target: Target) -> Arithmetic:
-    """The row for an encoding of weights (None for plain values of a dtype) and vectors of `width` words."""
+    """The row of the table for an encoding of weights and vectors of `width` words.
+
+    weights: the encoding; None for plain values of `dtype`.
+    """
     if weights is None:
         return plain(dtype)
     bits = 32 * width
@@ -95,11 +99,11 @@ def arithmetic(weights: str | None, dtype: str, width: int, target: Target) -> A
     return SPLIT_QUADS if target.is_x86 and bits in MULTIPLY_ADD else WIDENED_QUADS
 
 
-# ---- numbers as they are -----------------------------------------------------------------------------------
+# ---- plain values ------------------------------------------------------------------------------------------
 
 
-def whole(code: Code, words: ir.Value) -> list[ir.Value]:
-    """The words, unchanged."""
+def one_part(code: Code, words: ir.Value) -> list[ir.Value]:
+    """The words, unchanged, as the only part."""
     return [words]
 
 
@@ -109,22 +113,22 @@ def multiply_add(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
 
 
 def plain(dtype: str) -> Arithmetic:
-    """The row of values that are not encoded."""
+    """The row of the table for plain values of a dtype."""
     number = register_type(dtype, 1)
-    return Arithmetic(1, number, number, number, (0,), number, 1, whole, multiply_add)
+    return Arithmetic(1, number, number, number, (0,), number, 1, one_part, multiply_add)
 
 
 # ---- bfloat16 ----------------------------------------------------------------------------------------------
 
 
 def multiply_pairs(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """The two products of each pair of bfloat16, added to c."""
+    """c plus the two products of each pair of bfloat16."""
     name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * width_of(c)}"
     return code.function_call(name, c.type, [c, a, b])
 
 
 def widened_pair(code: Code, words: ir.Value) -> list[ir.Value]:
-    """The second number of each pair and then the first, as float32."""
+    """The second elements of all pairs, then the first elements, as two vectors of float32."""
     upper = code.and_(words, code.splat(words.type, 0xFFFF0000))
     lower = code.shl(words, code.splat(words.type, 16))
     return [single_of(code, upper), single_of(code, lower)]
@@ -137,56 +141,57 @@ MULTIPLY_ADD = {
     256: "llvm.x86.avx2.pmadd.wd",
     512: "llvm.x86.avx512.pmaddw.d.512",
 }
-"""The products of int16 added in pairs, by the bits of a vector."""
+"""The instruction that multiplies int16 and adds pairs of products, by the bits of a vector."""
 
 
 def multiply_quads(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """The four products of each word, of uint8 and of int8, added to c."""
+    """c plus the four products of each word: uint8 (a) by int8 (b)."""
     name = f"llvm.x86.avx512.vpdpbusd.{32 * width_of(c)}"
     return code.function_call(name, c.type, [c, a, b])
 
 
 def split_quad(code: Code, words: ir.Value) -> list[ir.Value]:
-    """The first and third number of each word, and the second and fourth, as int16."""
+    """The first and third elements of each word, then the second and fourth, as two vectors of int16."""
     halves = code.bitcast(words, ir.VectorType(I16, 2 * width_of(words)))
     eight = code.splat(halves.type, 8)
     return [code.ashr(code.shl(halves, eight), eight), code.ashr(halves, eight)]
 
 
 def multiply_halves(code: Code, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """The products of two pairs of int16, added to c."""
+    """c plus the two products of each pair of int16."""
     name = MULTIPLY_ADD[32 * width_of(c)]
     return code.add(c, code.function_call(name, c.type, [code.bitcast(a, b.type), b]))
 
 
 def widened_quad(code: Code, words: ir.Value) -> list[ir.Value]:
-    """Each number of a word as int32."""
+    """The four elements of each word, as four vectors of int32."""
     last = code.splat(words.type, 24)
-    lifted = [code.shl(words, code.splat(words.type, 24 - 8 * place)) for place in range(3)]
-    return [*(code.ashr(each, last) for each in lifted), code.ashr(words, last)]
+    shifted = [code.shl(words, code.splat(words.type, 24 - 8 * place)) for place in range(3)]
+    return [*(code.ashr(value, last) for value in shifted), code.ashr(words, last)]
 
 
-PAIRS = Arithmetic(2, I32, F32, I16, (0, 1), I32, 1, whole, multiply_pairs)
+PAIRS = Arithmetic(2, I32, F32, I16, (0, 1), I32, 1, one_part, multiply_pairs)
 WIDENED_PAIRS = Arithmetic(2, I32, F32, F32, (1, 0), F32, 2, widened_pair, multiply_add)
-QUADS = Arithmetic(4, I32, I32, I8, (0, 1, 2, 3), I32, 1, whole, multiply_quads, 128)
+QUADS = Arithmetic(4, I32, I32, I8, (0, 1, 2, 3), I32, 1, one_part, multiply_quads, 128)
 SPLIT_QUADS = Arithmetic(4, I32, I32, I16, (0, 2, 1, 3), I32, 2, split_quad, multiply_halves)
 WIDENED_QUADS = Arithmetic(4, I32, I32, I32, (0, 1, 2, 3), I32, 4, widened_quad, multiply_add)
 
 
-# ---- rows next to one another ------------------------------------------------------------------------------
+# ---- packing of rows ---------------------------------------------------------------------------------------
 
 
-def in_words(code: Code, row: Arithmetic, values: Sequence[ir.Value], *, is_left: bool) -> ir.Value:
-    """Numbers of `terms` rows as words of two bfloat16; as a left side has them, if it is one.
+def pack_words(code: Code, row: Arithmetic, values: Sequence[ir.Value], *, is_left: bool) -> ir.Value:
+    """The words of bfloat16 that hold two rows; with one term per word, the row itself.
 
-    With one term they are what they were. Rows in int8 are not put together so.
+    values: the elements of `terms` rows.
+    is_left: whether the words are those of a left side. Rows of int8 are not packed by this function.
     """
     if row.terms == 1:
         return values[0]
     low, high = (rounded_bfloat16(code, value) for value in values)
     if is_left and row.stored == F32:
         return alternating(code, widened_bfloat16(code, high), widened_bfloat16(code, low))
-    low, high = (code.zext(each, like(each, I32)) for each in (low, high))
+    low, high = (code.zext(half, like(half, I32)) for half in (low, high))
     return code.or_(low, code.shl(high, code.splat(high.type, 16)))
 
 
@@ -194,20 +199,23 @@ def alternating(code: Code, first: ir.Value, second: ir.Value) -> ir.Value:
     """The elements of two vectors interleaved."""
     width = width_of(first)
     if width == 1:
-        first, second = (code.bitcast(each, ir.VectorType(F32, 1)) for each in (first, second))
+        first, second = (code.bitcast(value, ir.VectorType(F32, 1)) for value in (first, second))
     places = [place + side * width for place in range(width) for side in range(2)]
     return code.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, len(places)), places))
 
 
 NARROW = {bits: f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}" for bits in (256, 512)}
-"""float32 rounded to bfloat16, by the bits of a vector; numbers below 2^-126 become zero."""
+"""The instruction that rounds float32 to bfloat16, by the bits of a vector. It flushes subnormals to zero."""
 
 
 # ---- left sides --------------------------------------------------------------------------------------------
 
 
-def laid_out(code: Code, row: Arithmetic, values: ir.Value) -> ir.Value:
-    """Numbers of a left side, which are encoded, as they are stored: float32 rounded, or int32."""
+def left_layout(code: Code, row: Arithmetic, values: ir.Value) -> ir.Value:
+    """A vector of a left side in the form in which it is stored in memory.
+
+    values: float32, which is rounded to bfloat16, or the integers of int8 as int32.
+    """
     if row is PAIRS:
         name = NARROW.get(32 * width_of(values))
         half = ir.VectorType(I16, width_of(values))

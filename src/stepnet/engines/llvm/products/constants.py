@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from stepnet.engines.llvm.machine.late import late
+from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.memory import POOL, pointer
 from stepnet.engines.llvm.machine.records import LINE
 from stepnet.engines.llvm.machine.target import Target
@@ -26,7 +26,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Constant:
-    """A constant node: of the step-net (`inside`) or of the net around it, its number and its type."""
+    """A constant node.
+
+    inside: whether it is a node of the step's net, not of the outer net.
+    number, type: its number in that net, and its type.
+    """
 
     inside: bool
     number: int
@@ -39,7 +43,10 @@ Values = dict[tuple[bool, int], Array]
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Elements of one constant at these flat indices (all if None), padded to whole vectors."""
+    """Elements of one constant, padded to whole vectors of `width` elements.
+
+    places: the flat indices of the elements; None for all.
+    """
 
     constant: Constant
     places: Array | None
@@ -59,15 +66,15 @@ class Places:
 
     @property
     def sources(self) -> tuple[Constant, ...]:
-        """The nodes it is made of."""
+        """The nodes whose values it contains."""
         return (self.constant,)
 
     def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
-        """Puts the numbers into memory, from the values of the sources."""
+        """Writes the elements to memory, from the values of the sources."""
         self.filler(memory, target)(values)
 
     def filler(self, memory: Array, target: Target) -> Callable[[Sequence[Array]], None]:
-        """What puts the numbers into memory, from the value of the source."""
+        """A function that writes the elements to memory, from the values of the sources."""
         type_, places = self.constant.type, self.places
         count = type_.size if places is None else len(places)
         numbers = memory[: count * type_.itemsize].view(type_.dtype)
@@ -84,9 +91,13 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Parameters [k, n] of one shape, packed for the microkernel, padded with zeros:
+    """Parameters [k, n] of one shape, packed for the microkernel and padded with zeros:
 
     [unit block][k][gate][element], or in bfloat16 [unit block][k / 2][gate][2 x bfloat16]
+
+    sources: the parameters, one per gate.
+    width: the elements of a unit block.
+    weights: "bfloat16", or None for plain elements.
     """
 
     sources: tuple[Constant, ...]
@@ -107,12 +118,12 @@ class Packed:
         return -(-size // self.width) * self.width * words * len(self.sources) * type_.itemsize
 
     def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
-        """Puts the packed numbers into memory, which is zeros, from the values of the parameters."""
+        """Writes the packed elements to memory, which must be zeros, from the values of the parameters."""
         for packing, value in zip(self.packings(memory, values, target), values, strict=True):
             packing(pointer(value))
 
     def packings(self, memory: Array, like: Sequence[Array], target: Target) -> list[Packing]:
-        """The packings of such parameters into memory."""
+        """The packings into memory, for parameters of the shapes and strides of `like`."""
         gates = len(like)
         return [
             Packing(value, gate, gates, self.width, memory, target, self.weights)
@@ -127,9 +138,12 @@ sides, and the scales."""
 
 @dataclass(frozen=True, eq=False)
 class Scaled:
-    """Float32 parameters [k, n] of one shape in int8, packed for the microkernel, padded with zeros:
+    """Float32 parameters [k, n] of one shape, encoded in int8, packed for the microkernel, padded with zeros:
 
-    [unit block][sums begin with; scales; k / 4][gate][4 x int8]
+    [unit block][initial sums; scales; k / 4 words][gate][4 x int8]
+
+    sources: the parameters, one per gate.
+    width: the elements of a unit block.
     """
 
     sources: tuple[Constant, ...]
@@ -147,7 +161,7 @@ class Scaled:
 
     @property
     def lines(self) -> int:
-        """The vectors of a gate in each unit block."""
+        """The number of vectors of a gate in each unit block: initial sums, scales and words."""
         return HEADS + words_of(self.sources[0].type.shape[0], "int8")
 
     @property
@@ -156,37 +170,42 @@ class Scaled:
         return 4 * self.blocks * self.lines * len(self.sources) * self.width
 
     def fill(self, memory: Array, values: Sequence[Array], target: Target) -> None:
-        """Puts the words into memory, which is zeros, from the values of the parameters."""
-        shift: int = late("products.arithmetic").arithmetic("int8", "float32", self.width, target).shift
+        """Writes the words to memory, which must be zeros, from the values of the parameters."""
+        shift: int = (
+            lazy_import("products.arithmetic").arithmetic("int8", "float32", self.width, target).shift
+        )
         shape = self.blocks, self.lines, len(self.sources), self.width
         packed = memory[: self.bytes].view(np.uint32).reshape(shape)
         for gate, value in enumerate(values):
-            with np.errstate(all="ignore"):  # of NaN and infinity
+            with np.errstate(all="ignore"):  # parameters may have NaN and infinity
                 lines = scaled_lines(value, shift)
             padded = np.zeros((self.lines, self.blocks * self.width), np.uint32)
             padded[:, : lines.shape[1]] = lines
             packed[:, :, gate] = padded.reshape(self.lines, self.blocks, self.width).swapaxes(0, 1)
 
     def filler(self, memory: Array, target: Target) -> Callable[[Sequence[Array]], None]:
-        """What puts the words into memory, from the values of the parameters."""
+        """A function that writes the words to memory, from the values of the parameters."""
         return partial(self.fill, memory, target=target)
 
 
 def scaled_lines(value: Array, shift: int) -> Array:
-    """All lines of a gate for the whole of a parameter, 32 bits each."""
-    numbers, scales = whole_numbers(value, 0)
-    begin = -shift * numbers.sum(axis=0, keepdims=True, dtype=np.float64)
-    heads = begin.astype(np.int32).view(np.uint32), scales.view(np.uint32)
-    return np.concatenate([*heads, quads_of(numbers.astype(np.int8).view(np.uint8))])
+    """The lines of a gate for a whole parameter [k, n], as 32-bit words [lines, n].
+
+    shift: the number that is added to the integers of left sides; the initial sums correct for it.
+    """
+    integers, scales = whole_numbers(value, 0)
+    initial = -shift * integers.sum(axis=0, keepdims=True, dtype=np.float64)
+    heads = initial.astype(np.int32).view(np.uint32), scales.view(np.uint32)
+    return np.concatenate([*heads, quads_of(integers.astype(np.int8).view(np.uint8))])
 
 
 def quads_of(numbers: Array) -> Array:
-    """Bytes [k, n] as words [k / 4, n] of 32 bits, padded with zeros."""
+    """Bytes [k, n] packed into 32-bit words [k / 4, n], padded with zeros."""
     size, columns = numbers.shape
     padded = np.zeros((-(-size // 4) * 4, columns), numbers.dtype)
     padded[:size] = numbers
-    beside = padded.reshape(-1, 4, columns).swapaxes(1, 2)
-    return np.ascontiguousarray(beside).view(np.uint32)[..., 0]
+    quads = padded.reshape(-1, 4, columns).swapaxes(1, 2)
+    return np.ascontiguousarray(quads).view(np.uint32)[..., 0]
 
 
 Entry = Places | Packed | Scaled
@@ -194,7 +213,12 @@ Entry = Places | Packed | Scaled
 
 @dataclass
 class Constants:
-    """The layout of a kernel's constants, as entries are added."""
+    """The layout of a kernel's constants, as entries are added.
+
+    entries: each entry with its offset in bytes.
+    known: the offset of each entry by its key, so that equal entries are shared.
+    size: the bytes of all entries so far.
+    """
 
     entries: list[tuple[int, Entry | Array]] = field(default_factory=list[tuple[int, Entry | Array]])
     known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
@@ -207,11 +231,11 @@ class Constants:
         return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
 
     def add(self, entry: Entry) -> int:
-        """The byte offset of an entry."""
+        """Adds an entry, unless there is an equal one; returns its offset in bytes."""
         return self._place(entry.key, entry, entry.bytes)
 
     def add_array(self, array: Array) -> int:
-        """The byte offset of an array that does not depend on parameters."""
+        """Adds an array that does not depend on parameters; returns its offset in bytes."""
         return self._place((array.dtype.str, array.tobytes()), array, array.nbytes)
 
     def _place(self, key: tuple[object, ...], entry: Entry | Array, size: int) -> int:
@@ -223,11 +247,11 @@ class Constants:
         return self.known[key]
 
     def filled(self, values: Values, target: Target) -> Array:
-        """The memory, filled from the values of the constants."""
+        """New memory with all entries, from the values of the constants."""
         memory = POOL.take(self.size)
         for offset, entry in self.entries:
             if isinstance(entry, np.ndarray):
-                put(memory[offset:], entry)
+                copy_bytes(memory[offset:], entry)
             else:
                 sources = [values[source.inside, source.number] for source in entry.sources]
                 entry.fill(memory[offset:], sources, target)
@@ -235,7 +259,7 @@ class Constants:
 
 
 def constant_values(plan: Plan, parameters: Sequence[Array]) -> Values:
-    """The value of every constant node of the outer net and the body, from the parameters."""
+    """The value of every constant node of the outer net and of the step's net, from the parameters."""
     net, body = plan.net, plan.body
     outer = evaluated(net, dict(zip(parameters_of(net), parameters, strict=True)), plan.once)
     values: Values = {(False, number): value for number, value in outer.items()}
@@ -248,7 +272,7 @@ def constant_values(plan: Plan, parameters: Sequence[Array]) -> Values:
     return values
 
 
-def put(memory: Array, numbers: Array) -> None:
-    """Puts numbers at the beginning of memory, one after the other."""
-    data = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8)
+def copy_bytes(memory: Array, array: Array) -> None:
+    """Copies the elements of an array, in C order, to the beginning of memory."""
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     memory[: data.size] = data

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from stepnet.engines.llvm.machine.target import Target
-from stepnet.engines.llvm.products.arithmetic import arithmetic, in_words
+from stepnet.engines.llvm.products.arithmetic import arithmetic, pack_words
 from stepnet.engines.llvm.products.contract import WORD, Sizes
 from stepnet.engines.llvm.products.tile import UNROLLED, Left, accumulate
 from stepnet.engines.llvm.products.tiles import Tile
@@ -14,7 +14,7 @@ from stepnet.net.totals import BLOCK
 
 
 def write_contract(target: Target, dtype: str, weights: str | None) -> ir.Module:
-    """The module of the function `contract`, for numbers of a dtype, and an encoding of both sides."""
+    """The module with the function `contract`, for sides of a dtype and their encoding."""
     module = ir.Module("contract")
     module.triple = ""
     function = ir.Function(module, ir.FunctionType(I64, [POINTER]), "contract")
@@ -25,9 +25,13 @@ def write_contract(target: Target, dtype: str, weights: str | None) -> ir.Module
 
 @dataclass(frozen=True)
 class Packed:
-    """How a side is packed: in parts of so many columns.
+    """How a side is packed.
 
-    word_bytes: of one word of each column of a part. part_bytes: from one part to the next.
+    name: "left" or "right".
+    part: the name of a part: "group" or "unit".
+    columns: the columns of a part.
+    word_bytes: the bytes of one word of all columns of a part.
+    part_bytes: the bytes from one part to the next.
     """
 
     name: str
@@ -38,22 +42,22 @@ class Packed:
 
 
 class ContractCode:
-    """The code of one thread's share."""
+    """The code of one thread's share of a contract."""
 
     def __init__(self, code: Code, sizes: Sizes, words: ir.Value) -> None:
         self.code, self.sizes, self.words = code, sizes, words
         self.kind = arithmetic(sizes.weights, sizes.dtype, sizes.width, sizes.target)
 
     def word(self, name: str) -> ir.Value:
-        """A word as a number."""
+        """A word of the thread, as an integer."""
         return self.code.read(I64, self.code.at(self.words, 8 * WORD[name]), 8)
 
     def pointer(self, name: str) -> ir.Value:
-        """A word as a pointer."""
+        """A word of the thread, as a pointer."""
         return self.code.inttoptr(self.word(name), POINTER)
 
     def write(self) -> None:
-        """All blocks of rows, one after the other."""
+        """Writes the function: for each block of rows, both sides are packed and multiplied."""
         code, sizes, kind = self.code, self.sizes, self.kind
         left = Packed("left", "group", sizes.group, sizes.group * kind.left_bytes, sizes.group_bytes)
         right = Packed("right", "unit", sizes.width, sizes.width * kind.word_bytes, sizes.unit_bytes)
@@ -68,7 +72,7 @@ class ContractCode:
         code.ret(code.number(0))
 
     def quotient(self, value: ir.Value, divisor: int) -> ir.Value:
-        """A number divided by another, rounded up."""
+        """An integer divided by another, rounded up."""
         return self.code.sdiv(self.code.add(value, self.code.number(divisor - 1)), self.code.number(divisor))
 
     # ---- packing
@@ -76,7 +80,7 @@ class ContractCode:
     def pack(
         self, side: "Packed", first: ir.Value, count: ir.Value, words: ir.Value, whole: ir.Value
     ) -> None:
-        """Packs `count` rows of a side, and zeros behind their words up to `whole`."""
+        """Packs `count` rows of a side into `words` words, and fills the words up to `whole` with zeros."""
         code, itemsize = self.code, self.sizes.itemsize
         target, source = self.pointer(f"packed_{side.name}"), self.pointer(side.name)
         begin, end = self.word(f"first_{side.part}"), self.word(f"last_{side.part}")
@@ -87,8 +91,8 @@ class ContractCode:
         source = code.at(source, code.mul(begin, code.number(side.columns * itemsize)))
 
         def packed(place: ir.Value, word: ir.Value) -> ir.Value:
-            inside = code.at(target, code.mul(place, code.number(side.part_bytes)))
-            return code.at(inside, code.mul(word, code.number(side.word_bytes)))
+            part = code.at(target, code.mul(place, code.number(side.part_bytes)))
+            return code.at(part, code.mul(word, code.number(side.word_bytes)))
 
         with code.loop(code.number(0), words) as word:
             rows = self.rows(source, self.word(f"{side.name}_stride"), first, count, word)
@@ -105,32 +109,34 @@ class ContractCode:
     def rows(
         self, source: ir.Value, stride: ir.Value, first: ir.Value, count: ir.Value, word: ir.Value
     ) -> list[tuple[ir.Value, ir.Value]]:
-        """For each row of a word where it lies, and whether there is one: else it is that of another row."""
+        """For each row of a word its pointer, and whether the row exists; if not, the pointer is to the last
+        row of the block.
+        """
         code, places = self.code, self.pointer("places")
         begin = code.mul(word, code.number(self.kind.terms))
         rows: list[tuple[ir.Value, ir.Value]] = []
         for term in range(self.kind.terms):
             row = code.add(begin, code.number(term))
             place = code.smaller(row, code.sub(count, code.number(1)))
-            there = code.mul(code.read_number(places, code.add(first, place)), stride)
-            rows.append((code.at(source, there), code.icmp_signed("<", row, count)))
+            offset = code.mul(code.read_number(places, code.add(first, place)), stride)
+            rows.append((code.at(source, offset), code.icmp_signed("<", row, count)))
         return rows
 
     def encoded(
         self, side: "Packed", rows: list[tuple[ir.Value, ir.Value]], column: ir.Value, width: int
     ) -> ir.Value:
-        """The words of so many columns of these rows."""
+        """The packed words of `width` columns of these rows."""
         code, dtype, itemsize = self.code, self.sizes.dtype, self.sizes.itemsize
         offset = code.mul(column, code.number(itemsize))
         values = [load_vector(code, dtype, width, code.at(line, offset), itemsize) for line, _ in rows]
-        for place, (_, is_there) in enumerate(rows[1:], 1):
-            values[place] = code.select(is_there, values[place], code.splat(values[place].type, 0))
-        return in_words(code, self.kind, values, is_left=side.name == "left")
+        for place, (_, exists) in enumerate(rows[1:], 1):
+            values[place] = code.select(exists, values[place], code.splat(values[place].type, 0))
+        return pack_words(code, self.kind, values, is_left=side.name == "left")
 
     # ---- multiplying
 
     def multiply(self, inner: ir.Value) -> None:
-        """Adds the product of the packed sides to the total: by wide tiles, and one unit at a time."""
+        """Adds the product of the packed sides to the total: by wide tiles, then one unit at a time."""
         code, tile = self.code, self.sizes.tile
         units = code.sub(self.word("last_unit"), self.word("first_unit"))
         wide = code.mul(code.sdiv(units, code.number(tile.units)), code.number(tile.units))
@@ -140,14 +146,14 @@ class ContractCode:
                 self.add_tile(shape, unit, group, inner)
 
     def add_tile(self, shape: Tile, unit: ir.Value, group: ir.Value, inner: ir.Value) -> None:
-        """Adds one tile's sums to the total."""
+        """Computes the sums of one tile, and adds them to the total."""
         code, sizes = self.code, self.sizes
         itemsize, vector_bytes = sizes.itemsize, sizes.width * sizes.itemsize
-        numbers = code.at(self.pointer("packed_left"), code.mul(group, code.number(sizes.group_bytes)))
+        left = code.at(self.pointer("packed_left"), code.mul(group, code.number(sizes.group_bytes)))
         sums = accumulate(
             code,
             shape,
-            Left((numbers,), self.kind.left_bytes, sizes.group * self.kind.left_bytes),
+            Left((left,), self.kind.left_bytes, sizes.group * self.kind.left_bytes),
             code.at(self.pointer("packed_right"), code.mul(unit, code.number(sizes.unit_bytes))),
             self.kind,
             inner=inner,
@@ -161,6 +167,6 @@ class ContractCode:
         line = code.at(code.at(self.pointer("total"), code.mul(row, stride)), column)
         for units in sums:
             for place, (value,) in enumerate(units):
-                there = code.at(line, place * vector_bytes)
-                code.write(code.fadd(code.read(value.type, there, itemsize), value), there, itemsize)
+                target = code.at(line, place * vector_bytes)
+                code.write(code.fadd(code.read(value.type, target, itemsize), value), target, itemsize)
             line = code.at(line, stride)

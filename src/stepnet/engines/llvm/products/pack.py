@@ -2,11 +2,13 @@
 
     W [k, n], of any strides   ->   [unit block][k][gate][element]
 
-A matrix is read in place: contiguous rows in vectors; contiguous columns (of a transposed matrix) in squares
-of vectors that are transposed in registers; otherwise element by element. NumPy would need several passes
-over memory.
+A matrix is read in place. Contiguous rows are read as vectors. Contiguous columns (of a transposed matrix)
+are read as square blocks of vectors, which are transposed in registers. Other matrices are read element by
+element. NumPy would need several passes over memory.
 
-Weights in bfloat16 are rounded on the way, two k to a word:   [unit block][k / 2][gate][2 x bfloat16]
+Weights in bfloat16 are rounded while they are packed, two k to a word:
+
+    W [k, n]                   ->   [unit block][k / 2][gate][2 x bfloat16]
 """
 
 import ctypes
@@ -35,8 +37,13 @@ WORDS = (
     "step_bytes",
     "block_bytes",
 )
-"""What describes one matrix, 64 bits each. count: how many matrices there are, with those described behind
-this one. step_bytes, block_bytes: from one k, and from one unit block, to the next in the packed form.
+"""The 64-bit words that describe one matrix.
+
+count: the number of matrices to pack, of which this is the first; the words of the others follow.
+source, row_bytes, column_bytes: the pointer to the matrix, and its strides.
+inner, size: its numbers of rows (k) and of columns.
+packed: the pointer to the packed matrix.
+step_bytes, block_bytes: the packed bytes from one word of k, and from one unit block, to the next.
 """
 SHARED = 2**17
 """Threads divide the packing of at least this number of elements: some 50 microseconds of work."""
@@ -44,11 +51,13 @@ WORD = {name: place for place, name in enumerate(WORDS)}
 
 
 class Packing:
-    """The packing of a matrix [k, n] as one of several gates, for matrices of one shape and one layout.
+    """The packing of a matrix [k, n] as one of several gates. It is prepared for one shape and strides.
 
-    like: such a matrix. width: elements of a unit block. packed: the bytes of all gates' numbers. weights:
-    "bfloat16" for numbers of float32 that are rounded to it, two k to a word. What is beyond n in the last
-    unit block stays as it is.
+    like: a matrix of that shape, dtype and strides.
+    gate, gates: the position of the matrix among the gates, and their number.
+    width: the elements of a unit block.
+    packed: the bytes of the packed gates. Padding beyond n in the last unit block is not written.
+    weights: "bfloat16" to round elements of float32, two k to a word; None for no rounding.
     """
 
     def __init__(
@@ -63,7 +72,7 @@ class Packing:
     ) -> None:
         inner, size = like.shape
         step_bytes = gates * width * like.itemsize
-        numbers = {
+        values = {
             "count": 1,
             "source": 0,
             "row_bytes": like.strides[0],
@@ -74,7 +83,7 @@ class Packing:
             "step_bytes": step_bytes,
             "block_bytes": words_of(inner, weights) * step_bytes,
         }
-        self.words = np.array([numbers[name] for name in WORDS], np.int64)
+        self.words = np.array([values[name] for name in WORDS], np.int64)
         self.address = pointer(self.words)
         self.run = kernel(target, like.itemsize, width, weights) if like.size else None
 
@@ -86,29 +95,29 @@ class Packing:
 
 
 class Packings:
-    """Packings of views of parameters, done in one call; by several threads where there is much to pack.
+    """Packings of views of parameters that run in one call, divided among threads if there is much to pack.
 
-    views: for each packing the place of the parameter, and the bytes from its first number to the view.
+    views: for each packing the position of the parameter, and the offset in bytes of the view in it.
     """
 
     def __init__(self, packings: Sequence[Packing], views: Sequence[tuple[int, int]]) -> None:
         self.words = np.stack([packing.words for packing in packings])
         self.parameters, self.offsets = np.array(views, np.int64).T
-        run, numbers = packings[0].run, self.words[:, WORD["inner"]] * self.words[:, WORD["size"]]
+        run, elements = packings[0].run, self.words[:, WORD["inner"]] * self.words[:, WORD["size"]]
         assert run is not None
-        count = min(len(packings), threads()) if numbers.sum() >= SHARED else 1
+        count = min(len(packings), threads()) if elements.sum() >= SHARED else 1
         edges = np.linspace(0, len(packings), count + 1).astype(int)
         self.words[edges[:-1], WORD["count"]] = np.diff(edges)
         self.work = Work(run, self.words, edges[:-1])
 
     def __call__(self, addresses: Sequence[int]) -> None:
-        """Packs what lies in the parameters at these addresses."""
+        """Packs the views of the parameters that begin at these addresses."""
         self.words[:, WORD["source"]] = np.array(addresses, np.int64)[self.parameters] + self.offsets
         self.work()
 
 
 def words_of(inner: int, weights: str | None) -> int:
-    """The number of packed words for so many k of numbers of four bytes, or of others as they are.
+    """The number of packed words for `inner` values of k: elements without encoding, else words of 32 bits.
 
     >>> words_of(5, "bfloat16"), words_of(5, None)
     (3, 5)
@@ -118,5 +127,5 @@ def words_of(inner: int, weights: str | None) -> int:
 
 @cache
 def kernel(target: Target, itemsize: int, width: int, weights: str | None) -> NativeFunction:
-    """The machine code for numbers of a size and an encoding: one for all shapes, dtypes and strides."""
+    """The machine code for an element size and an encoding. It serves all shapes, dtypes and strides."""
     return machine_code("products.pack", target, itemsize, width, weights).function("pack", ctypes.c_int64)

@@ -1,10 +1,10 @@
 """sin, cos, tan and arctan as LLVM code on vectors (or scalars) of float or double, as in `maths`.
 
-1. An angle is brought within π/4 of 0 (`quarters`); there sin and cos are short series, and the number of
-   quarters taken away says which of them it is, and its sign.
-2. Single precision goes by way of double, where nothing is lost that single precision has.
-3. What is left of a double is two numbers; the lower one joins in where it counts, as in fdlibm (Sun
-   Microsystems, 1993).
+1. An angle is reduced to within π/4 of 0 by subtracting quarter turns (`quarters`). There sin and cos are
+   short polynomials. The number of quarter turns decides which of the two is the result, and its sign.
+2. Single precision is computed in double precision, so its rounding errors are negligible.
+3. In double precision a reduced angle is an unevaluated sum of two numbers, high and low. The low part enters
+   as a first-order correction, as in fdlibm (Sun Microsystems, 1993).
 """
 
 from fractions import Fraction
@@ -25,29 +25,29 @@ from stepnet.engines.llvm.writing.quarters import Turned, pi, turned
 from stepnet.engines.llvm.writing.series import economised_even
 
 TINY = 2.0**-28
-"""Below it sin, tan and arctan are their argument, in both precisions."""
+"""Below this magnitude sin, tan and arctan round to their argument, in both precisions."""
 
 LARGEST_ANGLE = Fraction(786, 1000)
 LARGEST_TANGENT = Fraction(415, 1000)
-"""Barely more than π/4, and than tan(π/8)."""
+"""Upper bounds, slightly above π/4 and tan(π/8)."""
 
 SERIES_DEGREE = {True: 3, False: 6}
 ARCTAN_DEGREE = {True: 5, False: 12}
-"""How long each polynomial has to be, in single precision (True) and in double."""
+"""The degree of each polynomial, by whether the result is in single precision."""
 
 
 def sin(code: Code, x: ir.Value) -> ir.Value:
-    """The sine."""
+    """The sine of x."""
     return unless_tiny(code, x, circular(code, x, 0))
 
 
 def cos(code: Code, x: ir.Value) -> ir.Value:
-    """The cosine: the sine a quarter of a turn ahead."""
+    """The cosine of x, computed as sin(x + π/2)."""
     return circular(code, x, 1)
 
 
 def tan(code: Code, x: ir.Value) -> ir.Value:
-    """The tangent: sin / cos, or -cos / sin where the number of quarters is odd."""
+    """The tangent of x: sin / cos of the reduced angle, or -cos / sin for an odd number of quarter turns."""
     wide, single = widened(code, x), is_single(x.type)
     angle = turned(code, wide, single)
     sine, cosine = sine_of(code, angle, single), cosine_of(code, angle, single)
@@ -65,7 +65,7 @@ def tan(code: Code, x: ir.Value) -> ir.Value:
 
 
 def circular(code: Code, x: ir.Value, ahead: int) -> ir.Value:
-    """The sine of x and as many quarters of a turn `ahead`."""
+    """sin(x + ahead π/2)."""
     wide, single = widened(code, x), is_single(x.type)
     angle = turned(code, wide, single)
     quarter = code.add(angle.quarter, code.splat(angle.quarter.type, ahead))
@@ -76,7 +76,7 @@ def circular(code: Code, x: ir.Value, ahead: int) -> ir.Value:
 
 
 def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
-    """sin(high + low), as the sum of a number and a smaller one."""
+    """sin(high + low) of a reduced angle, as the unevaluated sum of a number and a smaller one."""
     high, low = angle.high, angle.low
     z = code.fmul(high, high)
     cube = code.fmul(high, z)
@@ -88,20 +88,22 @@ def sine_of(code: Code, angle: Turned, single: bool) -> Pair:
 
 
 def cosine_of(code: Code, angle: Turned, single: bool) -> Pair:
-    """cos(high + low), as the sum of a number and a smaller one: 1 - z/2 as rounded, and what that lost."""
+    """cos(high + low) of a reduced angle, as an unevaluated sum: 1 - z/2 rounded, with z = high², and the
+    rest, which includes the rounding error of the first.
+    """
     high, low = angle.high, angle.low
     z = code.fmul(high, high)
     one, half = code.splat(z.type, 1.0), code.fmul(z, code.splat(z.type, 0.5))
-    most = code.fsub(one, half)
+    leading = code.fsub(one, half)
     series = code.fmul(code.fmul(z, z), horner(code, z, cosine_series(SERIES_DEGREE[single])))
     if single:
-        return Pair(most, series)
-    lost = code.fsub(code.fsub(one, most), half)
-    return Pair(most, code.fadd(lost, code.fsub(series, code.fmul(high, low))))
+        return Pair(leading, series)
+    error = code.fsub(code.fsub(one, leading), half)
+    return Pair(leading, code.fadd(error, code.fsub(series, code.fmul(high, low))))
 
 
 def arctan(code: Code, x: ir.Value) -> ir.Value:
-    """The inverse tangent, by that of a smaller number: of (|x| - 1) / (|x| + 1), or of -1 / |x|."""
+    """The inverse tangent of x; for large |x| from that of (|x| - 1) / (|x| + 1), or of -1 / |x|."""
     size, single = magnitude(code, x), is_single(x.type)
     one = code.splat(x.type, 1.0)
     middle = code.fcmp_ordered(">", size, code.splat(x.type, 0.414213562373095))
@@ -124,7 +126,7 @@ def arctan(code: Code, x: ir.Value) -> ir.Value:
     return unless_tiny(code, x, with_sign(code, value, x))
 
 
-# ---- what they are made of ---------------------------------------------------------------------------------
+# ---- helpers -----------------------------------------------------------------------------------------------
 
 
 def widened(code: Code, x: ir.Value) -> ir.Value:
@@ -133,47 +135,47 @@ def widened(code: Code, x: ir.Value) -> ir.Value:
 
 
 def total(code: Code, pair: Pair) -> ir.Value:
-    """The sum of a pair."""
+    """high + low of a pair."""
     return code.fadd(pair.high, pair.low)
 
 
 def has_bit(code: Code, number: ir.Value, bit: int) -> ir.Value:
-    """Whether an integer has a bit."""
+    """Whether a bit of an integer is set."""
     return code.icmp_unsigned(
         "!=", code.and_(number, code.splat(number.type, bit)), code.splat(number.type, 0)
     )
 
 
 def unless_tiny(code: Code, x: ir.Value, value: ir.Value) -> ir.Value:
-    """The value; x itself where that is so small, zeros of both signs among them."""
+    """x where its magnitude is below `TINY`, which keeps the sign of zero; else the value."""
     return code.select(code.fcmp_ordered("<", magnitude(code, x), code.splat(x.type, TINY)), x, value)
 
 
-# ---- their coefficients ------------------------------------------------------------------------------------
+# ---- coefficients ------------------------------------------------------------------------------------------
 
 
 @cache
 def sine_series(degree: int) -> list[Fraction]:
-    """p, where sin(x) = x + x³ p(x²), for |x| <= π/4."""
+    """The coefficients of p, where sin(x) = x + x³ p(x²) for |x| <= π/4."""
     series = [Fraction((-1) ** (k + 1), factorial(2 * k + 3)) for k in range(degree + 8)]
     return economised_even(series, LARGEST_ANGLE, degree)
 
 
 @cache
 def cosine_series(degree: int) -> list[Fraction]:
-    """p, where cos(x) = 1 - x²/2 + x⁴ p(x²), for |x| <= π/4."""
+    """The coefficients of p, where cos(x) = 1 - x²/2 + x⁴ p(x²) for |x| <= π/4."""
     series = [Fraction((-1) ** k, factorial(2 * k + 4)) for k in range(degree + 8)]
     return economised_even(series, LARGEST_ANGLE, degree)
 
 
 @cache
 def arctan_series(degree: int) -> list[Fraction]:
-    """p, where arctan(x) = x + x³ p(x²), for |x| <= tan(π/8)."""
+    """The coefficients of p, where arctan(x) = x + x³ p(x²) for |x| <= tan(π/8)."""
     series = [Fraction((-1) ** (k + 1), 2 * k + 3) for k in range(degree + 20)]
     return economised_even(series, LARGEST_TANGENT, degree)
 
 
 def parts_of(value: Fraction, single: bool) -> tuple[float, float]:
-    """A number as rounded, and what that lost."""
+    """A number rounded to single or double precision, and the rounding error."""
     high = float(np.float32(value)) if single else float(value)
     return high, float(value - Fraction(high))
