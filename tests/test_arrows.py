@@ -42,7 +42,7 @@ STAGES = {
     "ray": "ray",
     "build": "build",
     "report": "cli.report cli.demo",
-    "cli": "cli",
+    "cli": "cli __main__",
 }
 
 # What imports inside functions: each command what it needs, so that all of them start at once; and LLVM is
