@@ -303,7 +303,7 @@ def test_every_object_is_loaded_without_llvm(compiled: tuple[Path, dict[str, Any
         made = image.Image.of(code.data)
         assert made is not None, file
         assert set(code.names) <= made.functions.keys()
-        outside = {each.symbol.name for each in made.addresses if not each.symbol.is_defined}
+        outside = {each.symbol.name for each in made.relocations if not each.symbol.is_defined}
         assert outside <= {"memcpy", "memset", "system_wait", "system_post", "system_yield", "system_clock"}
     assert len(files) > 10
 
