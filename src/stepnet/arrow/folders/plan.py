@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepnet.arrow.folders.listing import ENDINGS, Listing
+from stepnet.arrow.folders.listing import ENDINGS, Listing, entries
 from stepnet.arrow.folders.marks import Made, difference, made_by
 from stepnet.arrow.folders.tables import Part, TableFile
 from stepnet.arrow.folders.targets import partial_of
@@ -204,12 +204,14 @@ def difference_of(made: Made, job: Job) -> str | None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All files of a folder, and of those inside it."""
-    for place, inside, names in os.walk(folder, onerror=refuse):
-        inside.sort()
-        yield from (Path(place, name) for name in sorted(names))
-
-
-def refuse(error: OSError) -> None:
-    """Raises `FileError` for a folder that cannot be read."""
-    raise FileError(f"{error.filename}: the folder cannot be read ({error.strerror})") from error
+    """All files of a folder, and of those inside it; links to folders are not followed."""
+    folders = [folder]  # `os.walk` calls itself for each level before Python 3.12
+    while folders:
+        place, inside = folders.pop(), list[Path]()
+        for entry in entries(place):
+            path = place / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                inside.append(path)
+            elif not entry.is_dir():  # which a link to a folder is
+                yield path
+        folders += reversed(inside)

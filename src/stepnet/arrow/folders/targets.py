@@ -9,6 +9,7 @@ import errno
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Target:
         self.form = form
         self.schema = schema.with_metadata({MARK: text_of(mark)})
         with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             self.lock = open(self.partial, "ab")  # noqa: SIM115 - as long as the file is written
             try:
                 locked(self.lock.fileno(), self.partial)
@@ -117,6 +118,30 @@ def remove_partial(path: Path) -> None:
         path.unlink()
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it, however many these are: `Path.mkdir` calls itself for each."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        missing = takewhile(lambda above: not above.is_dir(), folder.parents)
+        for each in (*reversed([*missing]), folder):
+            each.mkdir(exist_ok=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder with all in it, however deep: `shutil.rmtree` calls itself for each level."""
+    folders = [folder]
+    for each in folders:
+        with os.scandir(each) as inside:
+            for entry in inside:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                else:
+                    os.unlink(entry.path)
+    for each in reversed(folders):
+        each.rmdir()
+
+
 @contextmanager
 def folder_held(folder: Path) -> Generator[None]:
     """Makes a folder and holds it for the block; raises `FileError` where another run holds it.
@@ -127,7 +152,7 @@ def folder_held(folder: Path) -> Generator[None]:
         yield
         return
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         number = os.open(folder, os.O_RDONLY)
     try:
         locked(number, folder)
