@@ -13,9 +13,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from stepnet.arrow.folders.dictionaries import Dictionaries
 from stepnet.arrow.folders.marks import MARK, ROWS, text_of
 from stepnet.arrow.folders.tables import FILES
-from stepnet.errors import FileError
+from stepnet.errors import FileError, named
 from stepnet.layout.options import option
 from stepnet.ragged.arrow import pyarrow_module
 
@@ -59,11 +60,13 @@ class Target:
                 self.lock.close()
                 raise
         self.last: Any = None
+        self.dictionaries = Dictionaries() if form == "arrow" else None
 
     def _opened(self, compression: str, plain: str) -> Any:
         if self.form == "arrow":
             ipc = pyarrow_module("pyarrow.ipc", FILES)
-            options = ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+            kind = None if compression == "none" else compression
+            options = ipc.IpcWriteOptions(compression=kind, emit_dictionary_deltas=True)
             return ipc.new_file(self.file, self.schema, options=options)
         return pyarrow_module("pyarrow.parquet", FILES).ParquetWriter(
             self.file,
@@ -75,9 +78,16 @@ class Target:
 
     def write(self, records: Any) -> None:
         """Adds the rows of a record batch: a row group of Parquet, or a batch of Arrow."""
-        with writing(self.path):
+        with writing(self.path), named(str(self.path)):
+            if self.dictionaries is not None:
+                records = self.dictionaries.joined(records)
             self.last = records.replace_schema_metadata(self.schema.metadata)
-            self.writer.write_batch(self.last)
+            try:
+                self.writer.write_batch(self.last)
+            except pyarrow_module().ArrowInvalid as error:
+                if self.dictionaries is not None and self.dictionaries.unjoined:
+                    raise FileError(self.dictionaries.refused()) from error
+                raise
 
     def finish(self, end: dict[str, Any]) -> None:
         """Writes the file to disk, and gives it its name. end: the metadata after the rows."""
