@@ -92,7 +92,11 @@ def of_glob(pattern: Path, made: Listing) -> None:
             f"{pattern}: the folders are nested too deeply for a pattern; give a folder in its place"
         ) from None
     for match in map(Path, matches):
-        name = match.relative_to(root)
+        name = Path(os.path.normpath(match.relative_to(root)))
+        if ".." in name.parts:
+            raise FileError(
+                f"{pattern}: this leads out of {root}, the folder before the pattern; leave the .. away"
+            )
         if os.path.isdir(match):
             inside.folders.append(match)
             if "**" not in pattern.parts:  # which matches the files of the folder, too

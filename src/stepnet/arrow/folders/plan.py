@@ -22,6 +22,11 @@ from stepnet.layout.options import option
 
 ARROW_ENDINGS = tuple(ending for ending in ENDINGS if ending != ".parquet")
 
+LONGEST = 238
+"""The largest number of bytes of a result's name: 17 of 255 are for those of unfinished files, .a.partial and
+.a.parquet.partial.
+"""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -113,11 +118,15 @@ def check_alike(path: Path, chosen: Chosen, first_path: Path, first: Chosen) -> 
 
 
 def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) -> None:
-    """Raises `FileError` for two results of one name, for an output folder in a folder that is read, and for
-    inputs in the output folder.
+    """Raises `FileError` for names that are too long, for two results of one name, for an output folder in a
+    folder that is read, and for inputs in the output folder.
     """
     known = dict[Path, Job]()
     for job in jobs:
+        if len(os.fsencode(job.target.name)) > LONGEST:
+            raise FileError(
+                f"{job.table.path}: the name of its result is longer than {LONGEST} bytes; rename it"
+            )
         other = known.setdefault(job.target, job)
         if other is not job:
             raise FileError(
