@@ -159,6 +159,7 @@ RUN = "run SOURCE --input {folder}/x.parquet -o {folder}/y.parquet"
 EXPLAIN, ITSELF = "explain SOURCE", "verify SOURCE SOURCE"
 COLUMNS, OVER = RUN.replace("x.parquet", "columns.parquet"), RUN.replace("y.parquet", "rnn.pt")
 WRONG = RUN.replace("x.parquet", "wrong.parquet")
+JOINED = "run SOURCE {folder}/joined.ipc -o {folder}/joined --format arrow"
 FURTHER = "run SOURCE {folder}/x_id.parquet {folder}/x_day.parquet -o {folder}/kept"
 EACH = "--semantics one:activation=relu --semantics two:activation=tanh"
 CLIPPED = "verify onnx.gru torch.gru --semantics reset=after --semantics clip=1"
@@ -263,6 +264,7 @@ ASKED = (
         "--column b",
     ),
     Asked("gru.pt", RUN.replace("y.parquet", "begun"), "resume", "the folder is not empty", "--resume"),
+    Asked("gru.pt", JOINED, "format", "`k` has several dictionaries", "--format parquet"),
     Asked("gru.pt", WRONG, "bad", "has 1 numbers", "--bad {folder}/bad.parquet"),
     Asked("gru.pt", FURTHER, "keep", "there is no column `day`", "--keep id"),
     Asked("libgru.so", RUN, "trust", "that you trust it", "--trust-library"),
@@ -280,9 +282,22 @@ def folder(tmp_path: Path) -> Path:
     parquet.write_table(pa.table({"x": [[[1.0] * IN], [[1.0]]]}), tmp_path / "wrong.parquet")
     parquet.write_table(pa.table({"x": zeros, "id": [1, 2]}), tmp_path / "x_id.parquet")
     parquet.write_table(pa.table({"x": zeros, "id": [1, 2], "day": [1, 2]}), tmp_path / "x_day.parquet")
+    write_dictionaries(tmp_path / "joined.ipc", zeros)
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / ".x.parquet.partial").touch()
     return tmp_path
+
+
+def write_dictionaries(path: Path, rows: Any) -> None:
+    """A stream with a column of two dictionaries, which together have more values than its indices."""
+    parts = [
+        pa.DictionaryArray.from_arrays(pa.array([0, 99], pa.int8()), pa.array(range(first, first + 100)))
+        for first in (0, 100)
+    ]
+    batches = [pa.record_batch({"x": rows, "k": each}) for each in parts]
+    with pa.ipc.new_stream(path, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
 
 
 def options_of(command: str) -> set[str]:

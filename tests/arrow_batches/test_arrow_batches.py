@@ -224,6 +224,20 @@ def test_sequences_are_read_where_they_lie_and_results_given_so():
     assert result.column("outputs").to_pylist() == rows[1:]
 
 
+def test_the_last_output_of_a_bidirectional_is_that_of_each_direction():
+    both = sn.Bidirectional(RNN, gru(reverse=True))
+    graph = sn.Graph(lambda x, p: both(x)[0], {}, inputs=sn.Spec(IN, "float32"))
+    table = pa.table({"frames": pa.array([[[1, 2], [3, 4], [-1, 1]]], LOOSE)})
+    steps = np.array(arrow.predict(table, both, output="outputs").read_all()["outputs"].to_pylist()[0])
+    found = {
+        model: np.array(arrow.predict(table, model, output="last").read_all()["last"].to_pylist()[0])
+        for model in (both, graph)
+    }
+    np.testing.assert_array_equal(found[both], [*steps[-1][:H], *steps[0][H:]])
+    np.testing.assert_array_equal(found[graph], steps[-1])
+    assert (steps[0][H:] != steps[-1][H:]).all()
+
+
 def test_a_null_may_have_steps_behind_it():
     inside = pa.array([[1, 2], [3, 4], None, [5, 6]], pa.list_(pa.float32(), IN))
     column = pa.ListArray.from_arrays([0, 1, 3, 4], inside, mask=pa.array([False, True, False]))

@@ -151,6 +151,26 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda dataset: predict(dataset, RNN, ray_remote_args_fn={}),
         "ray_remote_args_fn is a function that gives options, not {}",
     ),
+    "a function that gives no options": (
+        lambda dataset: predict(dataset, RNN, ray_remote_args_fn=lambda: 5),
+        "ray_remote_args_fn is a function that gives options, a dict, and it gave 5",
+    ),
+    "a function that gives an option of predict": (
+        lambda dataset: predict(dataset, RNN, ray_remote_args_fn=lambda: {"num_gpus": 1}),
+        "what ray_remote_args_fn gave: num_gpus reserves what is not used, as models run on processors",
+    ),
+    "a function that gives an unknown option": (
+        lambda dataset: predict(dataset, RNN, ray_remote_args_fn=lambda: {"gpus": 1}),
+        "what ray_remote_args_fn gave: Ray does not take gpus=1: Invalid option keyword gpus for actors",
+    ),
+    "resources that are no numbers": (
+        lambda dataset: predict(dataset, RNN, resources={"x": "y"}),
+        "resources are amounts of Ray's resources by their names, as {'fast': 1}, not {'x': 'y'}",
+    ),
+    "resources without names": (
+        lambda dataset: predict(dataset, RNN, resources={1: 1}),
+        "resources are amounts of Ray's resources by their names, as {'fast': 1}, not {1: 1}",
+    ),
     "memory below nothing": (
         lambda dataset: predict(dataset, RNN, memory=-5),
         "memory is a number of bytes, from 1 on, not -5",

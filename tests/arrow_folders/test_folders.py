@@ -242,6 +242,30 @@ def test_the_command_is_the_function(tmp_path: Path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("--format", "csv"), ("--result", "mean"), ("--compression", "x")]
+)
+def test_a_value_that_an_option_does_not_have_is_wrong_usage(tmp_path: Path, option: str, value: str):
+    from test_cli import MODEL, stepnet
+
+    source = written(tmp_path / "a.parquet", pa.table({"x": [[[0.5] * 12]]}))
+    code, told, said = stepnet("run", MODEL, source, "-o", tmp_path / "out", option, value)
+    assert (code, told) == (2, "")
+    assert f"'{option}'" in said
+    assert f"'{value}' is not one of" in said
+
+
+def test_the_values_of_options_are_those_of_the_function():
+    from stepnet.arrow.folders.request import FORMATS
+    from stepnet.arrow.folders.targets import COMPRESSIONS
+    from stepnet.arrow.runnable import OUTPUTS
+    from stepnet.cli.run import Compression, Format, Result
+
+    assert {*Result} == {*OUTPUTS}
+    assert {*Format} == {*FORMATS}
+    assert {*Compression} == {name for names in COMPRESSIONS.values() for name in names}
+
+
 def test_the_bar_of_a_run_shows_the_rate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     import time
 

@@ -58,6 +58,17 @@ def onto(folder: Path) -> dict[str, Any]:
     return {"output": folder / "in" / "b.parquet", "force": True}
 
 
+def plain(folder: Path, **options: Any) -> dict[str, Any]:
+    """A single input, and an output that exists and whose name has no ending."""
+    (folder / "plain").touch()
+    return {"inputs": file(folder, "a.parquet"), "output": folder / "plain", **options}
+
+
+def named_at_length(folder: Path, count: int) -> Path:
+    """A folder with an input whose result has a name of so many bytes."""
+    return tree(folder / "in", (f"{'é' * 10}{'a' * (count - 28)}.parquet",))
+
+
 def inside(folder: Path) -> dict[str, Any]:
     return {"inputs": tree(folder / "out", ("a.parquet",)) / "a.parquet", "output": folder / "out"}
 
@@ -77,6 +88,7 @@ def looping(folder: Path) -> Path:
 LONG = "x" * 300
 IN_OUT = "the output lies in {folder}/in, which is read; choose a folder beside it"
 BAD = "--bad ROWS.parquet (Python: bad='ROWS.parquet') sets such rows aside"
+NO_FOLDER = "this is no folder; an output file has an ending, such as .parquet, and no / after"
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no list": (
         lambda f: file(f, frames=[1.5], id=[1]) and {"column": "frames"},
@@ -174,6 +186,29 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: tree(f / "in", ("a.parquet",)) and (f / "out").touch(),
         "{folder}/out: this is no folder, and the results of these inputs are several files",
     ),
+    "file without an ending": (plain, "{folder}/plain: " + NO_FOLDER),
+    "file without an ending, by force": (lambda f: plain(f, force=True), "{folder}/plain: " + NO_FOLDER),
+    "device for a folder": (
+        lambda f: {"inputs": file(f, "a.parquet"), "output": "/dev/null"},
+        "/dev/null: " + NO_FOLDER,
+    ),
+    "no input's name": (lambda f: {"inputs": ""}, "inputs is an empty text, and names no file or folder"),
+    "no output's name": (
+        lambda f: tree(f / "in", ("a.parquet",)) and {"output": ""},
+        "output is an empty text, and names no file or folder",
+    ),
+    "no name of bad rows": (
+        lambda f: tree(f / "in", ("a.parquet",)) and {"bad": ""},
+        "bad is an empty text, and names no file or folder",
+    ),
+    "long name": (
+        lambda f: named_at_length(f, 239) and None,
+        "a.parquet: the name of its result is longer than 238 bytes; rename it",
+    ),
+    "out of a pattern": (
+        lambda f: tree(f / "in" / "x", ("a.parquet",)) and {"inputs": f"{f}/in/*/../../in/x/*.parquet"},
+        "{folder}/in/*/../../in/x/*.parquet: this leads out of {folder}/in, the folder before",
+    ),
     "bad inside": (
         lambda f: tree(f / "in", ("a.parquet",)) and {"bad": f / "out" / "bad.parquet"},
         "{folder}/out/bad.parquet: the rows that are set aside would lie in the output; choose another place",
@@ -255,6 +290,19 @@ def test_what_is_refused_is_named_in_one_line(tmp_path: Path, case: str):
     assert [path.name for path in results] == (
         ["a.parquet"] if (tmp_path / "out" / "a.parquet") in there else []
     )
+
+
+def test_the_longest_name_of_a_result_is_written_and_set_aside(tmp_path: Path):
+    source = named_at_length(tmp_path, 238)
+    written(next(source.iterdir()), pa.table({"frames": frames([[[1.0]], [[1.0, 0.5]]])}))
+    done = arrow.run(source, RNN, tmp_path / "out", bad=tmp_path / "bad.parquet")
+    assert (done.sequences, done.bad) == (1, 1)
+
+
+def test_a_pattern_with_dots_names_results_by_the_folders_that_it_leads_to(tmp_path: Path):
+    tree(tmp_path / "in", ("b/a.parquet", "inner/x.arrow"))
+    arrow.run(f"{tmp_path}/in/inn*/../b/*.parquet", RNN, tmp_path / "out")
+    assert [*contents(tmp_path / "out")] == ["b/a.parquet"]
 
 
 def test_a_missing_model_is_named_alone(tmp_path: Path):

@@ -199,8 +199,9 @@ def predict(
             size, or sequences again for a nested recurrence. The numbers are cast to the model's dtype, from
             floats to floats and from whole numbers to whole numbers. A null is a null in the result.
         output: "last" for the last output of each sequence, zeros for an empty one; "outputs" for those of
-            all its steps. The result has this name. Outputs that a graph computes once
-            for each sequence stay as they are.
+            all its steps. The result has this name. The last output of a `Bidirectional` is that of each
+            direction, and the backward one has it at the first step. Outputs that a graph computes once for
+            each sequence stay as they are.
         keep: The names of the columns that are passed on; by default all but the list column.
         memory: How many bytes a call of the model takes at most, sequences and outputs included. A single
             sequence that takes more is run by itself.

@@ -1,6 +1,7 @@
 """The command `run`: the recurrent layers of a file, over sequences in Parquet and Arrow files."""
 
 from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -22,6 +23,28 @@ from stepnet.cli.options import (
 from stepnet.cli.writing import write_json
 
 
+class Result(StrEnum):
+    """The values of --result."""
+
+    OUTPUTS = "outputs"
+    LAST = "last"
+
+
+class Format(StrEnum):
+    """The values of --format."""
+
+    PARQUET = "parquet"
+    ARROW = "arrow"
+
+
+class Compression(StrEnum):
+    """The values of --compression."""
+
+    SNAPPY = "snappy"
+    NONE = "none"
+    ZSTD = "zstd"
+
+
 def run(
     file: Model,
     output: Annotated[
@@ -39,8 +62,8 @@ def run(
         str | None, typer.Option(help="The list column; not needed if it is the only one.")
     ] = None,
     result: Annotated[
-        str, typer.Option(help="outputs, those of all steps; or last, the last one of each sequence.")
-    ] = "outputs",
+        Result, typer.Option(help="outputs, those of all steps; or last, the last one of each sequence.")
+    ] = Result.OUTPUTS,
     keep: Annotated[
         list[str] | None,
         typer.Option("--keep", metavar="NAME", help="A column to pass on; without it, all others are."),
@@ -58,11 +81,11 @@ def run(
         bool, typer.Option("--refuse-nan", help="A row with NaN or infinite numbers cannot be run.")
     ] = False,
     file_format: Annotated[
-        str | None,
+        Format | None,
         typer.Option("--format", help="Of the results in a folder: parquet, as without it, or arrow."),
     ] = None,
     compression: Annotated[
-        str | None, typer.Option(help="snappy, as without it, none or zstd; of Arrow none or zstd.")
+        Compression | None, typer.Option(help="snappy, as without it, none or zstd; of Arrow none or zstd.")
     ] = None,
     layout: From = None,
     module: Part = None,
@@ -105,15 +128,15 @@ def run(
                 model,
                 output,
                 column=column,
-                result=result,
+                result=result.value,
                 keep=keep,
                 engine=engine,
                 bad=bad,
                 refuse_nan=refuse_nan,
                 resume=resume,
                 force=force,
-                file_format=file_format,
-                compression=compression,
+                file_format=file_format and file_format.value,
+                compression=compression and compression.value,
                 progress=progress,
             )
     except KeyboardInterrupt:

@@ -44,6 +44,7 @@ OPTIONS = {
     "force": Option("--force", "", "force=True"),
     "column": Option("--column", "NAME", "column=NAME"),
     "most": Option("--most", "BYTES", "most=BYTES"),
+    "format": Option("--format", "parquet", "file_format='parquet'"),
     "resume": Option("--resume", "", "resume=True"),
     "bad": Option("--bad", "ROWS.parquet", "bad='ROWS.parquet'"),
     "keep": Option("--keep", "NAME", "keep=[NAME]"),

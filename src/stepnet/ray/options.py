@@ -3,9 +3,9 @@ the results are asked for.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from stepnet.errors import InputError
+from stepnet.errors import InputError, named
 from stepnet.ray.installed import installed
 from stepnet.values.arguments import shown
 
@@ -34,12 +34,37 @@ def check_options(options: Mapping[str, Any]) -> None:
     stepnet.errors.InputError: Ray does not take resources=5: The type of keyword 'resources' must be
     (<class 'dict'>, <class 'NoneType'>), but received type <class 'int'>
     """
-    for name in options:
+    passed = {name: value for name, value in options.items() if name != FUNCTION}
+    check_accepted(passed)
+    if FUNCTION in options:
+        given = options_of(options[FUNCTION])
+        with named(f"what {FUNCTION} gave"):
+            check_accepted(given)
+
+
+def options_of(function: Any) -> Mapping[str, Any]:
+    """The options that a function gives, which is called for them as Ray does for each worker."""
+    if not callable(function):
+        raise InputError(f"{FUNCTION} is a function that gives options, not {shown(function)}")
+    given = function()
+    if not isinstance(given, Mapping):
+        raise InputError(f"{FUNCTION} is a function that gives options, a dict, and it gave {shown(given)}")
+    return cast("Mapping[str, Any]", given)
+
+
+def check_accepted(passed: Mapping[str, Any]) -> None:
+    """Raises `InputError` for options that `predict` sets, and those that actors of Ray do not take."""
+    for name in passed:
         if name in REFUSED:
             raise InputError(f"{name} {REFUSED[name]}: leave it out")
-    if FUNCTION in options and not callable(options[FUNCTION]):
-        raise InputError(f"{FUNCTION} is a function that gives options, not {shown(options[FUNCTION])}")
-    passed = {name: value for name, value in options.items() if name != FUNCTION}
+    resources = passed.get("resources")
+    if isinstance(resources, Mapping):
+        for name, amount in cast("Mapping[Any, Any]", resources).items():
+            if not isinstance(name, str) or isinstance(amount, bool) or not isinstance(amount, int | float):
+                raise InputError(
+                    "resources are amounts of Ray's resources by their names, as {'fast': 1}, not "
+                    f"{shown(resources)}"
+                )
     try:
         if passed:
             remote(**passed)(Worker)

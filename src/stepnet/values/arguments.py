@@ -111,6 +111,8 @@ def file_path(value: Any, name: str = "path") -> Path:
     text: Any = os.fspath(cast("str", value)) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         raise InputError(f"{name} is a text or a Path, not {shown(value)}")
+    if not text:
+        raise InputError(f"{name} is an empty text, and names no file or folder")
     if "\0" in text:
         raise InputError(f"{name} has a character of number 0, and no file has: {shown(text)}")
     return Path(text)

@@ -8,7 +8,6 @@ belong to which result.
 """
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import Any
 
 from stepnet.arrow.folders.earlier import Earlier, index_of
 from stepnet.arrow.folders.marks import Made, difference, made_by
-from stepnet.arrow.folders.plan import Job, Plan, resolved
+from stepnet.arrow.folders.plan import Job, Plan, files_below, resolved
 from stepnet.arrow.folders.sifting import Bad
 from stepnet.arrow.folders.tables import FILES, native, reading
-from stepnet.arrow.folders.targets import Target, on_disk, partial_of, remove_partial, writing
+from stepnet.arrow.folders.targets import Target, on_disk, partial_of, remove_folder, remove_partial, writing
 from stepnet.arrow.predictor import Chosen
 from stepnet.errors import FileError, InputError
 from stepnet.files.paths import free
@@ -164,13 +163,13 @@ class Aside:
             raise
         with writing(self.parts):
             if self.parts.exists():
-                shutil.rmtree(self.parts)
+                remove_folder(self.parts)
                 on_disk(self.parts.parent)
 
     def clean(self) -> None:
         """Removes the files that a process left unfinished."""
-        for partial in [*self.parts.rglob("*.partial"), partial_of(self.path)]:
-            if partial.exists():
+        for partial in [*files_below(self.parts), partial_of(self.path)]:
+            if partial.suffix == ".partial" and partial.exists():
                 remove_partial(partial)
 
 

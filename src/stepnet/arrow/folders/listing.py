@@ -7,7 +7,8 @@ calls/day=1/a.parquet                            ->  a.parquet
 
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -72,7 +73,7 @@ def of_path(path: Path, made: Listing) -> None:
     """Adds a file, or all files of a folder."""
     if os.path.isdir(path):
         made.folders.append(path)
-        in_folder(path, Path(), made, ())
+        in_folder(path, Path(), made)
     else:
         check_regular(path)
         made.files.append(Listed(path, Path(path.name)))
@@ -84,12 +85,22 @@ def of_glob(pattern: Path, made: Listing) -> None:
     root, inside = Path(*pattern.parts[:fixed]), Listing()
     if "**" in pattern.parts:
         made.folders.append(root)
-    for match in map(Path, sorted(glob.glob(str(pattern), recursive=True))):
-        name = match.relative_to(root)
+    try:
+        matches = sorted(glob.glob(str(pattern), recursive=True))
+    except RecursionError:
+        raise FileError(
+            f"{pattern}: the folders are nested too deeply for a pattern; give a folder in its place"
+        ) from None
+    for match in map(Path, matches):
+        name = Path(os.path.normpath(match.relative_to(root)))
+        if ".." in name.parts:
+            raise FileError(
+                f"{pattern}: this leads out of {root}, the folder before the pattern; leave the .. away"
+            )
         if os.path.isdir(match):
             inside.folders.append(match)
             if "**" not in pattern.parts:  # which matches the files of the folder, too
-                in_folder(match, name, inside, ())
+                in_folder(match, name, inside)
         else:
             add(match, name, inside)
     made.files += sorted(inside.files, key=lambda each: each.name.parts)
@@ -97,21 +108,53 @@ def of_glob(pattern: Path, made: Listing) -> None:
     made.passed_over += inside.passed_over
 
 
-def in_folder(folder: Path, name: Path, made: Listing, above: tuple[Path, ...]) -> None:
-    """Adds the files of a folder and of those inside it. above: the folders that it lies in."""
-    here = folder.resolve()
-    if here in above:
-        raise FileError(f"{folder}: this link leads back to a folder that it lies in; remove it")
+def in_folder(folder: Path, name: Path, made: Listing) -> None:
+    """Adds the files of a folder and of those inside it, which may be nested to any depth.
+
+    Raises `FileError` for a folder that cannot be read, and for a link to a folder above it.
+    """
+    above = [identity(folder)]  # of the folders that are being listed, outermost first
+    levels = [(folder, name, entries(folder))]
+    while levels:
+        folder, name, inside = levels[-1]
+        entry = next(inside, None)
+        if entry is None:
+            levels.pop()
+            above.pop()
+            continue
+        path, inner = folder / entry.name, name / entry.name
+        # The first does not follow links, and is true for a path that is too long; the second is false for
+        # a link to itself.
+        if not (entry.is_dir(follow_symlinks=False) or os.path.isdir(path)):
+            add(path, inner, made)
+        elif not hidden(entry.name):
+            here = identity(path)
+            if here in above:
+                raise FileError(f"{path}: this link leads back to a folder that it lies in; remove it")
+            levels.append((path, inner, entries(path)))
+            above.append(here)
+
+
+def identity(folder: Path) -> tuple[int, int]:
+    """What is the same for all paths of a folder, through links too."""
+    with readable(folder):
+        status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder, by name."""
+    with readable(folder), os.scandir(folder) as inside:
+        return iter(sorted(inside, key=lambda entry: entry.name))
+
+
+@contextmanager
+def readable(folder: Path) -> Generator[None]:
+    """Turns errors of the block into a `FileError` that says that the folder cannot be read."""
     try:
-        inside = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        yield
     except OSError as error:
         raise FileError(f"{folder}: the folder cannot be read ({error.strerror})") from error
-    for entry in inside:
-        is_folder = os.path.isdir(entry.path)  # False for a link to itself
-        if is_folder and not hidden(entry.name):
-            in_folder(folder / entry.name, name / entry.name, made, (*above, here))
-        elif not is_folder:
-            add(folder / entry.name, name / entry.name, made)
 
 
 def add(path: Path, name: Path, made: Listing) -> None:

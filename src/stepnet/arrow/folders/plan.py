@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepnet.arrow.folders.listing import ENDINGS, Listing
+from stepnet.arrow.folders.listing import ENDINGS, Listing, entries
 from stepnet.arrow.folders.marks import Made, difference, made_by
 from stepnet.arrow.folders.tables import Part, TableFile
 from stepnet.arrow.folders.targets import partial_of
@@ -21,6 +21,11 @@ from stepnet.files.paths import free
 from stepnet.layout.options import option
 
 ARROW_ENDINGS = tuple(ending for ending in ENDINGS if ending != ".parquet")
+
+LONGEST = 238
+"""The largest number of bytes of a result's name: 17 of 255 are for those of unfinished files, .a.partial and
+.a.parquet.partial.
+"""
 
 
 @dataclass(frozen=True)
@@ -113,11 +118,15 @@ def check_alike(path: Path, chosen: Chosen, first_path: Path, first: Chosen) -> 
 
 
 def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) -> None:
-    """Raises `FileError` for two results of one name, for an output folder in a folder that is read, and for
-    inputs in the output folder.
+    """Raises `FileError` for names that are too long, for two results of one name, for an output folder in a
+    folder that is read, and for inputs in the output folder.
     """
     known = dict[Path, Job]()
     for job in jobs:
+        if len(os.fsencode(job.target.name)) > LONGEST:
+            raise FileError(
+                f"{job.table.path}: the name of its result is longer than {LONGEST} bytes; rename it"
+            )
         other = known.setdefault(job.target, job)
         if other is not job:
             raise FileError(
@@ -211,12 +220,14 @@ def difference_of(made: Made, job: Job) -> str | None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All files of a folder, and of those inside it."""
-    for place, inside, names in os.walk(folder, onerror=refuse):
-        inside.sort()
-        yield from (Path(place, name) for name in sorted(names))
-
-
-def refuse(error: OSError) -> None:
-    """Raises `FileError` for a folder that cannot be read."""
-    raise FileError(f"{error.filename}: the folder cannot be read ({error.strerror})") from error
+    """All files of a folder, and of those inside it; links to folders are not followed."""
+    folders = [folder]  # `os.walk` calls itself for each level before Python 3.12
+    while folders:
+        place, inside = folders.pop(), list[Path]()
+        for entry in entries(place):
+            path = place / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                inside.append(path)
+            elif not entry.is_dir():  # which a link to a folder is
+                yield path
+        folders += reversed(inside)

@@ -13,7 +13,7 @@ from stepnet.arrow.folders.tables import FILES, TableFile
 from stepnet.arrow.folders.targets import COMPRESSIONS
 from stepnet.arrow.predictor import JOINED, Chosen, Predictor
 from stepnet.arrow.runnable import OUTPUTS
-from stepnet.errors import InputError, named, printable
+from stepnet.errors import FileError, InputError, named, printable
 from stepnet.layout.options import option
 from stepnet.ragged.arrow import pyarrow_module
 from stepnet.rnn.program import Asked
@@ -51,6 +51,11 @@ class Place:
         """The target by the arguments of `run`; raises `InputError` for those that do not fit together."""
         path = file_path(output, "output")
         resume, force, alone = flag(resume, "resume"), flag(force, "force"), is_file(found, output, path)
+        single = len(found.files) == 1 and not found.folders
+        if single and not alone and os.path.lexists(path) and not path.is_dir():
+            raise FileError(
+                f"{path}: this is no folder; an output file has an ending, such as .parquet, and no / after"
+            )
         if force and (resume or not alone):
             folder = f"{printable(str(path))} is a folder"
             reason = f"{option('resume')} goes on with what is there" if resume else folder

@@ -9,7 +9,7 @@ A file is not held open between its schema and its rows, so that there may be an
 import hashlib
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -18,6 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from stepnet.arrow.blocks import Batch
+from stepnet.arrow.folders.dictionaries import check_indices
 from stepnet.arrow.predictor import Chosen
 from stepnet.errors import FileError, printable
 from stepnet.ragged.arrow import pyarrow_module
@@ -107,6 +108,7 @@ class TableFile:
             parquet = self.kind == "Parquet"
             for records in of_groups(file, part, column, chosen) if parquet else together(file, chosen):
                 if parquet:
+                    check_indices(records)
                     share = records.num_rows / max(1, part.rows) * part.share
                 else:
                     share = records.nbytes / self.size
@@ -227,26 +229,27 @@ def batches_of(reader: Any) -> Iterator[Any]:
 
 
 def together(file: Any, chosen: Chosen) -> Iterator[Any]:
-    """The record batches of an Arrow file; small ones are joined."""
+    """The record batches of an Arrow file, of the columns that are read; small ones are joined."""
     held, size = list[Any](), 0
     for batch in batches_of(opened(file)):
+        batch = batch if chosen.others else batch.select([*chosen.used])
         batch.validate(full=True)  # before its size is asked for and it is joined, which follow its offsets
         if size + batch.nbytes > CHUNK_BYTES:
-            yield from joined(held, chosen)
+            yield from joined(held)
             held, size = [], 0
         held.append(batch)
         size += batch.nbytes
         del batch
-    yield from joined(held, chosen)
+    yield from joined(held)
 
 
-def joined(batches: Sequence[Any], chosen: Chosen) -> Iterator[Any]:
-    """Record batches in one, of the columns that are read."""
+def joined(batches: Sequence[Any]) -> Iterator[Any]:
+    """Record batches in one."""
     pyarrow = pyarrow_module("pyarrow", FILES)
     if len(batches) > 1:
-        batches = pyarrow.Table.from_batches(batches).combine_chunks().to_batches() or batches[:1]
-    for batch in batches:
-        yield batch if chosen.others else batch.select([*chosen.used])
+        with suppress(pyarrow.ArrowException):  # dictionaries that cannot be joined
+            batches = pyarrow.Table.from_batches(batches).combine_chunks().to_batches() or batches[:1]
+    yield from batches
 
 
 def chunk_rows(source: Any, group: int, column: str, chosen: Chosen) -> int:

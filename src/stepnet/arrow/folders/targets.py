@@ -9,12 +9,14 @@ import errno
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from stepnet.arrow.folders.dictionaries import Dictionaries
 from stepnet.arrow.folders.marks import MARK, ROWS, text_of
 from stepnet.arrow.folders.tables import FILES
-from stepnet.errors import FileError
+from stepnet.errors import FileError, named
 from stepnet.layout.options import option
 from stepnet.ragged.arrow import pyarrow_module
 
@@ -42,7 +44,7 @@ class Target:
         self.form = form
         self.schema = schema.with_metadata({MARK: text_of(mark)})
         with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             self.lock = open(self.partial, "ab")  # noqa: SIM115 - as long as the file is written
             try:
                 locked(self.lock.fileno(), self.partial)
@@ -58,11 +60,13 @@ class Target:
                 self.lock.close()
                 raise
         self.last: Any = None
+        self.dictionaries = Dictionaries() if form == "arrow" else None
 
     def _opened(self, compression: str, plain: str) -> Any:
         if self.form == "arrow":
             ipc = pyarrow_module("pyarrow.ipc", FILES)
-            options = ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+            kind = None if compression == "none" else compression
+            options = ipc.IpcWriteOptions(compression=kind, emit_dictionary_deltas=True)
             return ipc.new_file(self.file, self.schema, options=options)
         return pyarrow_module("pyarrow.parquet", FILES).ParquetWriter(
             self.file,
@@ -74,9 +78,16 @@ class Target:
 
     def write(self, records: Any) -> None:
         """Adds the rows of a record batch: a row group of Parquet, or a batch of Arrow."""
-        with writing(self.path):
+        with writing(self.path), named(str(self.path)):
+            if self.dictionaries is not None:
+                records = self.dictionaries.joined(records)
             self.last = records.replace_schema_metadata(self.schema.metadata)
-            self.writer.write_batch(self.last)
+            try:
+                self.writer.write_batch(self.last)
+            except pyarrow_module().ArrowInvalid as error:
+                if self.dictionaries is not None and self.dictionaries.unjoined:
+                    raise FileError(self.dictionaries.refused()) from error
+                raise
 
     def finish(self, end: dict[str, Any]) -> None:
         """Writes the file to disk, and gives it its name. end: the metadata after the rows."""
@@ -117,6 +128,30 @@ def remove_partial(path: Path) -> None:
         path.unlink()
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it, however many these are: `Path.mkdir` calls itself for each."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        missing = takewhile(lambda above: not above.is_dir(), folder.parents)
+        for each in (*reversed([*missing]), folder):
+            each.mkdir(exist_ok=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes a folder with all in it, however deep: `shutil.rmtree` calls itself for each level."""
+    folders = [folder]
+    for each in folders:
+        with os.scandir(each) as inside:
+            for entry in inside:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                else:
+                    os.unlink(entry.path)
+    for each in reversed(folders):
+        each.rmdir()
+
+
 @contextmanager
 def folder_held(folder: Path) -> Generator[None]:
     """Makes a folder and holds it for the block; raises `FileError` where another run holds it.
@@ -127,7 +162,7 @@ def folder_held(folder: Path) -> Generator[None]:
         yield
         return
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         number = os.open(folder, os.O_RDONLY)
     try:
         locked(number, folder)
