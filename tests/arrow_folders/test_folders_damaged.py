@@ -63,9 +63,10 @@ def test_a_flipped_bit_in_the_offsets_of_an_arrow_file_does_not_end_the_process(
     assert refused_flips(source, range(offsets + 4 * count + 3, offsets + 4 * count + 4), (64,)) == 1
 
 
-def test_a_name_of_a_column_that_is_no_text_is_refused(tmp_path: Path):
-    path = tmp_path / "a.arrow"
-    table = pa.table({"userid": [1], "frames": pa.array([[[1.0, 2.0]]], FRAMES)})
+@pytest.mark.parametrize("column", [[1], [{"userid": 1}]])
+def test_a_name_of_a_column_that_is_no_text_is_refused(tmp_path: Path, column: list[object]):
+    path, name = tmp_path / "a.arrow", "userid" if column == [1] else "user"
+    table = pa.table({name: column, "frames": pa.array([[[1.0, 2.0]]], FRAMES)})
     with ipc.new_file(path, table.schema) as file:
         file.write_table(table)
     path.write_bytes(path.read_bytes().replace(b"userid", b"us\xecrid"))

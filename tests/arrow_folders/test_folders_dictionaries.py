@@ -170,3 +170,45 @@ def test_damaged_indices_of_streams_are_seen_before_dictionaries_are_joined(tmp_
     source = stream(tmp_path / "a.ipc", *columns)
     with pytest.raises(FileError, match=r"a\.ipc: this is no whole Arrow file .*Dictionary indices invalid"):
         arrow.run(source, RNN, tmp_path / "out")
+
+
+@pytest.mark.parametrize("wrap", [in_lists, in_structs])
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_dictionaries_inside_differ_between_row_groups(tmp_path: Path, form: str, wrap: Any):
+    columns = [wrap(encoded([0, 1, 0], values)) for values in (["a", "b"], ["c", "a"])]
+    source, result = groups(tmp_path / "a.parquet", *columns), tmp_path / f"o.{form}"
+    arrow.run(source, RNN, result, column="frames")
+    assert read(result)["k"].to_pylist() == [value for column in columns for value in column.to_pylist()]
+
+
+@pytest.mark.parametrize("wrap", [lambda column: column, in_lists, in_structs])
+@pytest.mark.parametrize("values", [pa.array([], pa.string()), pa.array(["c"])])
+def test_a_dictionary_may_begin_empty(tmp_path: Path, values: pa.Array, wrap: Any):
+    first = wrap(encoded([None, None], pa.array([], values.type)))
+    columns = [first, wrap(encoded([0 if len(values) else None, None], values))]
+    source = groups(tmp_path / "a.parquet", *columns)
+    arrow.run(source, RNN, tmp_path / "o.arrow", column="frames")
+    rows = read(tmp_path / "o.arrow")["k"]
+    assert rows.type == first.type
+    assert rows.to_pylist() == [value for column in columns for value in column.to_pylist()]
+
+
+def test_ordered_dictionaries_of_small_batches_are_not_joined_in_another_order(tmp_path: Path):
+    columns = [encoded([0, 1], values, ordered=True) for values in (["lo", "hi"], ["hi", "lo"])]
+    with pytest.raises(InputError, match=r"column `k` has several dictionaries.*their orders differ"):
+        arrow.run(stream(tmp_path / "a.arrow", *columns), RNN, tmp_path / "o.arrow", column="frames")
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_dictionaries_of_dates_in_structs_without_rows(tmp_path: Path, bad: bool):
+    kind = pa.struct([("day", pa.dictionary(pa.int8(), pa.date32()))])
+    source = stream(tmp_path / "a.arrow", pa.nulls(0, kind))
+    options: dict[str, Any] = {"bad": tmp_path / "bad.parquet"} if bad else {}
+    arrow.run(source, RNN, tmp_path / "o.arrow", column="frames", **options)
+    assert read(tmp_path / "o.arrow")["k"].type == kind
+
+
+def test_dictionaries_with_nulls_inside_are_not_sent_to_parquet(tmp_path: Path):
+    columns = [in_structs(encoded([0, 1], values)) for values in (["a", None], ["b", None])]
+    with pytest.raises(FileError, match=r"they cannot be joined \(.*nulls.*\); cast the column$"):
+        arrow.run(stream(tmp_path / "a.arrow", *columns), RNN, tmp_path / "o.arrow", column="frames")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stepnet.arrow.folders.dictionaries import no_rows
 from stepnet.arrow.folders.earlier import Earlier, index_of
 from stepnet.arrow.folders.marks import Made, difference, made_by
 from stepnet.arrow.folders.plan import Job, Plan, files_below, resolved
@@ -205,7 +206,7 @@ def schema_of_parquet(schema: Any) -> Any:
     """
     pyarrow, parquet = (pyarrow_module(name, FILES) for name in ("pyarrow", "pyarrow.parquet"))
     sink = pyarrow.BufferOutputStream()
-    parquet.write_table(schema.empty_table(), sink)
+    parquet.write_table(pyarrow.Table.from_batches([no_rows(schema)]), sink)
     return parquet.read_table(sink.getvalue()).schema.remove_metadata()
 
 

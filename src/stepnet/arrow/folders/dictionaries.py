@@ -42,6 +42,8 @@ class Dictionaries:
 
     def _column(self, name: str, column: Any) -> Any:
         pyarrow = pyarrow_module()
+        if name not in self.before and has_empty(column):
+            self.before[name] = with_a_value(column.type)
         plain, before = pyarrow.types.is_dictionary(column.type), self.before.get(name)
         if plain and column.dictionary.null_count:
             column = without_nulls(column)
@@ -68,11 +70,62 @@ class Dictionaries:
         return next((not_written(*pair) for pair in self.unjoined.items()), "")
 
 
+def has_empty(column: Any) -> bool:
+    """Whether a dictionary of a column, or inside it, has no values but nulls."""
+    if pyarrow_module().types.is_dictionary(column.type):
+        return len(column.dictionary) == column.dictionary.null_count
+    return any(has_empty(inside) for inside in insides(column))
+
+
+def insides(column: Any) -> list[Any]:
+    """The columns inside a column of lists, maps or structs."""
+    types = pyarrow_module().types
+    if types.is_struct(column.type):
+        return [column.field(place) for place in range(column.type.num_fields)]
+    if types.is_map(column.type):
+        return [column.keys, column.items]
+    lists = types.is_list, types.is_large_list, types.is_fixed_size_list
+    return [column.values] if any(is_list(column.type) for is_list in lists) else []
+
+
+def with_a_value(type_: Any) -> Any:
+    """No rows of a type, whose dictionaries have a value: pyarrow writes no delta after an empty one."""
+    pyarrow = pyarrow_module()
+    types = pyarrow.types
+    if types.is_dictionary(type_):
+        bits = pyarrow.nulls(1, type_.value_type).buffers()[1:]
+        value = pyarrow.Array.from_buffers(type_.value_type, 1, [None, *bits], 0)
+        none = pyarrow.array([], type_.index_type)
+        return pyarrow.DictionaryArray.from_arrays(none, value, ordered=type_.ordered)
+    if types.is_struct(type_):
+        inside = [with_a_value(field.type) for field in type_]
+        return pyarrow.StructArray.from_arrays(inside, fields=list(type_))
+    if types.is_map(type_):
+        inside = with_a_value(type_.key_type), with_a_value(type_.item_type)
+        return pyarrow.MapArray.from_arrays(pyarrow.array([0], "int32"), *inside, type=type_)
+    if types.is_fixed_size_list(type_):
+        return pyarrow.FixedSizeListArray.from_arrays(with_a_value(type_.value_type), type=type_)
+    for is_list, kind, offset in (
+        (types.is_list, pyarrow.ListArray, "int32"),
+        (types.is_large_list, pyarrow.LargeListArray, "int64"),
+    ):
+        if is_list(type_):
+            return kind.from_arrays(pyarrow.array([0], offset), with_a_value(type_.value_type), type=type_)
+    return pyarrow.nulls(0, type_)
+
+
+def no_rows(schema: Any) -> Any:
+    """A record batch without rows. pyarrow's own way does not know all types of dictionaries."""
+    pyarrow = pyarrow_module()
+    return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(0, each.type) for each in schema], schema=schema)
+
+
 def not_written(name: str, reason: str) -> str:
     """The message for a column whose dictionaries cannot be joined."""
+    remedy = "" if "nulls" in reason else f"choose {option('format')}, or "  # Parquet has none with nulls
     return (
         f"column `{printable(name)}` has several dictionaries, and in an Arrow file it has one: they cannot "
-        f"be joined ({' '.join(reason.split()).rstrip('.')}); choose {option('format')}, or cast the column"
+        f"be joined ({' '.join(reason.split()).rstrip('.')}); {remedy}cast the column"
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from stepnet.arrow.blocks import Batch
-from stepnet.arrow.folders.dictionaries import check_indices
+from stepnet.arrow.folders.dictionaries import check_indices, may_hold
 from stepnet.arrow.predictor import Chosen
 from stepnet.errors import FileError, printable
 from stepnet.ragged.arrow import pyarrow_module
@@ -90,7 +90,8 @@ class TableFile:
             else:
                 schema, parts = opened(file).schema, (Part(span=(0, status.st_size)),)
                 edges = [(0, EDGE), (max(0, status.st_size - EDGE), EDGE)]
-            _ = schema.names  # raises an error here for a name that is not UTF-8
+            for field in schema:
+                check_text(field)
             hasher = hashlib.blake2b(str(status.st_size).encode(), digest_size=16)
             for begin, count in edges:
                 file.seek(max(0, begin))
@@ -137,6 +138,13 @@ class TableFile:
         status = os.stat(self.path)
         if (status.st_size, status.st_mtime_ns) != (self.size, self.time):
             raise FileError(f"{self.path}: the file was changed while it was run")
+
+
+def check_text(field: Any) -> None:
+    """Raises `UnicodeDecodeError` for a field whose name, or that of a field inside it, is not UTF-8."""
+    _ = field.name
+    for place in range(field.type.num_fields):
+        check_text(field.type.field(place))
 
 
 def parts_of(source: Any, size: int) -> tuple[Part, ...]:
@@ -191,7 +199,12 @@ def of_groups(file: Any, part: Part, column: str, chosen: Chosen) -> Iterator[An
     source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
     rows = min((chunk_rows(source, group, column, chosen) for group in part.groups), default=1)
     names = None if chosen.others else [*chosen.used]
-    return source.iter_batches(rows, row_groups=list(part.groups), columns=names)
+    # pyarrow cannot read a batch of several row groups with dictionaries inside lists or structs.
+    nested = any(
+        "<" in str(kind).partition("dictionary<")[0] for kind in chosen.used.values() if may_hold(kind)
+    )
+    for groups in [[group] for group in part.groups] if nested else [list(part.groups)]:
+        yield from source.iter_batches(rows, row_groups=groups, columns=names)
 
 
 def kind_of(path: Path) -> str:
@@ -246,7 +259,7 @@ def together(file: Any, chosen: Chosen) -> Iterator[Any]:
 def joined(batches: Sequence[Any]) -> Iterator[Any]:
     """Record batches in one."""
     pyarrow = pyarrow_module("pyarrow", FILES)
-    if len(batches) > 1:
+    if len(batches) > 1 and "ordered=1" not in str(batches[0].schema):  # whose order would be lost
         with suppress(pyarrow.ArrowException):  # dictionaries that cannot be joined
             batches = pyarrow.Table.from_batches(batches).combine_chunks().to_batches() or batches[:1]
     yield from batches

@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from stepnet.arrow.folders.dictionaries import Dictionaries
+from stepnet.arrow.folders.dictionaries import Dictionaries, no_rows
 from stepnet.arrow.folders.marks import MARK, ROWS, text_of
 from stepnet.arrow.folders.tables import FILES
 from stepnet.errors import FileError, named
@@ -95,8 +95,7 @@ class Target:
         with writing(self.path):
             if self.form == "arrow":
                 # With the dictionaries of the rows before it: an Arrow file has one for each column.
-                batches = pyarrow_module().RecordBatch
-                empty = batches.from_pylist([], self.schema) if self.last is None else self.last.slice(0, 0)
+                empty = no_rows(self.schema) if self.last is None else self.last.slice(0, 0)
                 self.writer.write_batch(empty, custom_metadata={ROWS: counts})
             else:
                 self.writer.add_key_value_metadata({ROWS: counts})
