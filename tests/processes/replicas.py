@@ -4,6 +4,7 @@ has of the whole batch, by PyTorch's own operations. Before that they train the 
 Arguments: a file for the losses of the example, and with "long" all kinds of modules and of replicas.
 """
 
+import gc
 import json
 import sys
 import warnings
@@ -262,6 +263,8 @@ def main(losses: Path, long: bool) -> None:
         check_shards(name, losses.parent / name)
     if long:
         check_uneven()
+    gc.collect()  # FSDP's cycles hold process groups: one that outlives the interpreter ends the process
+    dist.barrier()
     dist.destroy_process_group()
 
 
