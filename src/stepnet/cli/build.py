@@ -19,7 +19,7 @@ from stepnet.cli.options import (
     StackOption,
     choice,
 )
-from stepnet.cli.writing import write_json
+from stepnet.cli.writing import write_json, write_notes
 
 
 def build(
@@ -70,8 +70,6 @@ def build(
     if as_json:
         write_json({**paths, "notes": notes})
     else:
-        for module_name, module_notes in notes.items():
-            for note in module_notes:
-                typer.echo(f"note: {module_name}: {note}" if module_name else f"note: {note}")
+        write_notes(notes)
         for kind, path in paths.items():
             typer.echo(f"{kind + ':':10}{path}")

@@ -20,7 +20,7 @@ from stepnet.cli.options import (
     StackOption,
     choice,
 )
-from stepnet.cli.writing import write_json
+from stepnet.cli.writing import write_json, write_notes
 
 
 class Result(StrEnum):
@@ -147,7 +147,5 @@ def run(
     if as_json:
         write_json({**asdict(done), "notes": notes})
         return
-    for name, module_notes in notes.items():
-        for note in module_notes:
-            typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
+    write_notes(notes)
     typer.echo(done.text(bad))

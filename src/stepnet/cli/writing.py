@@ -1,6 +1,7 @@
-"""What commands write: JSON, and numbers with their nouns."""
+"""What commands write: JSON, notes on modules, and numbers with their nouns."""
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import typer
@@ -9,6 +10,13 @@ import typer
 def write_json(value: Any) -> None:
     """Writes one JSON object."""
     typer.echo(json.dumps(value, indent=2))
+
+
+def write_notes(notes: Mapping[str, Iterable[str]]) -> None:
+    """Writes a line for each note on a module; a module without a name is the only one."""
+    for name, module_notes in notes.items():
+        for note in module_notes:
+            typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
 
 
 def counted(number: int, what: str) -> str:

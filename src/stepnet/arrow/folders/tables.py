@@ -200,9 +200,8 @@ def of_groups(file: Any, part: Part, column: str, chosen: Chosen) -> Iterator[An
     rows = min((chunk_rows(source, group, column, chosen) for group in part.groups), default=1)
     names = None if chosen.others else [*chosen.used]
     # pyarrow cannot read a batch of several row groups with dictionaries inside lists or structs.
-    nested = any(
-        "<" in str(kind).partition("dictionary<")[0] for kind in chosen.used.values() if may_hold(kind)
-    )
+    is_plain = pyarrow_module("pyarrow.types", FILES).is_dictionary
+    nested = any(may_hold(kind) and not is_plain(kind) for kind in chosen.used.values())
     for groups in [[group] for group in part.groups] if nested else [list(part.groups)]:
         yield from source.iter_batches(rows, row_groups=groups, columns=names)
 
