@@ -90,8 +90,10 @@ class Format:
         held = self.code.held(path) if hasattr(self.code, "held") else None
         arrays = held.arrays if held else self.code.read(path)
         printable(path, arrays)
-        described = {"settings": held.settings, "classes": held.classes} if held else {}
-        printable(path, described.get("classes", {}).values(), "a layer's class")
+        described: dict[str, Any] = {}
+        if held:
+            described = {"settings": held.settings, "classes": held.classes, "unread": held.unread}
+            printable(path, [*held.classes.values(), held.unread], "a layer's class")
         return among(str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix, **described)
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:

@@ -38,6 +38,9 @@ WRAPPERS = frozenset(
 )
 
 
+WEIGHTS = "it holds weights and no architecture"
+
+
 @dataclass(frozen=True)
 class Module:
     """One recurrent layer of a file, or a stack of layers with both directions.
@@ -142,6 +145,10 @@ class Model:
             prefix of their names.
         ordered: Whether the modules are in the order of the program that saved them, as in a state dict, and
             not sorted by name.
+        neutral: Those of `layers` that return their input unchanged when the model is used, such as Dropout.
+        entrances: The names of the model's inputs, where a module may follow one.
+        unread: Why the file does not specify how its model computes. Empty for a file that does: then
+            `modules` and `layers` are everything that the model computes.
     """
 
     path: str
@@ -152,6 +159,9 @@ class Model:
     spare: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
     ordered: bool = True
+    neutral: tuple[str, ...] = ()
+    entrances: tuple[str, ...] = ()
+    unread: str = WEIGHTS
 
     def in_a_row(self, modules: tuple[Module, ...]) -> tuple[Module, ...]:
         """The modules in the order in which each takes the outputs of the module before it.
@@ -243,6 +253,7 @@ def among(
     suffix: str = "",
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     classes: Mapping[str, str] | None = None,
+    unread: str = WEIGHTS,
 ) -> Model:
     """The model of a file of arrays, whose modules are recognised by the arrays' names and shapes.
 
@@ -256,6 +267,7 @@ def among(
     suffix: a suffix that array names may have.
     settings: the settings of modules in the framework's terms, by the prefix of the module's names.
     classes: the names of classes that the user's program defines, by the prefix of the module's names.
+    unread: as for `Model`.
     """
     plain_arrays = plain(arrays) if "torch" in frameworks else Plain(arrays)
     full_names = {name.removesuffix(suffix): name for name in plain_arrays.arrays}
@@ -281,7 +293,14 @@ def among(
     )
     used = {name for module in modules for name in module.stored} | spare.keys() | plain_arrays.spare.keys()
     rest = {name: array for name, array in arrays.items() if name not in used}
-    return Model(path, modules, rest, spare={**plain_arrays.spare, **spare}, problems=plain_arrays.problems)
+    return Model(
+        path,
+        modules,
+        rest,
+        spare={**plain_arrays.spare, **spare},
+        problems=plain_arrays.problems,
+        unread=unread,
+    )
 
 
 def module_of(

@@ -20,13 +20,14 @@ from stepnet.files.checkpoint.protobuf import message
 from stepnet.files.jsons import parsed
 from stepnet.files.keras.config import KERNELS, TIMED, Config, class_of, layers_of, table
 from stepnet.files.keras.file import KerasFile, KerasLayer
-from stepnet.files.keras.modules import others
+from stepnet.files.keras.modules import with_architecture
 from stepnet.files.keras.parts import LAYERS, Part, Steps, check_complete, places
 from stepnet.files.model import Array, Model
 from stepnet.files.paths import opened
 from stepnet.files.store import Store
 
 METADATA, GRAPH = "keras_metadata.pb", "saved_model.pb"
+PROGRAM = "its graph is a program, which is not read"
 ROOT, RUNS = "root", "_tf_keras_rnn_layer"
 
 
@@ -48,13 +49,12 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     if not (folder / METADATA).is_file():
         ways = {called[key]: called[key] if is_numbered(key) else key for key in numbers}
         keras = by_names({name: ways[name] for name in arrays}, arrays, version_of(numbers))
-        return model_of(path, arrays, keras, frameworks, layout, layouts)
+        return replace(model_of(path, arrays, keras, frameworks, layout, layouts), unread=PROGRAM)
     with opened(folder / METADATA) as (stream, size):
         store = Store(None, size)
         keras = described(metadata(stream.read(), store), nodes, called, arrays, store)
         model = model_of(path, arrays, keras, frameworks, layout, layouts)
-        modules = {module.name for module in model.modules}
-        return replace(model, layers=tuple(others(keras, modules)))
+        return with_architecture(model, keras)
 
 
 def is_numbered(key: str) -> bool:

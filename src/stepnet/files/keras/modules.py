@@ -11,13 +11,13 @@ from typing import Any
 
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.keras import write as writers
-from stepnet.files.keras.config import Use
+from stepnet.files.keras.config import Use, class_of
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.new_layers import MERGES, names_of, new_layers
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
-from stepnet.files.model import Array, Model, Module, among
+from stepnet.files.model import WEIGHTS, Array, Model, Module, among
 from stepnet.files.others import Stated
 from stepnet.layout.find import find
 from stepnet.layout.options import option
@@ -27,6 +27,7 @@ SETTINGS = ("activation", "recurrent_activation")
 ONCE = {"recurrent_activation": "inner_activation"}  # their names in Keras 1
 PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most arrays that they have
 FRAMEWORKS = ("keras", "keras2", "keras1")
+MODELS = ("Sequential", "Functional", "Model")  # classes whose configuration is all that they compute
 HDF5 = ("chainer",)  # frameworks with plain HDF5 files
 DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
 # Settings of a configuration that no layout has, with the note on each.
@@ -49,9 +50,35 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     modules = modules_of(path, file, layout, layouts or {})
     used = {name for module in modules for name in module.names.values()}
     rest = {name: array for name, array in file.arrays.items() if name not in used}
-    names = {module.name for module in modules}
-    layers = tuple(others(file, names))
-    return Model(str(path), modules, rest, layers, dict(stated(file.layers)), ordered=file.ordered)
+    model = Model(str(path), modules, rest, stated=dict(stated(file.layers)), ordered=file.ordered)
+    return with_architecture(model, file)
+
+
+def with_architecture(model: Model, file: KerasFile) -> Model:
+    """A model with the layers of its configuration that are no modules, and its inputs."""
+    configured = file.configured
+    return replace(
+        model,
+        layers=tuple(others(file, {module.name for module in model.modules})),
+        neutral=tuple(neutral(layer.name, layer.class_name) for layer in configured if layer.passes),
+        entrances=tuple(layer.name for layer in configured if layer.class_name == "InputLayer"),
+        unread=unread(file),
+    )
+
+
+def unread(file: KerasFile) -> str:
+    """Why a file does not specify how its model computes; empty for a file with the configuration of a
+    model of Keras' own class.
+    """
+    if file.config is None:
+        return WEIGHTS
+    own = class_of(file.config)
+    return "" if own in MODELS else f"its model is a {own or 'class without a name'}, whose code it lacks"
+
+
+def neutral(name: str, class_name: str) -> str:
+    """The text for a layer that returns its input unchanged when the model is used."""
+    return f"{name} ({class_name}, which changes nothing in use)"
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
@@ -82,7 +109,7 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
         parts = layer.parts if layer else ()
         unused = [part for part in parts if not is_held(name, part, recurrent)]
         if passes:
-            yield f"{name} ({class_name}, which changes nothing in use)"
+            yield neutral(name, class_name)
         elif (class_name and class_name != "RNN") or len(unused) == len(parts):
             yield f"{name} ({class_name})" if class_name else name
         for part in unused:
