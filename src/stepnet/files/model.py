@@ -5,7 +5,7 @@ Keras, ONNX, TFLite               the file describes its layers and their settin
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files.damage import damage_text, damaged_layers
 from stepnet.files.optimisers import kept_by_optimisers
 from stepnet.files.others import Stated
 from stepnet.files.parametrized import Plain, plain
+from stepnet.layout.damaged import Damage
 from stepnet.layout.find import Match, find, nearest, one_function
 from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
@@ -140,6 +142,7 @@ class Model:
         spare: Arrays that are not needed, such as a second copy: the reason, by name.
         problems: For arrays that have the names of a layer's and are not in a module: the reason, by the
             prefix of their names.
+        damaged: Layers that lack an array, or have one with a wrong name or shape.
         ordered: Whether the modules are in the order of the program that saved them, as in a state dict, and
             not sorted by name.
     """
@@ -151,7 +154,16 @@ class Model:
     stated: Mapping[str, Stated] = field(default_factory=dict[str, Stated])
     spare: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
+    damaged: tuple[Damage, ...] = ()
     ordered: bool = True
+
+    def unread(self, drop: Collection[str] = ()) -> dict[str, str]:
+        """The layers that are no modules, each with the reason, by prefix; drop: names of arrays that may be
+        left out.
+        """
+        left = self.rest.keys() - {*drop}  # a reader may have found modules among these arrays later
+        layers = [layer for layer in self.damaged if not left.isdisjoint(layer.names)]
+        return {**self.problems, **{layer.prefix: damage_text(layer) for layer in layers}}
 
     def in_a_row(self, modules: tuple[Module, ...]) -> tuple[Module, ...]:
         """The modules in the order in which each takes the outputs of the module before it.
@@ -194,7 +206,7 @@ class Model:
         names = ", ".join(repr(module.name) for module in matches or self.modules) or "none"
         if matches:
             raise LayoutError(f"{name!r} may be any of {names}: {say}")
-        problems = [text for prefix, text in self.problems.items() if name == bare(prefix)]
+        problems = [text for prefix, text in self.unread().items() if name == bare(prefix)]
         which = f"there are {names}: {say}"
         if [module.name for module in self.modules] == [""]:
             away = OPTIONS["module"].name if question == "module" else f"{name}:"
@@ -281,7 +293,18 @@ def among(
     )
     used = {name for module in modules for name in module.stored} | spare.keys() | plain_arrays.spare.keys()
     rest = {name: array for name, array in arrays.items() if name not in used}
-    return Model(path, modules, rest, spare={**plain_arrays.spare, **spare}, problems=plain_arrays.problems)
+    problems = plain_arrays.problems
+    layouts_here = [name for module in modules for name in module.layouts]
+    left = {name: shape for name, shape in shapes.items() if full_names[name] in rest}
+    damaged = damaged_layers(left, full_names, layouts_here, frameworks)
+    return Model(
+        path,
+        modules,
+        rest,
+        spare={**plain_arrays.spare, **spare},
+        problems=problems,
+        damaged=tuple(layer for layer in damaged if layer.prefix not in problems),
+    )
 
 
 def module_of(
