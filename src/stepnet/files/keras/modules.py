@@ -6,6 +6,7 @@ shapes, and the user is asked for what shapes leave open.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most a
 FRAMEWORKS = ("keras", "keras2", "keras1")
 HDF5 = ("chainer",)  # frameworks with plain HDF5 files
 DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
+MOST_LOST = 4  # layers without arrays that are named
 # Settings of a configuration that no layout has, with the note on each.
 UNSAID = {
     "stateful": "it keeps its state from one call to the next (stateful): here every call starts from zeros",
@@ -51,7 +53,17 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     rest = {name: array for name, array in file.arrays.items() if name not in used}
     names = {module.name for module in modules}
     layers = tuple(others(file, names))
-    return Model(str(path), modules, rest, layers, dict(stated(file.layers)), ordered=file.ordered)
+    problems, meanings = problems_of(file), dict(stated(file.layers))
+    return Model(str(path), modules, rest, layers, meanings, problems=problems, ordered=file.ordered)
+
+
+def problems_of(file: KerasFile) -> dict[str, str]:
+    """The messages for the first layers in the configuration of which the file has no arrays, by name."""
+    remedy = f"say {option('module')} to take another layer by itself"
+    return {
+        name: f"{name} ({class_name}) is in the configuration, and the file has no arrays of it: {remedy}"
+        for name, class_name in islice(file.lost.items(), MOST_LOST)
+    }
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
