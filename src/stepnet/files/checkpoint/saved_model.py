@@ -20,7 +20,8 @@ from stepnet.files.checkpoint.protobuf import message
 from stepnet.files.jsons import parsed
 from stepnet.files.keras.config import KERNELS, TIMED, Config, class_of, layers_of, table
 from stepnet.files.keras.file import KerasFile, KerasLayer
-from stepnet.files.keras.modules import others, problems_of
+from stepnet.files.keras.lost import problems_of
+from stepnet.files.keras.modules import others
 from stepnet.files.keras.parts import LAYERS, Part, Steps, check_complete, is_filled, places
 from stepnet.files.model import Array, Model
 from stepnet.files.paths import opened
@@ -55,7 +56,9 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
         model = model_of(path, arrays, keras, frameworks, layout, layouts)
         modules = {module.name for module in model.modules}
         return replace(
-            model, layers=tuple(others(keras, modules)), problems={**model.problems, **problems_of(keras)}
+            model,
+            layers=tuple(others(keras, modules)),
+            problems={**model.problems, **problems_of(keras, model.modules, {})},
         )
 
 

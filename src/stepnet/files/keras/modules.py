@@ -4,22 +4,25 @@ Layers and their settings are read from the configuration. In a file of weights 
 shapes, and the user is asked for what shapes leave open.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files.damage import damaged_layers
 from stepnet.files.keras import write as writers
 from stepnet.files.keras.config import Use
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
+from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.new_layers import MERGES, names_of, new_layers
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import Array, Model, Module, among
 from stepnet.files.others import Stated
+from stepnet.layout.damaged import Damage
 from stepnet.layout.find import find
 from stepnet.layout.options import option
 from stepnet.layout.registry import record, records
@@ -30,7 +33,6 @@ PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most a
 FRAMEWORKS = ("keras", "keras2", "keras1")
 HDF5 = ("chainer",)  # frameworks with plain HDF5 files
 DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
-MOST_LOST = 4  # layers without arrays that are named
 # Settings of a configuration that no layout has, with the note on each.
 UNSAID = {
     "stateful": "it keeps its state from one call to the next (stateful): here every call starts from zeros",
@@ -53,17 +55,24 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     rest = {name: array for name, array in file.arrays.items() if name not in used}
     names = {module.name for module in modules}
     layers = tuple(others(file, names))
-    problems, meanings = problems_of(file), dict(stated(file.layers))
-    return Model(str(path), modules, rest, layers, meanings, problems=problems, ordered=file.ordered)
+    return Model(
+        str(path),
+        modules,
+        rest,
+        layers,
+        dict(stated(file.layers)),
+        problems=problems_of(file, modules, rest),
+        damaged=() if file.configured else damaged_by_names(modules, rest),
+        ordered=file.ordered,
+    )
 
 
-def problems_of(file: KerasFile) -> dict[str, str]:
-    """The messages for the first layers in the configuration of which the file has no arrays, by name."""
-    remedy = f"say {option('module')} to take another layer by itself"
-    return {
-        name: f"{name} ({class_name}) is in the configuration, and the file has no arrays of it: {remedy}"
-        for name, class_name in islice(file.lost.items(), MOST_LOST)
-    }
+def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tuple[Damage, ...]:
+    """The damaged layers among arrays, by the names that Keras 1 and 2 gave their arrays."""
+    full_names = {re.sub(r":\d+$", "", name): name for name in rest}
+    shapes = {name: rest[full].shape for name, full in full_names.items()}
+    layouts = [name for module in modules for name in module.layouts]
+    return damaged_layers(shapes, full_names, layouts, FRAMEWORKS)
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
