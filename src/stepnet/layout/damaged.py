@@ -65,8 +65,9 @@ class Evidence:
     """The spellings of a record that are evidence of a recurrent layer, by their indices.
 
     names: those that are evidence among others. long: those of them with more than one letter. alone: those
-    that are evidence by themselves. usual: those of required arrays, with more than one letter, that are
-    evidence in a layer that has the name of its cell.
+    that are evidence by themselves. usual: those of required weights, with more than one letter, that are
+    evidence in a layer that has the name of its cell, as any two required arrays are; of biases too, in a
+    record with a mark.
     """
 
     names: frozenset[int]
@@ -135,8 +136,10 @@ def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterat
             if not is_evidence:
                 wrong = wrong_names.get(prefix, {})
                 renamed = {own: name for own, name in wrong.items() if record.place(own) is not None}
-                says_cell = not evidence[user].usual.isdisjoint(present) and is_named_after(record, prefix)
-                if not renamed and not says_cell:
+                is_usual = (
+                    not evidence[user].usual.isdisjoint(present) or len(index.needed[user] & present) > 1
+                )
+                if not renamed and not (is_usual and is_named_after(record, prefix)):
                     continue
             if named.is_meant(user, prefix):
                 names = {**renamed, **named.group(user, prefix)[1].names}
@@ -151,7 +154,8 @@ def evidence_of(record: Record, index: Index) -> Evidence:
     for template, text in record.behind_prefix.items():
         name, place = literal(template), places[text]
         letters, held = sum(map(name.count, ascii_letters)), record.parameters(template)
-        usual |= {place} if letters > 1 and not template.endswith("?") else set()
+        is_usual = letters > 1 and not template.endswith("?") and bool(record.mark or held & {*"WR"})
+        usual |= {place} if is_usual else set()
         if name in common() or not held & {*("WRbd" if letters > 1 else "Rd")}:
             continue
         names.add(place)
