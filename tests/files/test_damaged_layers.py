@@ -343,8 +343,8 @@ def test_a_group_of_weights_that_are_not_those_of_its_class_is_an_error(tmp_path
     edit(file, lambda name: None if name == "layers/lstm_1/cell/vars/1" else name)
     assert (
         "layers/lstm_1 has the name of a layer LSTM: kernel, recurrent_kernel and bias of one number of "
-        "units are expected, and layers/lstm_1/cell/vars/0 (6, 8), layers/lstm_1/cell/vars/2 (8,) are there: say "
-        "--module NAME"
+        "units are expected, and layers/lstm_1/cell/vars/0 (6, 8), layers/lstm_1/cell/vars/2 (8,) are there: "
+        "say --module NAME"
     ) in refusal("show", file)
     file = keras_file(tmp_path / "again.weights.h5")
     edit(file, lambda name: None if "backward_layer" in name else name)

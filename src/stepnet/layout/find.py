@@ -215,21 +215,26 @@ def misfits(
             best = min(best, ((count, -count), [f"{error}"]), key=lambda misfit: misfit[0])
             continue
         wrong: list[str] = []
-        right = 0
+        count_wrong = right = 0
         for entry in record.entries(sizes[0]):
             expected = [shape_of(entry.pattern, possible, entry.layer or 0) for possible in sizes]
-            if entry.name in own_shapes and own_shapes[entry.name] not in expected:
+            if entry.name not in own_shapes and entry.optional:
+                continue
+            if own_shapes.get(entry.name) in expected:
+                right += 1
+                continue
+            count_wrong += 1
+            if count_wrong > MOST_WRONG:
+                continue
+            if entry.name in own_shapes:
                 where = f"{expected[0]} is expected of {sizes[0]}"
                 wrong.append(f"{prefix}{entry.name} has shape {own_shapes[entry.name]} where {where}")
-            elif entry.name in own_shapes or entry.optional:
-                right += entry.name in own_shapes
             else:
                 shape = expected[0] if len({*expected}) == 1 else None
                 wrong.append(missing_text(prefix, entry.name, others, shape))
-        more = [f"{len(wrong) - MOST_WRONG} more are wrong"] if len(wrong) > MOST_WRONG else []
-        reasons = [*wrong[:MOST_WRONG], *more]
-        reasons = reasons or [why_not(record, own_shapes) or left_out_text(record, prefix)]
-        best = min(best, ((len(wrong) - right, -count), reasons), key=lambda misfit: misfit[0])
+        more = [f"{count_wrong - MOST_WRONG} more are wrong"] if count_wrong > MOST_WRONG else []
+        reasons = [*wrong, *more] or [why_not(record, own_shapes) or left_out_text(record, prefix)]
+        best = min(best, ((count_wrong - right, -count), reasons), key=lambda misfit: misfit[0])
     return best[0], "; ".join(best[1])
 
 
