@@ -212,11 +212,11 @@ def common() -> frozenset[str]:
 def convinces(index: Index, evidence: Evidence, user: int, present: frozenset[int]) -> bool:
     """Whether the names at a prefix, as indices of spellings, are evidence of the layer of a record."""
     own, needed = index.own[user], index.needed[user]
-    return (  # a mark in the name of a layer is as good
+    return (
         not evidence.alone.isdisjoint(present)
         or (not evidence.names.isdisjoint(present) and 2 * len(own & present) >= len(own))
         or (not evidence.long.isdisjoint(present) and 2 * len(needed & present) >= len(needed))
-        or (index.records[user].mark != "" and needed <= present)
+        or needed <= present
     )
 
 
