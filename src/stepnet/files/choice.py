@@ -76,10 +76,10 @@ class Choice:
             raise LayoutError(f"{bare(twice[0])} is named twice ({OPTIONS['module'].name})")
         if self.stack and not named:
             chosen = model.in_a_row(chosen)
-        if not named and model.problems:
-            raise LayoutError("; ".join(model.problems.values()))
-        if not chosen:
+        if not named and not model.modules and not model.problems:
             raise self.nearest(model)
+        if not named and (unread := model.unread(self.drop)):
+            raise LayoutError("; ".join(unread.values()))
         all_fields = {name for module in model.modules for name in fields_of(module)}
         left_open = {name for module in model.modules for name in open_of(module)}
         by_module = self.semantics_by_module(model, other_models)

@@ -129,7 +129,7 @@ def read(path: Path) -> Model:
             for array in [constant(program, operation)]
             if isinstance(array, np.ndarray) and array.dtype.kind != "b"  # flags and texts are settings
         }
-        return Model(str(path), modules, rest, tuple(others(program)), unread="")
+        return Model(str(path), modules, rest, tuple(others(program)), unspecified="")
     except FileError as error:
         has_path = str(error).startswith(str(path))
         raise FileError(str(error) if has_path else f"{path}: {error}") from None

@@ -92,8 +92,8 @@ class Format:
         printable(path, arrays)
         described: dict[str, Any] = {}
         if held:
-            described = {"settings": held.settings, "classes": held.classes, "unread": held.unread}
-            printable(path, [*held.classes.values(), held.unread], "a layer's class")
+            described = {"settings": held.settings, "classes": held.classes, "unspecified": held.unspecified}
+            printable(path, [*held.classes.values(), held.unspecified], "a layer's class")
         return among(str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix, **described)
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:

@@ -5,7 +5,7 @@ Keras, ONNX, TFLite               the file describes its layers and their settin
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files.damage import damage_text, damaged_layers
 from stepnet.files.optimisers import kept_by_optimisers
 from stepnet.files.others import Stated
 from stepnet.files.parametrized import Plain, plain
+from stepnet.layout.damaged import Damage
 from stepnet.layout.find import Match, find, nearest, one_function
 from stepnet.layout.options import OPTIONS, option
 from stepnet.layout.record import Record
@@ -143,11 +145,12 @@ class Model:
         spare: Arrays that are not needed, such as a second copy: the reason, by name.
         problems: For arrays that have the names of a layer's and are not in a module: the reason, by the
             prefix of their names.
+        damaged: Layers that lack an array, or have one with a wrong name or shape.
         ordered: Whether the modules are in the order of the program that saved them, as in a state dict, and
             not sorted by name.
         neutral: Those of `layers` that return their input unchanged when the model is used, such as Dropout.
         entrances: The names of the model's inputs, where a module may follow one.
-        unread: Why the file does not specify how its model computes. Empty for a file that does: then
+        unspecified: Why the file does not specify how its model computes. Empty for a file that does: then
             `modules` and `layers` are everything that the model computes.
     """
 
@@ -158,10 +161,19 @@ class Model:
     stated: Mapping[str, Stated] = field(default_factory=dict[str, Stated])
     spare: Mapping[str, str] = field(default_factory=dict[str, str])
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
+    damaged: tuple[Damage, ...] = ()
     ordered: bool = True
     neutral: tuple[str, ...] = ()
     entrances: tuple[str, ...] = ()
-    unread: str = WEIGHTS
+    unspecified: str = WEIGHTS
+
+    def unread(self, drop: Collection[str] = ()) -> dict[str, str]:
+        """The layers that are no modules, each with the reason, by prefix; drop: names of arrays that may be
+        left out.
+        """
+        left = self.rest.keys() - {*drop}  # a reader may have found modules among these arrays later
+        layers = [layer for layer in self.damaged if not left.isdisjoint(layer.names)]
+        return {**self.problems, **{layer.prefix: damage_text(layer) for layer in layers}}
 
     def in_a_row(self, modules: tuple[Module, ...]) -> tuple[Module, ...]:
         """The modules in the order in which each takes the outputs of the module before it.
@@ -204,7 +216,7 @@ class Model:
         names = ", ".join(repr(module.name) for module in matches or self.modules) or "none"
         if matches:
             raise LayoutError(f"{name!r} may be any of {names}: {say}")
-        problems = [text for prefix, text in self.problems.items() if name == bare(prefix)]
+        problems = [text for prefix, text in self.unread().items() if name == bare(prefix)]
         which = f"there are {names}: {say}"
         if [module.name for module in self.modules] == [""]:
             away = OPTIONS["module"].name if question == "module" else f"{name}:"
@@ -253,7 +265,7 @@ def among(
     suffix: str = "",
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     classes: Mapping[str, str] | None = None,
-    unread: str = WEIGHTS,
+    unspecified: str = WEIGHTS,
 ) -> Model:
     """The model of a file of arrays, whose modules are recognised by the arrays' names and shapes.
 
@@ -267,7 +279,7 @@ def among(
     suffix: a suffix that array names may have.
     settings: the settings of modules in the framework's terms, by the prefix of the module's names.
     classes: the names of classes that the user's program defines, by the prefix of the module's names.
-    unread: as for `Model`.
+    unspecified: as for `Model`.
     """
     plain_arrays = plain(arrays) if "torch" in frameworks else Plain(arrays)
     full_names = {name.removesuffix(suffix): name for name in plain_arrays.arrays}
@@ -293,13 +305,18 @@ def among(
     )
     used = {name for module in modules for name in module.stored} | spare.keys() | plain_arrays.spare.keys()
     rest = {name: array for name, array in arrays.items() if name not in used}
+    problems = plain_arrays.problems
+    layouts_here = [name for module in modules for name in module.layouts]
+    left = {name: shape for name, shape in shapes.items() if full_names[name] in rest}
+    damaged = damaged_layers(left, full_names, layouts_here, frameworks)
     return Model(
         path,
         modules,
         rest,
         spare={**plain_arrays.spare, **spare},
-        problems=plain_arrays.problems,
-        unread=unread,
+        problems=problems,
+        damaged=tuple(layer for layer in damaged if layer.prefix not in problems),
+        unspecified=unspecified,
     )
 
 

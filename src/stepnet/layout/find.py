@@ -10,8 +10,9 @@ code that needs a single layout asks the user.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any, cast
 
@@ -21,12 +22,14 @@ from stepnet.layout.names import spelled
 from stepnet.layout.options import option
 from stepnet.layout.possible import Array, conditions, possible
 from stepnet.layout.record import Record
-from stepnet.layout.sizes import Shape, shape_of
+from stepnet.layout.sizes import Shape, Sizes, shape_of
 from stepnet.layout.solve import OpenSizesError, sizes_of, solved
 from stepnet.values.arguments import instance, mapping, whole
 
 MOST_SHOWN = 20
 MOST_TRIED = 1000  # the most candidates for the nearest record
+MOST_WRONG = 3  # the most wrong arrays that are named
+ALIKE = 0.85  # the least similarity, by difflib, of two names of which one may be meant for the other
 MOST_LEFT_OUT = 16  # the most arrays that are left out in turn, to solve the sizes from the others
 
 
@@ -188,39 +191,70 @@ def nearest(shapes: Mapping[str, Shape], among: Iterable[Record] | None = None) 
 
 
 def misfits(
-    record: Record, prefix: str, names: Mapping[str, str], shapes: Mapping[str, Shape]
+    record: Record,
+    prefix: str,
+    names: Mapping[str, str],
+    shapes: Mapping[str, Shape],
+    others: Collection[str] = (),
 ) -> tuple[tuple[int, int], str]:
     """A measure of how badly arrays fit a record at the best sizes, and a message.
 
     The measure is for sorting: the number of wrong arrays minus the number of right ones, then minus the
-    number of arrays. The message describes one wrong array.
+    number of arrays. The message describes the first wrong arrays. others: the names after the prefix that
+    the record does not have; one of them may be meant for a missing array.
     """
-    shapes_by_name = {short: shapes[name] for short, name in names.items()}
-    best = (len(shapes_by_name) + 1, -len(shapes_by_name)), f"{next(iter(names.values()))} does not fit"
-    for without in (None, *islice(shapes_by_name, MOST_LEFT_OUT)):
+    own_shapes = {short: shapes[name] for short, name in names.items()}
+    count = len(own_shapes)
+    best = (count + 1, -count), [f"{next(iter(names.values()))} does not fit"]
+    for without in (None, *islice(own_shapes, MOST_LEFT_OUT)):
         try:
-            sizes = solved(
-                record, {short: shape for short, shape in shapes_by_name.items() if short != without}
+            sizes = sizes_but_inputs(
+                record, {short: shape for short, shape in own_shapes.items() if short != without}
             )
         except LayoutError as error:
-            best = min(
-                best, ((len(shapes_by_name), -len(shapes_by_name)), f"{error}"), key=lambda misfit: misfit[0]
-            )
+            best = min(best, ((count, -count), [f"{error}"]), key=lambda misfit: misfit[0])
             continue
         wrong: list[str] = []
-        right = 0
-        for entry in record.entries(sizes):
-            expected = shape_of(entry.pattern, sizes, entry.layer or 0)
-            if entry.name not in shapes_by_name and not entry.optional:
-                wrong.append(f"{prefix}{entry.name} is missing")
-            elif shapes_by_name.get(entry.name, expected) != expected:
-                where = f"{expected} is expected of {sizes}"
-                wrong.append(f"{prefix}{entry.name} has shape {shapes_by_name[entry.name]} where {where}")
+        count_wrong = right = 0
+        for entry in record.entries(sizes[0]):
+            expected = [shape_of(entry.pattern, possible, entry.layer or 0) for possible in sizes]
+            if entry.name not in own_shapes and entry.optional:
+                continue
+            if own_shapes.get(entry.name) in expected:
+                right += 1
+                continue
+            count_wrong += 1
+            if count_wrong > MOST_WRONG:
+                continue
+            if entry.name in own_shapes:
+                where = f"{expected[0]} is expected of {sizes[0]}"
+                wrong.append(f"{prefix}{entry.name} has shape {own_shapes[entry.name]} where {where}")
             else:
-                right += entry.name in shapes_by_name
-        reason = wrong[0] if wrong else why_not(record, shapes_by_name) or left_out_text(record, prefix)
-        best = min(best, ((len(wrong) - right, -len(shapes_by_name)), reason), key=lambda misfit: misfit[0])
-    return best
+                shape = expected[0] if len({*expected}) == 1 else None
+                wrong.append(missing_text(prefix, entry.name, others, shape))
+        more = [f"{count_wrong - MOST_WRONG} more are wrong"] if count_wrong > MOST_WRONG else []
+        reasons = [*wrong, *more] or [why_not(record, own_shapes) or left_out_text(record, prefix)]
+        best = min(best, ((count_wrong - right, -count), reasons), key=lambda misfit: misfit[0])
+    return best[0], "; ".join(best[1])
+
+
+def sizes_but_inputs(record: Record, shapes: Mapping[str, Shape]) -> tuple[Sizes, ...]:
+    """The sizes of arrays of these shapes; for two numbers of inputs if only that number is unknown."""
+    try:
+        return (solved(record, shapes),)
+    except LayoutError:
+        return tuple(solved(record, shapes, {"inputs": inputs}) for inputs in (1, 2))
+
+
+def missing_text(prefix: str, own: str, others: Iterable[str], shape: Shape | None = None) -> str:
+    """The message for a missing array; others: names after the prefix, of which one may be meant for it.
+
+    >>> missing_text("rnn.", "weight_hh_l1", ["bias", "weight_h_l1"], (9, 3))
+    'rnn.weight_hh_l1 is missing, of shape (9, 3) (rnn.weight_h_l1 is there)'
+    """
+    near = get_close_matches(own, others, 1, ALIKE)
+    expected = f", of shape {shape}" if shape is not None else ""
+    return f"{prefix}{own} is missing{expected}{f' ({prefix}{near[0]} is there)' if near else ''}"
 
 
 def left_out_text(record: Record, prefix: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from stepnet.errors import LayoutError
 from stepnet.layout.arguments import as_array
+from stepnet.layout.damaged import damaged
 from stepnet.layout.find import Match, find, nearest
 from stepnet.layout.layers import layers
 from stepnet.layout.registry import record
@@ -29,7 +30,8 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
 
     Raises:
         LayoutError: If the state has no recurrent module, or several; for arrays that are missing, do not fit
-            each other or are not floats. It uses their names in the state.
+            each other or are not floats, also those of another layer unless `prefix` is given. It uses their
+            names in the state.
 
     >>> import numpy as np
     >>> weights = {"rnn.weight_ih_l0": np.ones((12, 2)), "rnn.weight_hh_l0": np.ones((12, 4))}
@@ -47,6 +49,13 @@ def from_torch(state: Mapping[str, Any], prefix: str | None = None, cell: str | 
     if not matches:
         raise nearest(shapes, named)
     match = chosen(matches, prefix)
+    used = {name for other in matches for name in other.names.values()}
+    rest = {name: shape for name, shape in shapes.items() if name not in used}
+    for layer in damaged(rest, map(record, LAYOUTS)) if prefix is None else ():
+        raise LayoutError(
+            f"{layer.prefix.rstrip('.')} looks like {layer.layout}, but {layer.reason}: "
+            f"choose another layer by prefix={match.prefix!r}"
+        )
     weights = {own: as_array(name, state[name]) for own, name in match.names.items()}
     if match.layout == "torch.rnn" and cell is None:
         raise LayoutError(

@@ -87,7 +87,7 @@ def modules(files: Sequence[str], choice: Choice) -> list[tuple[Module, ...]]:
     both: list[tuple[Module, ...]] = []
     for model in models:
         own = replace(choice, drop=[name for name in choice.drop if name in model.rest])
-        if len(model.modules) < 2:
+        if len(model.modules) + len(model.unread()) < 2:
             own = replace(own, module=None, order=())
         chosen = own.checked_modules(model, beside=models)
         with named(model.path):

@@ -60,7 +60,7 @@ def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
     left_cells = {
         name: cell for name, cell in graph_cells.items() if {*cell.arrays.values()} <= model.rest.keys()
     }
-    return with_cells(replace(model, layers=tuple(others), unread=""), left_cells, layout, layouts)
+    return with_cells(replace(model, layers=tuple(others), unspecified=""), left_cells, layout, layouts)
 
 
 def with_cells(

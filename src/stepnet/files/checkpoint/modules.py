@@ -10,6 +10,7 @@ has neither activations nor the merge of two directions. Other layers are found 
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from stepnet.files.checkpoint import file
@@ -60,7 +61,7 @@ def model_of(
     kept = {name: rest[name] for name in rest if may_be_keras and name in configured}
     unknown = {name: array for name, array in rest.items() if name not in kept}
     others = among(str(path), unknown, frameworks, layout, other_layouts, suffix=VALUE)
-    return Model(str(path), (*modules, *others.modules), {**kept, **others.rest})
+    return replace(others, modules=(*modules, *others.modules), rest={**kept, **others.rest})
 
 
 def version_of(keys: Iterable[str]) -> str:

@@ -20,8 +20,9 @@ from stepnet.files.checkpoint.protobuf import message
 from stepnet.files.jsons import parsed
 from stepnet.files.keras.config import KERNELS, TIMED, Config, class_of, layers_of, table
 from stepnet.files.keras.file import KerasFile, KerasLayer
+from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.modules import with_architecture
-from stepnet.files.keras.parts import LAYERS, Part, Steps, check_complete, places
+from stepnet.files.keras.parts import LAYERS, Part, Steps, check_complete, is_filled, places
 from stepnet.files.model import Array, Model
 from stepnet.files.paths import opened
 from stepnet.files.store import Store
@@ -49,12 +50,13 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     if not (folder / METADATA).is_file():
         ways = {called[key]: called[key] if is_numbered(key) else key for key in numbers}
         keras = by_names({name: ways[name] for name in arrays}, arrays, version_of(numbers))
-        return replace(model_of(path, arrays, keras, frameworks, layout, layouts), unread=PROGRAM)
+        return replace(model_of(path, arrays, keras, frameworks, layout, layouts), unspecified=PROGRAM)
     with opened(folder / METADATA) as (stream, size):
         store = Store(None, size)
         keras = described(metadata(stream.read(), store), nodes, called, arrays, store)
         model = model_of(path, arrays, keras, frameworks, layout, layouts)
-        return with_architecture(model, keras)
+        problems = {**model.problems, **problems_of(keras, model.modules, {})}
+        return with_architecture(replace(model, problems=problems), keras)
 
 
 def is_numbered(key: str) -> bool:
@@ -102,6 +104,7 @@ def described(
     configured = tuple(layers_of(config, store)) if config is not None else ()
     model = {listed.name: listed for listed in configured}
     keras_layers: list[KerasLayer] = []
+    lost: dict[str, str] = {}
     for steps, layer in outermost(layers):
         around = [layers[steps[:end]] for end in range(1, len(steps)) if steps[:end] in layers]
         name = "/".join((*(outer.name for outer in around), layer.name))
@@ -119,9 +122,11 @@ def described(
             listed = model.get(name)
             inputs, use = (listed.inputs, listed.use) if listed else ((), None)
             keras_layers.append(KerasLayer(name, class_of(layer.node), own, filled, inputs, timed, use))
+        elif is_filled(layer.node, known.values()):
+            lost[name] = class_of(layer.node)
     order = {name: place for place, name in enumerate(model)}
     keras_layers.sort(key=lambda layer: order.get(layer.name, len(order)))
-    return KerasFile(config, arrays, tuple(keras_layers), configured, "2")
+    return KerasFile(config, arrays, tuple(keras_layers), configured, "2", lost=lost)
 
 
 def outermost(layers: Mapping[Steps, Layer]) -> Iterator[tuple[Steps, Layer]]:

@@ -36,6 +36,16 @@ VARIABLES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("Dense", "Conv1D", "Conv2D", "Conv3D"), ("kernel", "bias")),
     "Embedding": ("embeddings",),
 }
+# Further classes that always have arrays, and classes that have some unless all of these settings are off.
+WEIGHTED = {
+    *("BatchNormalization", "EinsumDense", "MultiHeadAttention", "GroupQueryAttention", "PReLU"),
+    *(f"{kind}{axes}" for kind in ("SeparableConv", "DepthwiseConv") for axes in ("1D", "2D")),
+    *(f"Conv{axes}Transpose" for axes in ("1D", "2D", "3D")),
+}
+SETTINGS_OF_WEIGHTS = {
+    "LayerNormalization": ("center", "scale", "rms_scaling"),
+    "GroupNormalization": ("center", "scale"),
+}
 TIMED = "TimeDistributed"
 DEEPEST = 30  # models in models
 MOST_INPUTS = 1000  # of a layer
@@ -372,6 +382,19 @@ def histories(value: object) -> Iterator[tuple[Tensor, object]]:
                 yield (items[0], max(0, items[1]), max(0, items[2])), items[3] if len(items) > 3 else None
             else:
                 pending.extend(reversed(items))
+
+
+def is_weighted(node: Config) -> bool:
+    """Whether a layer of a class of Keras' own has arrays of its own, by its configuration.
+
+    >>> dense, norm = {"class_name": "Dense"}, {"class_name": "LayerNormalization", "config": {"center": 0}}
+    >>> is_weighted(dense), is_weighted(norm), is_weighted({"class_name": "Dropout"})
+    (True, True, False)
+    """
+    name, config = class_of(node), table(node.get("config"))
+    settings = SETTINGS_OF_WEIGHTS.get(name, ())
+    usual = {"center": True, "scale": True}
+    return name in VARIABLES or name in WEIGHTED or any(config.get(key, usual.get(key)) for key in settings)
 
 
 def positions(calls: Sequence[tuple[Names, ...]]) -> tuple[Names, ...]:

@@ -13,8 +13,8 @@ import os
 import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from stepnet.files.keras.parts import (
     Steps,
     by_scope,
     check_complete,
+    is_filled,
     part_at,
     places,
     words_of,
@@ -89,6 +90,8 @@ class KerasFile:
         version: The version of Keras that wrote it, if the file has it.
         foreign: Whether it is an HDF5 file that is not Keras', of which only the arrays are read.
         ordered: Whether the layers are in the model's order.
+        lost: The names of layers in the configuration that have arrays, of which the file has none; each with
+            its class.
     """
 
     config: Config | None
@@ -98,6 +101,7 @@ class KerasFile:
     version: str | None = None
     foreign: bool = False
     ordered: bool = True
+    lost: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def read(path: str | Path) -> KerasFile:
@@ -138,9 +142,20 @@ def archive(stream: BufferedReader) -> KerasFile:
     with hdf5.named(WEIGHTS):
         arrays, attributes = hdf5.content(stream, weights, store)
     configured = tuple(layers_of(config, store))
-    return KerasFile(
-        config, arrays, tuple(modern(configured, arrays, attributes, store)), configured, version
+    layers = tuple(modern(configured, arrays, attributes, store))
+    lost = dict(
+        without_arrays(configured, {layer.name for layer in layers if layer.config is not None}, store)
     )
+    return KerasFile(config, arrays, layers, configured, version, lost=lost)
+
+
+def without_arrays(
+    configured: Iterable[ConfiguredLayer], found: Collection[str], store: Store
+) -> Iterator[tuple[str, str]]:
+    """The layers of the configuration that must have arrays and are not found: their names and classes."""
+    for layer in configured:
+        if layer.name not in found and is_filled(layer.node, places(layer.node, store).values()):
+            yield layer.name, layer.class_name
 
 
 def place_of(stream: BufferedReader, member: zips.Member, size: int) -> zips.Place:
@@ -284,7 +299,12 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
             raise FileError(f"it has no array {missing[0]!a}, which it lists")
         layers.extend(listed(name, paths, outermost.get(name, []), store))
     version = version_of(listing.get("keras_version")) or "1"  # as Keras assumes
-    return KerasFile(config, arrays, tuple(layers), configured, version)
+    unclear = {
+        layer.name for layer in layers if layer.config is None
+    }  # the names of weights do not say whose
+    expected = [layer for layer in configured if layer.outermost not in unclear]
+    lost = dict(without_arrays(expected, {layer.name for layer in layers}, store))
+    return KerasFile(config, arrays, tuple(layers), configured, version, lost=lost)
 
 
 def texts(attributes: Mapping[str, hdf5.Attribute], name: str) -> tuple[str, ...] | None:

@@ -4,21 +4,25 @@ Layers and their settings are read from the configuration. In a file of weights 
 shapes, and the user is asked for what shapes leave open.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stepnet.errors import FileError, LayoutError
+from stepnet.files.damage import damaged_layers
 from stepnet.files.keras import write as writers
 from stepnet.files.keras.config import Use, class_of
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
+from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.new_layers import MERGES, names_of, new_layers
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import WEIGHTS, Array, Model, Module, among
 from stepnet.files.others import Stated
+from stepnet.layout.damaged import Damage
 from stepnet.layout.find import find
 from stepnet.layout.options import option
 from stepnet.layout.registry import record, records
@@ -50,7 +54,15 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
     modules = modules_of(path, file, layout, layouts or {})
     used = {name for module in modules for name in module.names.values()}
     rest = {name: array for name, array in file.arrays.items() if name not in used}
-    model = Model(str(path), modules, rest, stated=dict(stated(file.layers)), ordered=file.ordered)
+    model = Model(
+        str(path),
+        modules,
+        rest,
+        stated=dict(stated(file.layers)),
+        problems=problems_of(file, modules, rest),
+        damaged=() if file.configured else damaged_by_names(modules, rest),
+        ordered=file.ordered,
+    )
     return with_architecture(model, file)
 
 
@@ -62,11 +74,11 @@ def with_architecture(model: Model, file: KerasFile) -> Model:
         layers=tuple(others(file, {module.name for module in model.modules})),
         neutral=tuple(neutral(layer.name, layer.class_name) for layer in configured if layer.passes),
         entrances=tuple(layer.name for layer in configured if layer.class_name == "InputLayer"),
-        unread=unread(file),
+        unspecified=unspecified(file),
     )
 
 
-def unread(file: KerasFile) -> str:
+def unspecified(file: KerasFile) -> str:
     """Why a file does not specify how its model computes; empty for a file with the configuration of a
     model of Keras' own class.
     """
@@ -79,6 +91,14 @@ def unread(file: KerasFile) -> str:
 def neutral(name: str, class_name: str) -> str:
     """The text for a layer that returns its input unchanged when the model is used."""
     return f"{name} ({class_name}, which changes nothing in use)"
+
+
+def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tuple[Damage, ...]:
+    """The damaged layers among arrays, by the names that Keras 1 and 2 gave their arrays."""
+    full_names = {re.sub(r":\d+$", "", name): name for name in rest}
+    shapes = {name: rest[full].shape for name, full in full_names.items()}
+    layouts = [name for module in modules for name in module.layouts]
+    return damaged_layers(shapes, full_names, layouts, FRAMEWORKS)
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:

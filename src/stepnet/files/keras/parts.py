@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from stepnet.errors import FileError
 from stepnet.files.keras.class_names import numbered, snake
-from stepnet.files.keras.config import DEEPEST, TIMED, Config, class_of, rows, table
+from stepnet.files.keras.config import DEEPEST, TIMED, Config, class_of, is_weighted, rows, table
 from stepnet.files.store import OBJECT, Store
 
 Steps = tuple[str, ...]
@@ -30,6 +30,7 @@ LAYERS = {
     "CuDNNLSTM": "cudnn_lstm",
 }
 CELLS = {**LAYERS, "SimpleRNNCell": "rnn", "GRUCell": "gru", "LSTMCell": "lstm"}
+RUNNERS = {"RNN", "Bidirectional"}  # layers that run other layers or cells
 DIRECTIONS = {"forward_layer": "forward", "backward_layer": "backward"}
 UNSAID = ("cell", "layer", "layers")  # groups that no part is named after
 MOST_SHOWN = 4
@@ -178,6 +179,13 @@ def check_complete(expected: Iterable[Part], parts: Iterable[Part]) -> None:
     missing = [part.title for part in expected if part.words not in filled and (part.cell or part.in_cell)]
     if filled and missing:
         raise FileError(f"its configuration has {missing[0]}, of which the file has no arrays")
+
+
+def is_filled(node: Config, parts: Iterable[Part]) -> bool:
+    """Whether the file of a layer must have arrays of it: it is of a class of Keras' own that has some, or
+    runs a cell of such a class. parts: it and its parts, by its configuration.
+    """
+    return is_weighted(node) or (class_of(node) in RUNNERS and any(part.cell for part in parts))
 
 
 # ---- the names of weights ----------------------------------------------------------------------------------

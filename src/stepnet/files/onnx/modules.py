@@ -28,7 +28,7 @@ def read(path: Path) -> Model:
     """The recurrent nodes of a model, each a module."""
     model = file.contents(path)
     modules = tuple(module(path, node) for node in model.nodes)
-    return Model(str(path), modules, model.rest, model.others, problems=model.unrolled, unread="")
+    return Model(str(path), modules, model.rest, model.others, problems=model.unrolled, unspecified="")
 
 
 def module(path: Path, node: OnnxNode) -> Module:

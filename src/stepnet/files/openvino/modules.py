@@ -56,7 +56,7 @@ def read(path: Path) -> Model:
             and layer.data.get("element_type") in ir.KINDS
             and names[id(layer)] not in used
         }
-        return Model(str(path), modules, rest, tuple(others(layers, names, data)), unread="")
+        return Model(str(path), modules, rest, tuple(others(layers, names, data)), unspecified="")
     except FileError as error:
         has_path = str(error).startswith(str(path.parent / path.stem))
         raise FileError(str(error) if has_path else f"{path}: {error}") from None

@@ -19,7 +19,7 @@ def read(path: Path) -> Model:
     model = file.read(path)
     names = {node.name for node in model.nodes}
     modules = tuple(module(path, node, followed(node, names)) for node in model.nodes)
-    return Model(str(path), modules, layers=model.others, unread="")
+    return Model(str(path), modules, layers=model.others, unspecified="")
 
 
 def followed(node: TfliteNode, names: Collection[str]) -> str:

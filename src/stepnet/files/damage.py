@@ -1,0 +1,51 @@
+"""Damaged layers in a file of arrays by name, and the message about one; see `stepnet.layout.damaged`."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from stepnet.layout.damaged import Damage, damaged
+from stepnet.layout.options import option
+from stepnet.layout.record import Record
+from stepnet.layout.registry import record, records
+from stepnet.layout.sizes import Shape
+
+MOST_SHOWN = 4
+
+
+def damaged_layers(
+    shapes: Mapping[str, Shape],
+    full_names: Mapping[str, str],
+    layouts: Iterable[str],
+    frameworks: Iterable[str],
+) -> tuple[Damage, ...]:
+    """The damaged layers among the arrays of a file that belong to no layer.
+
+    shapes: their shapes, by their names without suffix. full_names: the names in the file, by these.
+    layouts: those of the file's layers. frameworks: those that usually write such files.
+    """
+    return tuple(
+        replace(layer, names=tuple(full_names[name] for name in layer.names))
+        for layer in damaged(shapes, likely(layouts, frameworks))
+    )
+
+
+def likely(layouts: Iterable[str], frameworks: Iterable[str]) -> list[Record]:
+    """The records that a damaged layer of a file may have: those of its other layers, then further ones of
+    the same frameworks, or of frameworks that usually write such files.
+    """
+    here = {name: record(name) for name in layouts}
+    near = {*frameworks, *(name.partition(".")[0] for name in here)}
+    others = [other for name, other in records().items() if name.partition(".")[0] in near]
+    return [*here.values(), *(other for other in others if other.name not in here)]
+
+
+def damage_text(damage: Damage) -> str:
+    """The message for a damaged layer."""
+    more = len(damage.names) - MOST_SHOWN
+    arrays = ", ".join(damage.names[:MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    name = re.sub("[./_]$", "", damage.prefix) or "the layer without a name"
+    return (
+        f"{name} looks like {damage.layout}, but {damage.reason}: say {option('module')} to take another "
+        f"layer by itself, or {option('drop')} for each of {arrays} to leave it out"
+    )

@@ -1,0 +1,61 @@
+"""Layers that a Keras file has in part, or only in its configuration: the message for each.
+
+lstm_1 in config.json                                   and no arrays of it in model.weights.h5
+layers/lstm_1/cell/vars/0, layers/lstm_1/cell/vars/2    not the arrays of the class that the group names
+layers/bidirectional/forward_layer/cell/vars/0 ...      and nothing that fits in backward_layer
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+
+from stepnet.files.keras.class_names import snake
+from stepnet.files.keras.file import NO_LAYERS, KerasFile
+from stepnet.files.keras.parts import DIRECTIONS, LAYERS
+from stepnet.files.model import Array, Module
+from stepnet.layout.options import option
+
+MOST = 4  # the most layers that are named
+MOST_SHOWN = 4  # arrays of a layer
+CLASSES = {snake(name): name for name in LAYERS}
+
+
+def problems_of(file: KerasFile, modules: Collection[Module], rest: Mapping[str, Array]) -> dict[str, str]:
+    """Why layers that are recurrent, or are in the configuration, are not in the file: the messages by name.
+
+    rest: the arrays that are in no module.
+    """
+    remedy = f"say {option('module')} to take another layer by itself"
+    texts = {
+        name: f"{name} ({class_name}) is in the configuration, and the file has no arrays of it: {remedy}"
+        for name, class_name in file.lost.items()
+    }
+    if not file.configured:
+        found = (*of_directions(modules), *(of_groups(rest) if not file.ordered else ()))
+        texts |= {name: f"{text}: {remedy}" for name, text in found}
+    return dict(islice(texts.items(), MOST))
+
+
+def of_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
+    """The groups in Keras 3's form that have the name of a class and not its arrays, each with the reason."""
+    groups: dict[str, list[str]] = {}
+    for path in rest:
+        steps = path.split("/")
+        for end, step in enumerate(steps[:-1], 1):
+            if steps[0] not in NO_LAYERS and re.sub(r"_\d+$", "", step) in CLASSES:
+                groups.setdefault("/".join(steps[:end]), []).append(path)
+                break
+    for group, paths in groups.items():
+        class_name = CLASSES[re.sub(r"_\d+$", "", group.rpartition("/")[2])]
+        arrays = ", ".join(f"{path} {rest[path].shape}" for path in paths[:MOST_SHOWN])
+        expected = "kernel, recurrent_kernel and bias of one number of units are expected"
+        yield group, f"{group} has the name of a layer {class_name}: {expected}, and {arrays} are there"
+
+
+def of_directions(modules: Collection[Module]) -> Iterator[tuple[str, str]]:
+    """The layers of both directions of which only one is a module, each with the reason."""
+    names = {module.name for module in modules}
+    for front, way in (name.rpartition("/")[::2] for name in names):
+        for other in DIRECTIONS.values():
+            if way in DIRECTIONS.values() and f"{front}/{other}" not in names:
+                yield front, f"{front} has weights that run {way}, and none that fit and run {other}"

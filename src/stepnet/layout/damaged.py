@@ -1,0 +1,243 @@
+"""Recurrent layers that lack an array, or have one with a wrong name or shape.
+
+    decoder/kernel, decoder/recurent_kernel, decoder/bias     recurrent_kernel has a wrong name
+    decoder/kernel, decoder/bias                              any layer may have these
+
+`find` leaves such a layer out, as it does layers of other kinds. It is told from these by the names of the
+arrays that it has. Which names are evidence of a recurrent layer follows from the records. Names of required
+arrays in records with a mark are common, and so are single letters, except for those of recurrent weights and
+biases. A long name of several words is evidence by itself (`weight_hh_l0`). Any other is evidence if half of
+the record's arrays are there, or if the layer has the name of its cell (`encoder/gru_1`).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from itertools import islice
+from string import ascii_letters
+from typing import Any
+
+from stepnet.layout.find import ALIKE, MOST_TRIED, misfits, missing_text
+from stepnet.layout.names import Index, last_part, spelled
+from stepnet.layout.possible import axes_of
+from stepnet.layout.record import Record
+from stepnet.layout.registry import records
+from stepnet.layout.sizes import Shape, Sizes
+
+MOST = 20  # the most damaged layers that are listed
+LONG = 5  # the letters that a name of several words needs to be evidence by itself
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A damaged layer.
+
+    Attributes:
+        prefix: The prefix of the names of its arrays.
+        names: The full names of the arrays that it has.
+        layout: The layout that comes nearest.
+        reason: Why it does not fit.
+    """
+
+    prefix: str
+    names: tuple[str, ...]
+    layout: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A record, and the arrays at a prefix that are evidence of it.
+
+    names: the full names by the record's names, also of an array with a wrong name.
+    """
+
+    record: Record
+    prefix: str
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The spellings of a record that are evidence of a recurrent layer, by their indices.
+
+    names: those that are evidence among others. long: those of them with more than one letter. alone: those
+    that are evidence by themselves. usual: those of required weights, with more than one letter, that are
+    evidence in a layer that has the name of its cell, as any two required arrays are; of biases too, in a
+    record with a mark.
+    """
+
+    names: frozenset[int]
+    long: frozenset[int]
+    alone: frozenset[int]
+    usual: frozenset[int]
+
+
+def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damage, ...]:
+    """The damaged layers among arrays that belong to no layer, in the order of the arrays; `MOST` at most.
+
+    shapes: their shapes by name. among: the records that the file may have, the most likely first.
+
+    >>> from stepnet.layout import record
+    >>> arrays = {"rnn.weight_ih_l0": (9, 2), "rnn.weight_hh_l0": (9, 4), "head.weight": (5, 3)}
+    >>> for layer in damaged(arrays, [record("torch.gru")]):
+    ...     print(layer.layout, "--", layer.reason)
+    torch.gru -- rnn.weight_hh_l0 has shape (9, 4) where (9, 3) is expected of 2 inputs, 3 hidden
+    """
+    order = {name: place for place, name in enumerate(shapes)}
+    measures: dict[Any, tuple[int, int]] = {}
+    found: list[tuple[Any, Candidate]] = []
+    for candidate in islice(candidates(shapes, tuple(among)), MOST_TRIED):
+        record, names = candidate.record, candidate.names
+        key = record.name, tuple((own, shapes[name]) for own, name in names.items())
+        if key not in measures:  # layers that differ only in the prefix are equally near
+            measures[key] = misfits(record, candidate.prefix, names, shapes)[0]
+        wrong, count = measures[key]
+        found.append(((wrong, not is_named_after(record, candidate.prefix), count), candidate))
+    taken: set[str] = set()
+    layers: list[Damage] = []
+    for _, candidate in sorted(found, key=lambda measured: measured[0]):
+        names = candidate.names.values()
+        if taken.isdisjoint(names):
+            taken.update(names)
+            held = tuple(sorted(names, key=order.__getitem__))
+            layers.append(Damage(candidate.prefix, held, candidate.record.name, reason(candidate, shapes)))
+    return tuple(sorted(layers, key=lambda layer: order[layer.names[0]])[:MOST])
+
+
+def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
+    """Why arrays do not fit a record."""
+    record, prefix, names = candidate.record, candidate.prefix, candidate.names
+    for own, name in names.items():
+        if name != prefix + own:
+            return missing_text(prefix, own, [name[len(prefix) :]])
+    held = set(names.values())
+    others = [name[len(prefix) :] for name in shapes if name.startswith(prefix) and name not in held]
+    return misfits(record, prefix, names, shapes, others)[1]
+
+
+def candidates(shapes: Mapping[str, Shape], among: tuple[Record, ...]) -> Iterator[Candidate]:
+    """The records and prefixes at which arrays are evidence of a layer, by prefix and then by record."""
+    named = spelled(shapes, among, marked=True)
+    index = named.index
+    evidence = [evidence_of(record, index) for record in index.records]
+    wrong_names = misspelled(shapes, among)
+    convincing: dict[frozenset[int], dict[int, bool]] = {}
+    for prefix, entries in named.behind.items():
+        present = frozenset(named.by_spelling(entries))
+        if present not in convincing:  # many prefixes have the same kinds of names
+            users = sorted({user for spelling in present for user in index.spellings[spelling].users})
+            convincing[present] = {user: convinces(index, evidence[user], user, present) for user in users}
+        for user, is_evidence in convincing[present].items():
+            record, renamed = index.records[user], dict[str, str]()
+            if not is_evidence:
+                wrong = wrong_names.get(prefix, {})
+                renamed = {own: name for own, name in wrong.items() if record.place(own) is not None}
+                is_usual = (
+                    not evidence[user].usual.isdisjoint(present) or len(index.needed[user] & present) > 1
+                )
+                if not renamed and not (is_usual and is_named_after(record, prefix)):
+                    continue
+            if named.is_meant(user, prefix):
+                names = {**renamed, **named.group(user, prefix)[1].names}
+                if names and is_of_matrices(record, {own: shapes[name] for own, name in names.items()}):
+                    yield Candidate(record, prefix, names)
+
+
+def evidence_of(record: Record, index: Index) -> Evidence:
+    """The evidence of a record of an index."""
+    places = {spelling.pattern.pattern: place for place, spelling in enumerate(index.spellings)}
+    names, long, alone, usual = set[int](), set[int](), set[int](), set[int]()
+    for template, text in record.behind_prefix.items():
+        name, place = literal(template), places[text]
+        letters, held = sum(map(name.count, ascii_letters)), record.parameters(template)
+        is_usual = letters > 1 and not template.endswith("?") and bool(record.mark or held & {*"WR"})
+        usual |= {place} if is_usual else set()
+        if name in common() or not held & {*("WRbd" if letters > 1 else "Rd")}:
+            continue
+        names.add(place)
+        long |= {place} if letters > 1 else set()
+        alone |= {place} if is_distinctive(name) else set()
+    return Evidence(frozenset(names), frozenset(long), frozenset(alone), frozenset(usual))
+
+
+def literal(template: str) -> str:
+    """The name of an array without its layer and direction.
+
+    >>> literal("weight_hh_l{L}{D}"), literal("{D}{L}_i2h_weight"), literal("bias?")
+    ('weight_hh_l', '_i2h_weight', 'bias')
+    """
+    return re.sub(r"\{[LDC]/?\}|\?$", "", template)
+
+
+def is_distinctive(name: str) -> bool:
+    """Whether a name is evidence by itself: long, of several words, and not that of a layer in a layer.
+
+    >>> [is_distinctive(name) for name in ("weight_hh", "WeightH", "w_h", "weights", "gates/kernel")]
+    [True, True, False, False, False]
+    """
+    words = WORD.findall(name)
+    return len(words) > 1 and sum(map(len, words)) >= LONG and re.search("[./]", name) is None
+
+
+def misspelled(shapes: Iterable[str], among: Iterable[Record]) -> dict[str, dict[str, str]]:
+    """The names of arrays that are spelled almost like distinctive names: by prefix, then by these names."""
+    distinctive: dict[str, None] = {}
+    for record in among:
+        for entry in record.entries(Sizes(1, 1)):
+            own = literal(entry.template)
+            if own not in common() and record.parameters(entry.template) & {*"Rd"} and is_distinctive(own):
+                distinctive[entry.name] = None
+    near: dict[str, list[str]] = {}
+    found: dict[str, dict[str, str]] = {}
+    for name in shapes:
+        own = re.split("[./]", name)[-1]
+        if own not in near:
+            near[own] = [] if own in distinctive else get_close_matches(own, distinctive, 1, ALIKE)
+        for expected in near[own]:
+            found.setdefault(name.removesuffix(own), {})[expected] = name
+    return found
+
+
+@cache
+def common() -> frozenset[str]:
+    """The names of required arrays in records with a mark, which have one as other layers have such names."""
+    marked = [record for record in records().values() if record.mark]
+    return frozenset(name for record in marked for name in record.arrays if not name.endswith("?"))
+
+
+def convinces(index: Index, evidence: Evidence, user: int, present: frozenset[int]) -> bool:
+    """Whether the names at a prefix, as indices of spellings, are evidence of the layer of a record."""
+    own, needed = index.own[user], index.needed[user]
+    return (
+        not evidence.alone.isdisjoint(present)
+        or (not evidence.names.isdisjoint(present) and 2 * len(own & present) >= len(own))
+        or (not evidence.long.isdisjoint(present) and 2 * len(needed & present) >= len(needed))
+        or needed <= present
+    )
+
+
+def is_named_after(record: Record, prefix: str) -> bool:
+    """Whether the name of a layer ends in that of its cell, but for "cell" and a number.
+
+    >>> from stepnet.layout import record
+    >>> lstm = record("keras.lstm")
+    >>> [is_named_after(lstm, prefix) for prefix in ("encoder/lstm_1/", "LSTMCell_0/", "lstm_head/")]
+    [True, True, False]
+    """
+    return re.search(rf"{record.cell}(_?cell)?(_?\d+)?$", last_part(prefix)) is not None
+
+
+def is_of_matrices(record: Record, shapes: Mapping[str, Shape]) -> bool:
+    """Whether a weight among arrays has as many axes as in a record, or none of them is a weight. A layer
+    with convolutions may have arrays of the same names.
+    """
+    fitting: list[bool] = []
+    for own, shape in shapes.items():
+        place = record.place(own)
+        if place is not None and record.parameters(place[0]) & {*"WR"}:
+            fitting.append(axes_of(record.patterns[place[0]]) == len(shape))
+    return any(fitting) or not fitting
