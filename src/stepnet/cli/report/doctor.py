@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from stepnet.cli.report import cache
 from stepnet.cli.report.problems import (
+    SHARED_MEMORY,
     Problem,
     missing,
     of_cache,
@@ -73,7 +74,7 @@ def examine() -> Health:
         yield from of_engines(engines, packages, why)
         yield from of_threads(count, why)
         yield from of_cache(kept)
-        yield from of_shared_memory()
+        yield from of_shared_memory(SHARED_MEMORY)
 
     return Health(
         stepnet=__version__,

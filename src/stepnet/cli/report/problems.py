@@ -71,13 +71,15 @@ def of_engines(
 ) -> Iterator[Problem]:
     """Engines that do not run a small recurrence, but for oneDNN where it is not installed.
 
-    reasons: by engine, why it does not; None if it does. What the other arguments say already is left out:
+    reasons: by engine, why it does not; None if it does. What the other arguments say is not said again:
     versions: of packages; threads: where their number comes from, or why there is none.
     """
     old = versions[LLVMLITE.name]
-    left_out = (None, MISSING, threads)
+    said = {None, MISSING, threads}
+    if old is not None and LLVMLITE.older(old):
+        said.add(reasons["llvm"])
     for name, reason in reasons.items():
-        if reason not in left_out and not (old is not None and LLVMLITE.older(old)):
+        if reason is not None and reason not in said:
             what = f"the engine {name} does not work: {reason}"
             yield Problem(name in AUTO, what, cure(reason, ENGINES.get(name, REPORT)))
 
@@ -114,7 +116,7 @@ def of_threads(count: int | None, why: str) -> Iterator[Problem]:
         yield Problem(False, what, f"unset {shared}, or set {own}={processors()}")
 
 
-def of_shared_memory(folder: Path = SHARED_MEMORY) -> Iterator[Problem]:
+def of_shared_memory(folder: Path) -> Iterator[Problem]:
     """A Linux without shared memory."""
     if sys.platform == "linux" and not os.access(folder, os.W_OK | os.X_OK):
         what = (

@@ -31,7 +31,7 @@ def tried(name: str) -> str | None:
     """Why an engine does not run a small recurrence on this machine; None if it does."""
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", START.format(path=sys.path, name=name)],
+            [sys.executable, "-c", START.format(path=sys.path, name=name)],
             capture_output=True,
             text=True,
             errors="replace",
