@@ -77,7 +77,7 @@ PACKAGES = (
     Package("pyarrow", "19", "arrow"),
     Package("ray", "2.51", "ray"),
     Package("torch", "2.7", "torch"),
-    Package("keras", "3.5", "keras"),
+    Package("keras", "3.8", "keras"),
     Package("h5py", "3.11", "keras"),
     Package("onnx", "1.17", "onnx"),
     Package("onnxruntime", "1.19", "onnx"),
