@@ -39,7 +39,7 @@ class Package:
     def command(self) -> str:
         """The command that installs a version that works.
 
-        >>> Package("rich", "13.7").command, Package("pyarrow", "19", "arrow").command
+        >>> Package("rich", "13.7").command, Package("pyarrow", "19.0.1", "arrow").command
         ("pip install 'rich>=13.7'", "pip install 'stepnet[arrow]'")
         """
         if self.extra is not None:
@@ -74,7 +74,7 @@ PACKAGES = (
     Package("rich", "13.7"),
     Package("safetensors", "0.5"),
     Package("typer", "0.15.4"),
-    Package("pyarrow", "19", "arrow"),
+    Package("pyarrow", "19.0.1", "arrow"),
     Package("ray", "2.51", "ray"),
     Package("torch", "2.7", "torch"),
     Package("keras", "3.8", "keras"),
