@@ -8,7 +8,7 @@ BIN   := $(VENV)/bin
 PEERS := .peers
 LOWEST := $(PEERS)/lowest
 LOWEST_PYTHON ?= python3.11
-LOWEST_TESTS := test_floors.py test_doctor.py test_cli.py test_numpys_functions.py report/test_show.py keras_layers \
+LOWEST_TESTS := test_floors.py test_doctor.py test_cli.py test_numpys_functions.py report/test_picture.py keras_layers \
   arrow_batches onednn/test_vowels.py engines/test_llvm.py engines/test_stored_code.py graph/test_onnx.py \
   $(addprefix files/test_files_,onnx.py keras.py flax.py safetensors.py torch.py) torch_layers/test_torch_layers.py
 # Old packages leave files and processes open when they are collected.
