@@ -6,6 +6,13 @@ PYTHON ?= python3
 VENV  := .venv
 BIN   := $(VENV)/bin
 PEERS := .peers
+LOWEST := $(PEERS)/lowest
+LOWEST_PYTHON ?= python3.11
+LOWEST_TESTS := test_floors.py test_doctor.py test_cli.py test_numpys_functions.py report/test_picture.py keras_layers \
+  arrow_batches onednn/test_vowels.py engines/test_llvm.py engines/test_stored_code.py graph/test_onnx.py \
+  $(addprefix files/test_files_,onnx.py keras.py flax.py safetensors.py torch.py) torch_layers/test_torch_layers.py
+# Old packages leave files and processes open when they are collected.
+LOWEST_WARNINGS := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 PIP    = -m pip --disable-pip-version-check install --quiet
 
 PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled; ARGS='-n 0' runs in one process
@@ -16,7 +23,7 @@ PARALLEL = -n auto --dist worksteal # neighbouring tests share what was compiled
 BENCH_PEERS := openvino tensorflow jax paddle
 PEER_NAMES := openvino tensorflow jax paddle mxnet mlx ncnn chainer flashrnn fla spark
 
-.PHONY: help demo test test-long test-fuzz ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers
+.PHONY: help demo test test-long test-lowest test-fuzz ulps test-mutants lint types format docs docs-serve check bench bench-docs bench-peers pictures layouts peers test-peers
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +36,9 @@ test: $(VENV)/test.stamp ## all tests, doctests and the examples in README and d
 
 test-long: $(VENV)/test.stamp ## what has a full length, at that: processes, whole tables, and 10,000 random steps, new each time
 	$(BIN)/python -m pytest $(PARALLEL) --long -m long tests $(ARGS)
+
+test-lowest: $(LOWEST)/peer.stamp ## the fast tests of what packages do, with the lowest version of each, in an environment of its own
+	$(LOWEST)/bin/python -m pytest $(PARALLEL) $(LOWEST_WARNINGS) $(addprefix tests/,$(LOWEST_TESTS)) $(ARGS)
 
 test-fuzz: $(VENV)/test.stamp ## files spoilt in a hundred thousand ways, against every reader
 	$(BIN)/python tests/fuzz/hunt.py --count 100000 --keep build/mutants $(ARGS)
@@ -107,6 +117,15 @@ $(VENV)/docs.stamp: pyproject.toml $(VENV)/pip.stamp
 	@$(BIN)/python $(PIP) --editable . --group docs
 	@touch $@
 
+# The lowest versions have no wheels for a later Python.
+$(LOWEST)/peer.stamp: pyproject.toml tests/lowest.txt
+	@command -v $(LOWEST_PYTHON) >/dev/null || { echo "$(no_lowest_python)" >&2; exit 1; }
+	@echo "installing stepnet and the lowest versions of what it needs in $(LOWEST) ..."
+	@$(LOWEST_PYTHON) -m venv --clear $(LOWEST)
+	@$(LOWEST)/bin/python $(PIP) 'pip>=25.1'
+	@$(LOWEST)/bin/python $(PIP) --constraint tests/lowest.txt --editable '.[arrow,torch,keras,onnx,onednn,flax,ray]' --group peer-lowest
+	@touch $@
+
 # What is built from an old setup.py builds with the setuptools that its group names, so that is there first.
 $(PEERS)/chainer/peer.stamp: pyproject.toml $(VENV)/pip.stamp
 	@echo "installing chainer in $(PEERS)/chainer ..."
@@ -126,5 +145,7 @@ supported    = $(1) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (
 found        = $$($(1) --version 2>/dev/null || echo not found)
 wrong_python = stepnet needs Python 3.11 to 3.14, and $(PYTHON) is $(call found,$(PYTHON)). \
 Name another one: make PYTHON=python3.12 ...
+no_lowest_python = the lowest versions need Python 3.11, and there is no $(LOWEST_PYTHON). \
+Name another one: make test-lowest LOWEST_PYTHON=/path/to/python3.11
 wrong_venv   = stepnet needs Python 3.11 to 3.14, and the one in $(VENV) is $(call found,$(BIN)/python). \
 Remove $(VENV) and run make again.

@@ -18,6 +18,7 @@ os.environ["STEPNET_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # but ste
 os.environ["STEPNET_CACHE"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # which older versions of Ray warn about
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles all of stepnet
 
 import pytest

@@ -145,7 +145,7 @@ def test_an_error_of_a_row_is_an_error_of_stepnet():
     line = "a block of 2 rows: column `frames`: row 1, entry 0 has 1 numbers, and the model takes 2"
     assert isinstance(caught.value, WorkerError)
     assert caught.value.reason == line
-    assert f"WorkerError: {line}\n" in str(caught.value)
+    assert f"WorkerError: {line}" in str(caught.value)
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from stepnet.errors import FileError, InputError, ModelError
 from stepnet.files.store import Store
 from stepnet.graph.operators.sizes import Size
 from stepnet.onnx.loading import loaded
+from stepnet.values.packages import numbers
 from stepnet.values.structure import leaves
 
 onnx: Any = pytest.importorskip("onnx", reason="onnx is not installed")
@@ -56,7 +58,7 @@ def test_onnxs_own_tests_of_its_operators(case: Any, engine: str) -> None:
 
 
 def test_there_are_as_many_as_onnx_has() -> None:
-    assert len(node_cases()) == 22
+    assert len(node_cases()) == (14 if numbers(onnx.__version__) < (1, 18) else 22)
 
 
 # ---- models that PyTorch exports ---------------------------------------------------------------------------
@@ -687,6 +689,8 @@ def test_an_output_may_be_a_constant_of_each_step() -> None:
 def test_reductions_keep_the_dtype(op: str, axis: int) -> None:
     model = older([node(op, "x", axes=[axis], keepdims=1)], 13, kind=7)
     inputs = {"x": np.arange(-12, 12).reshape(2, 3, 4) ** 3 + 1}
+    if op == "ReduceMean" and numbers(version("onnxruntime")) < (1, 20):
+        pytest.skip("this onnxruntime has no mean of integers")
     [made], [right] = stepnet_onnx.Backend.run_model(model, inputs, engine="interpret"), theirs(model, inputs)
     assert made.dtype == right.dtype
     assert np.array_equal(made, right)

@@ -19,14 +19,19 @@ def demo(as_json: Json = False, engine: Annotated[str, typer.Option(hidden=True)
 
 
 def doctor(as_json: Json = False) -> None:
-    """Print what this machine has: processor, engines, threads, and installed packages."""
+    """Print what this machine has (processor, engines, threads, packages), and each problem with its cure.
+
+    Each engine compiles and runs a small recurrence. Exit code 1 if something that is needed does not work.
+    """
     from stepnet.cli.report.doctor import examine, health_text
 
     health = examine()
     if as_json:
-        write_json(asdict(health))
+        write_json({**asdict(health), "works": health.works})
     else:
         typer.echo(health_text(health))
+    if not health.works:
+        raise typer.Exit(1)
 
 
 def cache(

@@ -1,32 +1,43 @@
-"""The facts of a machine: its processor and targets, the engines, and installed packages."""
+"""The facts of a machine: its processor and targets, the engines, installed packages, and its problems."""
 
 import platform
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-import llvmlite.binding as llvm
-import numpy as np
-
 from stepnet.cli.report import cache
-from stepnet.engines import AUTO, engine_named, engine_names
-from stepnet.engines.llvm.machine.target import available_targets
+from stepnet.cli.report.problems import (
+    SHARED_MEMORY,
+    Problem,
+    missing,
+    of_cache,
+    of_engines,
+    of_packages,
+    of_shared_memory,
+    of_threads,
+)
+from stepnet.cli.report.trial import tried
+from stepnet.engines import AUTO, engine_names
+from stepnet.engines.llvm.machine.target import available_targets, host_name
 from stepnet.engines.threads import threads_limit
-from stepnet.plan.schedule import Schedule
-from stepnet.rnn.recurrence import RNN
+from stepnet.errors import StepnetError
+from stepnet.values.packages import PACKAGES
 from stepnet.values.version import __version__
-
-NEEDED = ("numpy", "llvmlite", "ml-dtypes", "safetensors", "typer", "rich")
-OPTIONAL = ("pyarrow", "torch", "keras", "onnx", "onnxruntime")
 
 
 @dataclass(frozen=True)
 class Health:
     """The facts of a machine.
 
-    targets: the processor's instruction sets, the one in use first. threads_by: what limits the threads of a
-    call to so many. engines: by name, why an engine refuses a
-    plain recurrence; None if it runs it. cache: where compiled
-    code is kept on disk, or why it is not. packages: versions by name, None for a missing package.
+    processor: its name; LLVM's where LLVM works.
+    targets: the processor's instruction sets, the one in use first; none where LLVM does not work.
+    threads: how many a call uses; None where that cannot be found. threads_by: what limits them, or why not.
+    cache: where compiled code is kept on disk, or why it is not.
+    engines: by name, why an engine does not run a small recurrence; None if it does.
+    packages: versions by name, None for a missing package.
+    missing: by the names of optional packages that are not installed, the commands that install them.
+    problems: what is wrong.
     """
 
     stepnet: str
@@ -34,27 +45,50 @@ class Health:
     system: str
     processor: str
     targets: tuple[str, ...]
-    threads: int
+    threads: int | None
     threads_by: str
     cache: str
     engines: dict[str, str | None]
     packages: dict[str, str | None]
+    missing: dict[str, str]
+    problems: tuple[Problem, ...]
+
+    @property
+    def works(self) -> bool:
+        """Whether all that is needed works."""
+        return not any(problem.needed for problem in self.problems)
 
 
 def examine() -> Health:
     """The facts of this machine. No framework is imported."""
-    schedule, limit = plain_schedule(), threads_limit()
+    names = engine_names()
+    with ThreadPoolExecutor() as threads:
+        engines = dict(zip(names, threads.map(tried, names), strict=True))
+    packages = {package.name: installed(package.name) for package in PACKAGES}
+    has_llvm = engines["llvm"] is None
+    count, why = limit()
+    kept = cache.examine()
+
+    def problems() -> Iterator[Problem]:
+        yield from of_packages(packages)
+        yield from of_engines(engines, packages, why)
+        yield from of_threads(count, why)
+        yield from of_cache(kept)
+        yield from of_shared_memory(SHARED_MEMORY)
+
     return Health(
-        __version__,
-        f"{platform.python_version()} ({platform.python_implementation()})",
-        f"{platform.system()} {platform.release()} {platform.machine()}",
-        llvm.get_host_cpu_name(),
-        tuple(map(str, available_targets())),
-        limit.count,
-        limit.why,
-        cache.state(cache.examine()),
-        {name: engine_named(name).refuse(schedule) for name in engine_names()},
-        {name: installed(name) for name in NEEDED + OPTIONAL},
+        stepnet=__version__,
+        python=f"{platform.python_version()} ({platform.python_implementation()})",
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        processor=host_name() if has_llvm else platform.machine(),
+        targets=tuple(map(str, available_targets())) if has_llvm else (),
+        threads=count,
+        threads_by=why,
+        cache=cache.state(kept),
+        engines=engines,
+        packages=packages,
+        missing=missing(packages, engines),
+        problems=tuple(problems()),
     )
 
 
@@ -66,38 +100,54 @@ def installed(package: str) -> str | None:
         return None
 
 
-def plain_schedule() -> Schedule:
-    """The schedule of a simple RNN, which every engine should run."""
-    params = {"W": np.ones((1, 1), np.float32), "R": np.ones((1, 1), np.float32)}
-    return RNN(simple_step, params, memory=1, inputs=1).schedule
-
-
-def simple_step(x: np.ndarray, h: np.ndarray, params: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """A step of a simple RNN."""
-    h = np.tanh(x @ params["W"] + h @ params["R"])
-    return h, h
+def limit() -> tuple[int | None, str]:
+    """How many threads a call uses and why; None, and the reason, where that cannot be found."""
+    try:
+        found = threads_limit()
+    except StepnetError as error:
+        return None, str(error)
+    return found.count, found.why
 
 
 def health_text(health: Health) -> str:
     """The facts of a machine as text."""
+    first, *others = health.targets or ("nothing, as LLVM does not work",)
     facts = [
         ("stepnet", health.stepnet),
         ("python", health.python),
         ("system", health.system),
         ("processor", health.processor),
-        ("code for", health.targets[0]),
-        *[("", f"also runs {target}") for target in health.targets[1:]],
-        ("threads", f"{health.threads}: {health.threads_by}"),
+        ("code for", first),
+        *[("", f"also runs {target}") for target in others],
+        (
+            "threads",
+            health.threads_by if health.threads is None else f"{health.threads}: {health.threads_by}",
+        ),
         ("cache", health.cache),
     ]
     lines = [f"{name:<14}{value}".rstrip() for name, value in facts]
     lines += ["", "engines"]
     for name, reason in health.engines.items():
-        says = (
-            f"refuses: {reason}" if reason else "works" if name in AUTO else "works, where asked for by name"
-        )
-        lines.append(f"  {name:<12}{says}")
-    for title, names in (("needed", NEEDED), ("optional", OPTIONAL)):
+        said = "works" if name in AUTO else "works, where asked for by name"
+        if reason is not None:
+            said = absent(health, name) if name in health.missing else f"does not work: {reason}"
+        lines.append(f"  {name:<12}{said}")
+    for title, needed in (("needed", True), ("optional", False)):
         lines += ["", title]
-        lines += [f"  {name:<12}{health.packages[name] or 'not installed'}" for name in names]
+        for package in PACKAGES:
+            if (package.extra is None) == needed:
+                lines.append(
+                    f"  {package.name:<12}{health.packages[package.name] or absent(health, package.name)}"
+                )
+    lines += ["", "problems" if health.problems else "no problems found"]
+    for problem in health.problems:
+        lines += [
+            f"  {'error' if problem.needed else 'warning':<12}{problem.what}",
+            f"  {'':<12}{problem.cure}",
+        ]
     return "\n".join(lines)
+
+
+def absent(health: Health, name: str) -> str:
+    """What is said of a package that is not installed."""
+    return f"not installed: {health.missing[name]}" if name in health.missing else "not installed"

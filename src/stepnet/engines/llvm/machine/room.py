@@ -18,7 +18,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
 
+import llvmlite
+
 from stepnet.engines.llvm.machine.memory import mapped
+from stepnet.errors import LibraryError
+from stepnet.values.packages import LLVMLITE
 
 LIBRARY_BYTES = 256 * 2**20
 """The memory for loading the LLVM library: it maps 180 MB, and allocates more when it is initialised."""
@@ -58,7 +62,26 @@ def reserve(size: int) -> Generator[None]:
 
 
 def load_llvm() -> None:
-    """Loads the LLVM library if it is not loaded yet; raises `MemoryError` if there is no memory for it."""
+    """Loads the LLVM library if it is not loaded yet.
+
+    Raises `LibraryError` if llvmlite is too old, whoever has loaded it, or broken, and `MemoryError` if there
+    is no memory for it.
+    """
+    check_llvmlite()
     if "llvmlite.binding" not in sys.modules:
         with reserve(LIBRARY_BYTES):
-            import_module("llvmlite.binding")
+            try:
+                import_module("llvmlite.binding")
+            except (ImportError, OSError) as error:
+                version = llvmlite.__version__
+                raise LibraryError(
+                    f"llvmlite {version} cannot be loaded ({error}); install it again: pip install "
+                    f"--force-reinstall llvmlite=={version}"
+                ) from error
+
+
+def check_llvmlite() -> None:
+    """Raises `LibraryError` if llvmlite is too old."""
+    version = llvmlite.__version__
+    if LLVMLITE.older(version):
+        raise LibraryError(f"{LLVMLITE.too_old(version)}: {LLVMLITE.command}")

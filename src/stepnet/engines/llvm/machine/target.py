@@ -115,6 +115,16 @@ def processor() -> str | None:
     return booted + description + " ".join(sorted(name for name, has in features.items() if has))
 
 
+def host_name() -> str:
+    """LLVM's name of this processor."""
+    from stepnet.engines.llvm.machine.room import load_llvm
+
+    load_llvm()
+    import llvmlite.binding as llvm
+
+    return llvm.get_host_cpu_name()
+
+
 def targets() -> tuple[Target, ...]:
     """The targets that LLVM reports for this processor, widest first."""
     # Imported here: a process that loads its code from disk does not need LLVM.

@@ -8,7 +8,10 @@ from typing import Any
 from llvmlite import ir
 from llvmlite.binding import llvm_version_info
 
+from stepnet.engines.llvm.machine.room import check_llvmlite
 from stepnet.engines.llvm.machine.target import Target
+
+check_llvmlite()  # before the first line that older versions do not understand
 
 I1 = ir.IntType(1)
 I8 = ir.IntType(8)

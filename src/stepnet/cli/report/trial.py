@@ -1,0 +1,100 @@
+"""A small recurrence, compiled and run by one engine, and compared with the interpreter in float64.
+
+It runs in a process of its own, because a library that is broken may end the process that calls it; and
+without the cache on disk, so that code is compiled.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+
+from stepnet.engines import engine_named
+from stepnet.errors import StepnetError
+from stepnet.ragged import Ragged
+from stepnet.rnn.recurrence import RNN
+
+UNITS = 4
+LENGTHS = (5, 0, 9)
+MOST = 1e-5
+"""The largest difference: some hundred roundings of float32, of outputs up to 1."""
+PATIENCE = 300  # seconds
+START = "import sys; sys.path[:] = {path!r}; from stepnet.cli.report.trial import main; main({name!r})"
+"""The text that the process runs, on the path of this one: the same stepnet, whatever is in the folder."""
+
+Array = np.ndarray
+
+
+def tried(name: str) -> str | None:
+    """Why an engine does not run a small recurrence on this machine; None if it does."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", START.format(path=sys.path, name=name)],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "STEPNET_CACHE": "0"},
+            timeout=PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        return f"a small recurrence took longer than {PATIENCE} seconds"
+    if done.returncode:
+        return ending(done.returncode, done.stderr)
+    return done.stdout.strip() or None
+
+
+def ending(code: int, said: str) -> str:
+    """How the process of a trial ended that did not reach its end.
+
+    >>> ending(-4, "")
+    'a small recurrence ended its process by SIGILL'
+    >>> ending(1, "Traceback ...\\nRuntimeError: expected type\\n")
+    'a small recurrence ended its process with code 1: RuntimeError: expected type'
+    """
+    if code < 0:
+        return f"a small recurrence ended its process by {signal.Signals(-code).name}"
+    last = said.strip().rpartition("\n")[2]
+    return f"a small recurrence ended its process with code {code}{': ' * bool(last)}{last}"
+
+
+def main(name: str) -> None:
+    """Prints why an engine does not work, and nothing if it does: what the process of a trial runs."""
+    try:
+        reason = refusal(name)
+    except (StepnetError, MemoryError) as error:
+        reason = str(error)
+    print(reason or "")
+
+
+def refusal(name: str) -> str | None:
+    """Why an engine refuses a small recurrence, or how far off its results are; None if they are right."""
+    reason = engine_named(name).refuse(recurrence(np.float32).schedule)
+    if reason is not None:
+        return reason
+    random = np.random.default_rng(0)
+    inputs = [random.normal(0, 1, (length, UNITS)) for length in LENGTHS]
+    right, results = (
+        recurrence(dtype)(Ragged.from_list([each.astype(dtype) for each in inputs]), engine=engine)
+        for dtype, engine in ((np.float64, "interpret"), (np.float32, name))
+    )
+    wanted, got = (np.concatenate([outputs.values, final]) for outputs, final in (right, results))
+    difference = float(np.abs(wanted - got).max())
+    if difference <= MOST:
+        return None
+    return f"the results of a small recurrence are {difference:.2g} off, and {MOST:g} is the most"
+
+
+def recurrence(dtype: type[np.floating]) -> RNN:
+    """A simple RNN, which every engine should run."""
+    random = np.random.default_rng(1)
+    params = {name: random.normal(0, 0.5, (UNITS, UNITS)).astype(dtype) for name in ("W", "R")}
+    return RNN(simple_step, params, memory=UNITS, inputs=UNITS)
+
+
+def simple_step(x: Array, h: Array, params: dict[str, Array]) -> tuple[Array, Array]:
+    """A step of a simple RNN."""
+    h = np.tanh(x @ params["W"] + h @ params["R"])
+    return h, h

@@ -1,0 +1,85 @@
+"""The packages that stepnet uses, with the lowest version of each that works, as in pyproject.toml."""
+
+import re
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+NUMBERS = re.compile(r"\d+(\.\d+)*")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package.
+
+    name: its name on the package index.
+    floor: the lowest version that works.
+    extra: the extra of stepnet that installs it; None if it is always installed.
+    along: packages that have to be upgraded with it where they are installed, with their lowest versions.
+    """
+
+    name: str
+    floor: str
+    extra: str | None = None
+    along: tuple[tuple[str, str], ...] = ()
+
+    def older(self, version: str) -> bool:
+        """Whether a version is below the floor.
+
+        >>> package = Package("llvmlite", "0.46")
+        >>> package.older("0.45.1"), package.older("0.46.0"), package.older("1.0")
+        (True, False, False)
+        """
+        return numbers(version) < numbers(self.floor)
+
+    def too_old(self, version: str) -> str:
+        """A sentence about a version below the floor."""
+        return f"{self.name} {version} is installed, and stepnet needs {self.floor} or later"
+
+    @property
+    def command(self) -> str:
+        """The command that installs a version that works.
+
+        >>> Package("rich", "13.7").command, Package("pyarrow", "19.0.1", "arrow").command
+        ("pip install 'rich>=13.7'", "pip install 'stepnet[arrow]'")
+        """
+        if self.extra is not None:
+            return f"pip install 'stepnet[{self.extra}]'"
+        along = [(name, floor) for name, floor in self.along if find_spec(name) is not None]
+        return "pip install " + " ".join(
+            f"'{name}>={floor}'" for name, floor in [(self.name, self.floor), *along]
+        )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with, without zeros at the end.
+
+    >>> numbers("2.13.0+cpu"), numbers("0.46.0rc1"), numbers("unknown")
+    ((2, 13), (0, 46), ())
+    """
+    match = NUMBERS.match(version)
+    found = [int(part) for part in match[0].split(".")] if match else []
+    while found and not found[-1]:
+        found.pop()
+    return tuple(found)
+
+
+LLVMLITE = Package("llvmlite", "0.46", along=(("numba", "0.63"),))
+"""Versions before it write pointers with types, which its LLVM reads no more."""
+
+PACKAGES = (
+    Package("numpy", "2.0"),
+    LLVMLITE,
+    Package("ml-dtypes", "0.5"),
+    Package("jinja2", "3.1"),
+    Package("rich", "13.7"),
+    Package("safetensors", "0.5"),
+    Package("typer", "0.15.4"),
+    Package("pyarrow", "19.0.1", "arrow"),
+    Package("ray", "2.51", "ray"),
+    Package("torch", "2.7", "torch"),
+    Package("keras", "3.8", "keras"),
+    Package("h5py", "3.11", "keras"),
+    Package("onnx", "1.17", "onnx"),
+    Package("onnxruntime", "1.19", "onnx"),
+    Package("msgpack", "1.0.8", "flax"),
+)
