@@ -137,8 +137,8 @@ def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The gradient of the query, and that of the key that reads, but for its sign: e a S. And what a S adds to
-    the gradient of its decay.
+    """The gradient of the query, and that of the key that reads, but for its sign: e a S. And what a S adds
+    to the gradient of its decay.
     """
     x = wide(x, memory)
     q, k, do = x["q"], x["k"], x["do"]
