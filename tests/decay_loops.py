@@ -18,8 +18,8 @@ Tensors = tuple[torch.Tensor, ...]
 def looped(
     step: Callable[..., tuple[Any, Tensors]], state: Tensors, x: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Tensors]:
-    """The outputs [batch, time, ...] of a step, which takes x and the state, over x [batch, time, ...], and the
-    last state.
+    """The outputs [batch, time, ...] of a step, which takes x and the state, over x [batch, time, ...],
+    and the last state.
     """
 
     def piece(*given: torch.Tensor) -> Tensors:

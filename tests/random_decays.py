@@ -1,9 +1,9 @@
 """Recurrences with decays of random numbers, weak and strong, and how far their gradients are from those in
 float64: of stepnet's functions, and of plain loops in float32.
 
-The heads of a call are independent of one another, so each of them is a draw. An error is the norm of what is
-away, relative to the norm of the gradient, and that of all draws is their geometric mean: a single draw of a
-few roundings is often twice another.
+The heads of a call are independent of one another, so each of them is a draw. Its error is the median of what
+is away, as a few places, where an mLSTM divides by nearly nothing, have many times that and are away by
+chance. The error of all draws is their geometric mean.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import decay_loops
+import hypothesis.strategies as st
 import numpy as np
 import torch
 
@@ -22,9 +23,9 @@ from stepnet.torch.seams.xlstm import mlstm
 
 TIMES = 2
 """How much larger than that of the loop an error may be."""
-LEAST = 2.0**-25
-"""The error of a gradient that is right but for its last rounding, and nothing is to be nearer than that."""
-WEAKEST = -1e-6
+LEAST = 2.0**-28
+"""Added to errors, of which some are zero: less than the last rounding of what they are relative to."""
+WEAKEST, TINY = -1e-6, 1e-300
 LAYER = SimpleNamespace(config=SimpleNamespace(eps=1e-6, mode="inference", return_last_states=True))
 Numbers = dict[str, torch.Tensor]
 Case = tuple[str, float]
@@ -103,6 +104,13 @@ DECAYS: dict[str, Callable[[Any, tuple[int, ...]], np.ndarray]] = {
 CASES = list(product(DECAYS, (1.0, 3.0)))
 
 
+def decaying(data: st.DataObject) -> None:
+    """Gradients of recurrences with decays, weak and strong ones side by side, beside those of loops."""
+    rule, steps = data.draw(st.sampled_from(list(RULES))), data.draw(st.sampled_from([65, 300, 1024]))
+    cases = data.draw(st.lists(st.sampled_from(CASES), min_size=1, max_size=3, unique=True))
+    assert_as_near_as_a_loop(RULES[rule], cases, steps, 16, data.draw(st.integers(0, 99)))
+
+
 def numbers(rule: Rule, cases: Sequence[Case], steps: int, draws: int, seed: int) -> Numbers:
     """What a rule takes: one row of float32, with so many heads for each case."""
     random = np.random.default_rng(seed)
@@ -127,12 +135,14 @@ def gradients(function: Callable[..., Any], x: Numbers, dtype: Any, seed: int) -
 
 
 def errors(found: torch.Tensor, right: torch.Tensor, heads: int) -> np.ndarray:
-    """The norms of what is away, relative to those of the gradient, head by head. heads: their axis; they are
-    the only one of parameters.
+    """The medians of what is away, relative to the largest number of the gradient, along an axis of heads;
+    parameters have one number for each of them.
     """
     axis = heads if right.dim() > 1 else 0
-    a, r = (x.double().movedim(axis, 0).reshape(x.shape[axis], -1) for x in (found, right))
-    return ((a - r).norm(dim=1) / r.norm(dim=1)).numpy()
+    a, r = (
+        x.double().movedim(axis, 0).flatten(1) if x.dim() > 1 else x.double()[:, None] for x in (found, right)
+    )
+    return ((a - r).abs().median(1).values / r.abs().amax(1).clamp_min(TINY)).numpy()
 
 
 def means(values: np.ndarray, cases: int) -> np.ndarray:
