@@ -47,4 +47,4 @@ def test_models_of_transformers(tmp_path: Path):
 def test_gradients_of_decays_of_models_are_as_near_as_those_of_loops(tmp_path: Path):
     said = said_by(HERE / "transformers_decays.py", tmp_path / "said.json")
     assert sorted(said) == ["Kimi", "Mamba-2", "OLMo", "Qwen3.5", "xLSTM"]
-    assert not {model: errors for model, errors in said.items() if errors[0] > 2 * errors[1]}
+    assert not {model: errors for model, errors in said.items() if not errors[0] <= 2 * errors[1]}

@@ -1,7 +1,8 @@
-"""Gradients of decays of whole models of transformers at their default initialisation: on stepnet, and with
-plain loops in the place of transformers' functions, beside the same models with these loops in float64.
+"""Gradients of decays of whole models of transformers at their default initialisation: on stepnet, with
+plain loops in the place of transformers' functions, and as they are, beside the same models in float64.
 
-python transformers_decays.py FILE    writes as JSON how far both are away, model by model
+python transformers_decays.py FILE    writes as JSON how far the three are away, model by model, and prints it
+                                      for each parameter: norms, relative to those of the gradients
 """
 
 import copy
@@ -23,7 +24,6 @@ import decay_loops
 import numpy as np
 import torch
 import transformers
-from random_decays import errors, means
 
 import stepnet.torch
 
@@ -96,25 +96,28 @@ MODELS = {
 }
 
 
-def away(model: Model) -> tuple[float, float]:
-    """How far the gradients of ours and those of the loop in float32 are away."""
-    loop = model.made()
-    ours, wide = (copy.deepcopy(loop) for _ in range(2))
+def away(title: str, model: Model) -> list[float]:
+    """How far ours, the loop in float32 and transformers' own are away: the geometric mean of all parameters."""
+    theirs = model.made()
+    ours, loop, wide = (copy.deepcopy(theirs) for _ in range(3))
     stepnet.torch.accelerate(ours)
+    found = [model.gradients(ours)]
     with model.looped():
-        narrow = model.gradients(loop)
+        found.append(model.gradients(loop))
         with in_float64():
             right = model.gradients(wide.double())
+    found.append(model.gradients(theirs))
     assert right, f"no parameters of decays among {[name for name, _ in wide.named_parameters()]}"
-    both = (
-        [errors(found[name].reshape(1, -1), x.reshape(1, -1), 0) for name, x in right.items()]
-        for found in (model.gradients(ours), narrow)
-    )
-    first, second = (float(means(np.concatenate(each), 1)[0]) for each in both)
-    return first, second
+    norms = {
+        name: [float((each[name].double() - x).norm() / x.norm()) for each in found]
+        for name, x in right.items()
+    }
+    for name, each in norms.items():
+        print(title, name, *(f"{norm:.1e}" for norm in each))
+    return np.exp(np.log(list(norms.values())).mean(0)).tolist()
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    said = {name: away(model) for name, model in MODELS.items()}
+    said = {name: away(name, model) for name, model in MODELS.items()}
     Path(sys.argv[1]).write_text(json.dumps(said), encoding="utf-8")
