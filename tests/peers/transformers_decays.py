@@ -97,7 +97,7 @@ MODELS = {
 
 
 def away(title: str, model: Model) -> list[float]:
-    """How far ours, the loop in float32 and transformers' own are away: the geometric mean of all parameters."""
+    """How far ours, the loop in float32 and transformers' own are away: geometric means of parameters."""
     theirs = model.made()
     ours, loop, wide = (copy.deepcopy(theirs) for _ in range(3))
     stepnet.torch.accelerate(ours)

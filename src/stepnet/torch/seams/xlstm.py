@@ -16,7 +16,7 @@ from stepnet.torch.seams.steps import MatrixLSTM
 
 torch: Any = pytorch("torch")
 NEAR = 32.0
-"""By how much exponents may differ: float32 holds exp of 87."""
+"""By how much exponents may differ: float32 holds exp of -87, and half of that leaves room for its digits."""
 
 
 def mlstm(
@@ -90,6 +90,6 @@ def with_gradients(
     query = x["q"] * x["q"].shape[-1] ** -0.5
     y, last = Decayed.apply(before + forget, new, x["k"], query, first)
     divisor = torch.maximum(y[..., -1:].abs(), torch.exp(-over)[..., None]) + eps * scale[..., None]
-    last = last / scale[:, -1, :, None, None]  # which also gives caches copies of what backward needs
+    last = last / scale[:, -1, :, None, None]
     states = last[..., :-1, :].mT, last[..., -1, :], most[:, -1].clone()
     return y[..., :-1] / divisor, *states
