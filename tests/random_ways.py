@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from controlled_loop import assert_right as assert_controlled
 from controlled_loop import right as controlled_loop
+from random_decays import decaying
 from random_gradients import assert_gradients
 from random_layers import WAYS as DIRECTIONS
 from random_layers import numbers_of, per_way, stack_of
@@ -420,5 +421,6 @@ WAYS = {
         totalled,
         stored,
         differentiated,
+        decaying,
     )
 }

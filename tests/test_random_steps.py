@@ -30,6 +30,7 @@ FEW = {
     "totalled": 3,
     "stored": 2,
     "differentiated": 2,
+    "decaying": 3,
 }
 BATCH = 50
 assert FEW.keys() == WAYS.keys()

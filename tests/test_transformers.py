@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from peers.environments import HERE
 
@@ -22,11 +23,11 @@ ALONE = re.findall(r"^@alone\ndef (\w+)", TEXT, re.M)
 CHECKS = [*(f"{family} {check}" for family in FAMILIES for check in OF_FAMILIES), *ALONE]
 
 
-def test_models_of_transformers(tmp_path: Path):
-    out = tmp_path / "said.json"
+def said_by(script: Path, out: Path) -> dict[str, Any]:
+    """What a script writes, in a process of its own."""
     places = {"PYTHONPATH": str(Path(stepnet.__file__).parents[1]), "STEPNET_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, SCRIPT, out],
+        [sys.executable, script, out],
         capture_output=True,
         text=True,
         env={**os.environ, **places},
@@ -34,6 +35,16 @@ def test_models_of_transformers(tmp_path: Path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    said = json.loads(out.read_text(encoding="utf-8"))
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+def test_models_of_transformers(tmp_path: Path):
+    said = said_by(SCRIPT, tmp_path / "said.json")
     assert sorted(said) == sorted(CHECKS)
     assert not {check: text for check, text in said.items() if text}
+
+
+def test_gradients_of_decays_of_models_are_as_near_as_those_of_loops(tmp_path: Path):
+    said = said_by(HERE / "transformers_decays.py", tmp_path / "said.json")
+    assert sorted(said) == ["Kimi", "Mamba-2", "OLMo", "Qwen3.5", "xLSTM"]
+    assert not {model: errors for model, errors in said.items() if not errors[0] <= 2 * errors[1]}

@@ -5,25 +5,31 @@
 
 What the generic gradient reads of every step, a matrix, is 33 MB for 256 steps of 8 heads of 64 x 64. Each
 line here is a recurrence of its own over vectors, whose matrix stays in the nearest cache. The gradient of a
-decay a needs the sum of all products of G and the matrix before it; of neighbouring steps these differ by
+decay, d log(a[t]), is the sum of all products of a h[t - 1] and G[t]; of neighbouring steps these differ by
 products of vectors, so that it is a sum over the later steps:
 
-    d log(a[t]) = d log(a[t + 1]) + dy[t] y[t] - u[t] du[t]
+    d log(a[t]) = d log(a[t + 1]) + dy[t] (a h[t - 1] C[t]) - u[t] (K[t] B[t])
 
-S. Yang and others, "Gated linear attention transformers with hardware-efficient training", 2023 (arXiv
-2312.06635), section 4.4 and appendix C, has it for a linear recurrence; the delta rule has the same sum with
-v dv in the place of u du, and with a decay for each feature of the key, k (G u + e a S) in its place.
+where h is read before u B is written, and K before dy C. (Written out, dy y - u du has the product of both,
+which cancels: 1 beside terms of size a.) S. Yang and others, "Gated linear attention transformers with
+hardware-efficient training", 2023 (arXiv 2312.06635), section 4.4 and appendix C, has such a sum for a linear
+recurrence. The delta rule writes k w beta in the place of u B, and its adjoint is corrected by k e:
+
+    d log(a[t]) = d log(a[t + 1]) + q (a S do) - k (a S e) - k (K u)        u = beta w,  e = beta d
+
+The terms of such a sum are larger than the sum, and the errors of all steps add up. So the recurrences that
+give its terms run in float64, which is exact for this purpose, and takes twice their time. The identity holds
+for the u and e that were really written: those of the delta rule, which depend on what was written before,
+are made in float64 and stay so. All other vectors are in the dtype of the model.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from stepnet.cells.keyed import read, written
 from stepnet.torch.function import is_transformed, wanted_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.seams.scan import LENGTHS, dtype_of, own, scans
+from stepnet.torch.seams.scan import LENGTHS, dtype_of, own, scans_in
 
 torch: Any = pytorch("torch")
 
@@ -51,70 +57,108 @@ def in_one_dtype(
 # ---- the steps ---------------------------------------------------------------------------------------------
 
 
+def wide(x: Any, memory: Any) -> Any:
+    """Inputs in the dtype of the memory, so that products of them are, too."""
+    return {name: value.astype(memory.dtype) for name, value in x.items()}
+
+
 def decayed(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """h = a h + u B, y = h C."""
-    h = np.exp(x["g"])[..., None, None] * memory + x["u"][..., None] * x["B"][:, :, None]
+    h = x["a"][..., None, None] * memory + x["u"][..., None] * x["B"][:, :, None]
     return (h * x["C"][:, :, None]).sum(-1), h
 
 
+def decayed_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+    """The same, and what the state before the write adds to the gradient of its decay; z is that of which y
+    is the gradient.
+    """
+    narrow, x = x["u"].dtype, wide(x, memory)
+    before = x["a"][..., None, None] * memory
+    return read_beside(x, before, narrow), before + x["u"][..., None] * x["B"][:, :, None]
+
+
 def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """G = K + u B, y = G C, K = a G."""
+    """G = K + u B, y = G C, K = a G, and what K adds to the gradient of its decay."""
+    narrow, x = x["u"].dtype, wide(x, memory)
     G = memory + x["u"][..., None] * x["B"][:, :, None]
-    return (G * x["C"][:, :, None]).sum(-1), np.exp(x["g"])[..., None, None] * G
+    return read_beside(x, memory, narrow), x["a"][..., None, None] * G
 
 
-def along_key(g: Any) -> Any:
-    """The decay of a memory [heads, key, value], for g [heads] or [heads, key]."""
-    return np.exp(g)[..., None] if len(g.shape) == 3 else np.exp(g)[..., None, None]
+def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
+    """What C reads of a memory and of u B, and what it reads of the memory, times z."""
+    u, B, C, z = (x[name] for name in "uBCz")
+    y = (memory * C[:, :, None]).sum(-1)
+    return (y + u * (B * C).sum(-1)[..., None]).astype(narrow), (z * y).sum(-1)
 
 
-def across_key(g: Any) -> Any:
+def along_key(a: Any) -> Any:
+    """The decay of a memory [heads, key, value], for a [heads] or [heads, key]."""
+    return a[..., None] if len(a.shape) == 3 else a[..., None, None]
+
+
+def across_key(a: Any) -> Any:
     """The decay of a memory [heads, value, key]."""
-    return np.exp(g)[..., None, :] if len(g.shape) == 3 else np.exp(g)[..., None, None]
+    return a[..., None, :] if len(a.shape) == 3 else a[..., None, None]
+
+
+def by_decay(a: Any, products: Any) -> Any:
+    """Products [heads, key], summed where a [heads] has one decay for all of them."""
+    return products if len(a.shape) == 3 else products.sum(-1)
 
 
 def corrected(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """The gated delta rule: what is read after the step, and the difference w of the value and what its key
     read.
     """
-    state = along_key(x["g"]) * memory
+    narrow, x = x["q"].dtype, wide(x, memory)
+    state = along_key(x["a"]) * memory
     w = x["v"] - read(state, x["k"])
     state = written(state, x["k"], x["beta"][..., None] * w)
-    return (read(state, x["q"]), w), state
+    return (read(state, x["q"]).astype(narrow), w), state
 
 
 def corrected_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """The gradient of what was written, beta w."""
+    x = wide(x, memory)
     G = written(memory, x["q"], x["do"])
     d = read(G, x["k"])
-    return d, along_key(x["g"]) * written(G, x["k"], -x["beta"][..., None] * d)
+    return d, along_key(x["a"]) * written(G, x["k"], -x["beta"][..., None] * d)
 
 
 def keys_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The gradient of the key that writes, where that of the value, e, is known: G u."""
-    G = written(memory, x["do"], x["q"])
-    return read(G, x["u"]), across_key(x["g"]) * written(G, -x["e"], x["k"])
+    """The gradient of the key that writes, where that of the value, e, is known: G u. And what K adds to the
+    gradient of its decay.
+    """
+    x = wide(x, memory)
+    q, k, do = x["q"], x["k"], x["do"]
+    writes = read(memory, x["u"])
+    after = across_key(x["a"]) * written(written(memory, do, q), -x["e"], k)
+    return (writes + q * (do * x["u"]).sum(-1)[..., None], by_decay(x["a"], k * writes)), after
 
 
 def keys_again(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
-    """The gradient of the query, and that of the key that reads, but for its sign: e a S."""
-    before = across_key(x["g"]) * memory
-    state = written(before, x["u"], x["k"])
-    return (read(state, x["do"]), read(before, x["e"])), state
+    """The gradient of the query, and that of the key that reads, but for its sign: e a S. And what a S adds
+    to the gradient of its decay.
+    """
+    x = wide(x, memory)
+    q, k, do = x["q"], x["k"], x["do"]
+    before = across_key(x["a"]) * memory
+    dq, reads = read(before, do), read(before, x["e"])
+    outputs = dq + k * (do * x["u"]).sum(-1)[..., None], reads, by_decay(x["a"], q * dq - k * reads)
+    return outputs, written(before, x["u"], k)
 
 
 # ---- what PyTorch runs -------------------------------------------------------------------------------------
 
 
-def run(step: Any, memory: Any, **x: Any) -> list[Any]:
-    """The outputs of a step, and its last memory."""
-    return scans(step, x, [memory], [tuple(memory.shape[1:])], {})
+def run(step: Any, memory: Any, reverse: bool = False, **x: Any) -> list[Any]:
+    """The outputs of a step, and its last memory, in the dtype of the first one."""
+    return scans_in(memory.dtype, step, x, [memory], [tuple(memory.shape[1:])], {}, reverse)
 
 
 def run_back(step: Any, memory: Any, **x: Any) -> list[Any]:
     """The same from the last step to the first one."""
-    *outputs, last = run(step, memory, **{name: tensor.flip(1) for name, tensor in x.items()})
-    return [*(output.flip(1) for output in outputs), last]
+    return run(step, memory, reverse=True, **x)
 
 
 def later(differences: Any, last: Any) -> Any:
@@ -130,20 +174,21 @@ class Decayed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Any, u: Any, B: Any, C: Any, first: Any) -> Any:
         """See the class."""
-        y, last = run(decayed, first, g=g, u=u, B=B, C=C)
-        ctx.save_for_backward(g, u, B, C, first, y, last)
+        y, last = run(decayed, first, a=g.exp(), u=u, B=B, C=C)
+        ctx.save_for_backward(g, u, B, C, first)
         return y, last
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         """The gradients of all."""
         dy, dlast = cotangents
-        g, u, B, C, first, y, last = ctx.saved_tensors
-        du, dfirst = run_back(decayed_back, dlast, g=g, u=dy, B=C, C=B)
-        dB, _ = run_back(decayed_back, dlast.mT, g=g, u=C, B=dy, C=u)
-        dC, _ = run(decayed, first.mT, g=g, u=B, B=u, C=dy)
-        dg = later((dy * y - u * du).sum(-1), (dlast * last).sum((-2, -1)))
-        return dg, du, dB, dC, dfirst
+        g, u, B, C, first = ctx.saved_tensors
+        a = g.exp()
+        du, _, dfirst = run_back(decayed_back, dlast, a=a, u=dy, B=C, C=B, z=u)
+        dB, back, _ = run_back(decayed_back, dlast.mT.double(), a=a, u=C, B=dy, C=u, z=B)
+        dC, again, last = run(decayed_again, first.mT.double(), a=a, u=B, B=u, C=dy, z=C)
+        dg = later(again - back, (dlast.mT * last).sum((-2, -1)))
+        return dg.to(g.dtype), du, dB, dC, dfirst
 
 
 class Corrected(torch.autograd.Function):
@@ -154,21 +199,24 @@ class Corrected(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, g: Any, beta: Any, first: Any) -> Any:
         """See the class."""
-        o, w, last = run(corrected, first, q=q, k=k, v=v, g=g, beta=beta)
+        o, w, last = run(corrected, first.double(), q=q, k=k, v=v, a=g.exp(), beta=beta)
         ctx.mark_non_differentiable(w)
-        ctx.save_for_backward(q, k, v, g, beta, first, last, w)
-        return o, last, w
+        ctx.save_for_backward(q, k, v, g, beta, first, w)
+        return o, last.to(first.dtype), w
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
         """The gradients of all."""
         do, dlast, _ = cotangents
-        q, k, v, g, beta, first, last, w = ctx.saved_tensors
+        q, k, v, g, beta, first, w = ctx.saved_tensors
+        a, first, dlast = g.exp(), first.double(), dlast.double()
         if torch.is_grad_enabled():  # for a gradient of this gradient w has one, too
-            _, w, _ = run(corrected, first, q=q, k=k, v=v, g=g, beta=beta)
-        d, dfirst = run_back(corrected_back, dlast, q=q, k=k, g=g, beta=beta, do=do)
+            _, w, _ = run(corrected, first, q=q, k=k, v=v, a=a, beta=beta)
+        d, dfirst = run_back(corrected_back, dlast, q=q, k=k, a=a, beta=beta, do=do)
         u, e = beta[..., None] * w, beta[..., None] * d
-        writes, _ = run_back(keys_back, dlast.mT, q=q, k=k, g=g, do=do, u=u, e=e)
-        dq, reads, _ = run(keys_again, first.mT, k=k, g=g, do=do, u=u, e=e)
-        dg = later(q * dq - k * (writes + reads), (dlast * last).sum(-1))
-        return dq, writes - reads, e, dg if g.dim() == 4 else dg.sum(-1), (d * w).sum(-1), dfirst
+        writes, back, _ = run_back(keys_back, dlast.mT, q=q, k=k, a=a, do=do, u=u, e=e)
+        dq, reads, again, last = run(keys_again, first.mT, q=q, k=k, a=a, do=do, u=u, e=e)
+        ended = (dlast * last.mT).sum(-1)
+        dg = later(again - back, ended if g.dim() == 4 else ended.sum(-1))
+        gradients = dq, writes - reads, e, dg, (d * w).sum(-1), dfirst
+        return tuple(one.to(q.dtype) for one in gradients)

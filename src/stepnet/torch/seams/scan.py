@@ -37,16 +37,18 @@ ENGINE = ContextVar[Any]("engine", default=AUTO)
 
 @dataclass(frozen=True)
 class Kind:
-    """What the net of a scan depends on: the step, the shapes of one row, and the dtype.
+    """What the net of a scan depends on: the step, the shapes of one row, and the dtypes.
 
-    inputs, params: (name, shape) in order. memories: the shape of each.
+    inputs: (name, shape, dtype) in order. memories: the shape of each. params: (name, shape) in order. dtype:
+    of memories and parameters. reverse: whether it runs from the last step to the first.
     """
 
     step: Step
-    inputs: tuple[tuple[str, Shape], ...]
+    inputs: tuple[tuple[str, Shape, str], ...]
     memories: tuple[Shape, ...]
     params: tuple[tuple[str, Shape], ...]
     dtype: str
+    reverse: bool = False
 
     def program(self) -> NetProgram:
         """What runs the step over sequences. Its inputs are the sequences, the memories, the parameters."""
@@ -55,9 +57,10 @@ class Kind:
             self.step,
             {name: np.zeros(shape, self.dtype) for name, shape in self.params},
             memory=memory[0] if len(memory) == 1 else tuple(memory),
-            inputs={name: Spec(shape, self.dtype) for name, shape in self.inputs},
+            inputs={name: Spec(shape, dtype) for name, shape, dtype in self.inputs},
+            reverse=self.reverse,
         )
-        nothing = {name: np.zeros((0, 0, *shape), self.dtype) for name, shape in self.inputs}
+        nothing = {name: np.zeros((0, 0, *shape), dtype) for name, shape, dtype in self.inputs}
         return NetProgram(LayerPrograms(rnn).read(nothing, None, None, None, False).program.net)
 
 
@@ -99,25 +102,46 @@ def scans(
         shapes: The shape of one row of each memory.
         params: The parameters by name.
     """
-    first = next(iter(x.values()))
-    rows, time = first.shape[:2]
-    dtype = dtype_of(first)
+    dtype = dtype_of(next(iter(x.values())))
+    return scans_in(dtype, step, {name: one.to(dtype) for name, one in x.items()}, memories, shapes, params)
+
+
+def scans_in(
+    dtype: Any,
+    step: Step,
+    x: Mapping[str, Any],
+    memories: Sequence[Any],
+    shapes: Sequence[Shape],
+    params: Mapping[str, Any],
+    reverse: bool = False,
+) -> list[Any]:
+    """As `scans`, with memories and parameters in a dtype, and inputs in those that they have.
+
+    reverse: whether it runs from the last step to the first.
+    """
+    rows, time = next(iter(x.values())).shape[:2]
     kind = Kind(
         step,
-        tuple((name, tuple(tensor.shape[2:])) for name, tensor in x.items()),
+        tuple((name, tuple(one.shape[2:]), name_of(one.dtype)) for name, one in x.items()),
         tuple(shapes),
         tuple((name, tuple(tensor.shape)) for name, tensor in params.items()),
-        str(dtype).removeprefix("torch."),
+        name_of(dtype),
+        reverse,
     )
     if time == 1 and not params and is_single():
         return single_results(kind, rows, (*x.values(), *memories))
-    inputs = [tensor.reshape(rows * time, *tensor.shape[2:]).to(dtype) for tensor in x.values()]
+    inputs = [tensor.reshape(rows * time, *tensor.shape[2:]) for tensor in x.values()]
     inputs += [None if memory is None else own(memory, dtype) for memory in memories]
     inputs += [tensor.to(dtype) for tensor in params.values()]
     results = scan_of(kind)(batch_of(rows, time), inputs, ENGINE.get())
     count = len(results) - len(shapes)
     outputs = [tensor.reshape(rows, time, *tensor.shape[1:]) for tensor in results[:count]]
     return [*outputs, *results[count:]]
+
+
+def name_of(dtype: Any) -> str:
+    """NumPy's name of a dtype of PyTorch."""
+    return str(dtype).removeprefix("torch.")
 
 
 SINGLES = OrderedDict[tuple[Kind, int], Single]()

@@ -115,8 +115,7 @@ def with_gradients(
     dt = torch.clamp(dt, rate.low, rate.high)
     B, C = (x[name].repeat_interleave(shape[0] // x[name].shape[2], 2) for name in ("B", "C"))
     y, last = Decayed.apply(dt * params["A"], dt[..., None] * x["x"], B, C, first)
-    # The cache gets a copy of what backward needs.
-    return y + params["D"][:, None] * x["x"] if "D" in params else y, last.clone()
+    return y + params["D"][:, None] * x["x"] if "D" in params else y, last
 
 
 def selective_state_update(

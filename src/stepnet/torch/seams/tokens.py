@@ -45,7 +45,7 @@ class Token:
         memories = tuple(tuple(shape[1:]) for shape in self.shapes)
         params = tuple((name, tuple(tensor.shape)) for name, tensor in named.items())
         program = scan_of(
-            Kind(LAYERS[layer].step(*options), (("x", (features,)),), memories, params, dtype)
+            Kind(LAYERS[layer].step(*options), (("x", (features,), dtype),), memories, params, dtype)
         ).program
         self.single = Single(program, rows, self.tensors)
 

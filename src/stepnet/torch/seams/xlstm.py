@@ -15,6 +15,8 @@ from stepnet.torch.seams.scan import scans
 from stepnet.torch.seams.steps import MatrixLSTM
 
 torch: Any = pytorch("torch")
+NEAR = 32.0
+"""By how much exponents may differ: float32 holds exp of -87, and half of that leaves room for its digits."""
 
 
 def mlstm(
@@ -69,19 +71,25 @@ def with_gradients(
     """Outputs and the last states with the gradients of `Decayed`: the gates are made by PyTorch.
 
     The exponents m[t] = max(m[t - 1] + log f[t], i[t]) are, with the sums b of log f, b + max(m[-1], i - b).
-    Errors of b do not matter: what is divided by exp(m) is multiplied by it again.
+    What is divided by exp(m) is multiplied by it again, but for the eps beside what is divided, and the last
+    states. So all else is divided by exp of the last i that was the larger one, as long as m is near: the
+    same number for many steps, in which m[t - 1] - m[t] would be rounded.
     """
     x, (C, n, m) = in_one_dtype(x, states, shapes)
     forget = torch.nn.functional.logsigmoid(x["f"])
     sums = forget.cumsum(1)
-    most = sums + torch.maximum(m[:, None], (x["i"] - sums).cummax(1).values)
-    before = torch.cat([m[:, None], most[:, :-1]], 1)
+    largest, places = torch.cat([m[:, None], x["i"] - sums], 1).cummax(1)
+    most = sums + largest[:, 1:]
+    over = torch.cat([m[:, None], x["i"]], 1).gather(1, places[:, 1:])
+    over = over - NEAR * torch.trunc((over - most).detach() / NEAR)
+    scale = torch.exp(most - over)
+    before = torch.cat([m[:, None], over[:, :-1]], 1) - over
     ones = x["v"].new_ones(*x["v"].shape[:-1], 1)
-    new = torch.exp(x["i"] - most)[..., None] * torch.cat([x["v"], ones], -1)
+    new = torch.exp(x["i"] - over)[..., None] * torch.cat([x["v"], ones], -1)
     first = torch.cat([C.mT, n[..., None, :]], -2)
     query = x["q"] * x["q"].shape[-1] ** -0.5
-    y, last = Decayed.apply(before + forget - most, new, x["k"], query, first)
-    over = torch.maximum(y[..., -1:].abs(), torch.exp(-most)[..., None])
-    # Caches get copies of what backward needs.
-    states = last[..., :-1, :].mT.clone(), last[..., -1, :].clone(), most[:, -1].clone()
-    return y[..., :-1] / (over + eps), *states
+    y, last = Decayed.apply(before + forget, new, x["k"], query, first)
+    divisor = torch.maximum(y[..., -1:].abs(), torch.exp(-over)[..., None]) + eps * scale[..., None]
+    last = last / scale[:, -1, :, None, None]
+    states = last[..., :-1, :].mT, last[..., -1, :], most[:, -1].clone()
+    return y[..., :-1] / divisor, *states
