@@ -17,6 +17,8 @@ from stepnet.torch.checks import DTYPES, dtypes_refused
 from stepnet.torch.loop import Turns, looped
 from stepnet.torch.operator import MODULES, check_graph, in_graph
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.reads import check_others, reads_of
+from stepnet.trace.reads import Reads
 from stepnet.torch.sequences import Sequences, data_of
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 from stepnet.torch.untraced import untraced
@@ -26,6 +28,8 @@ from stepnet.values.structure import leaves, leaves_as, rebuild, skeleton, trans
 torch: Any = pytorch("torch")
 RUNNABLE = "_runnable"
 """Where a module keeps the net of its step, and what that was traced for."""
+READ = "_read"
+"""Where a module keeps what its step reads, as it was found last."""
 
 
 class Recurrence(torch.nn.Module):
@@ -73,13 +77,13 @@ class Recurrence(torch.nn.Module):
         self.checkpoint = checked_checkpoint(checkpoint)
         trace(step, example, statics=statics, reverse=reverse)  # which says what is wrong
         check_example(step, example)
-        check_others(step)
         if isinstance(step, torch.nn.Module):
             self.cell, self.step = step, None
         else:
             self.cell, self.step = None, step
         self.params = torch.nn.ParameterDict(example[2] if len(example) == 3 and example[2] else {})
         self._example = transform(lambda tensor: tensor.detach().clone(), (*example[:2], statics))
+        check_others(self.reads)
         self._output = self.enter().program.output
 
     def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
@@ -159,6 +163,14 @@ class Recurrence(torch.nn.Module):
         """The parameters and buffers by name."""
         return dict(self.params if self.cell is None else tensors_of(self.cell))
 
+    @property
+    def reads(self) -> Reads:
+        """What the step reads besides its arguments and parameters."""
+        known = self.__dict__.get(READ)
+        if known is None or not known.still_hold():
+            known = self.__dict__[READ] = reads_of(self.step or self.cell)
+        return known
+
     # ---- what runs it --------------------------------------------------------------------------------------
 
     def enter(self) -> Runnable:
@@ -169,8 +181,10 @@ class Recurrence(torch.nn.Module):
         return self.runnable(list(self.tensors.values()))
 
     def runnable(self, tensors: list[Any]) -> Runnable:
-        """The program of the step in this mode and for the dtypes of its parameters, traced once for each."""
-        key = self.training, *((tensor.shape, tensor.dtype) for tensor in tensors)
+        """The program of the step as it now is: traced once for the shapes and dtypes of its parameters and
+        all else that it reads.
+        """
+        key = tuple((tensor.shape, tensor.dtype) for tensor in tensors), self.reads
         kept = self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
         if key not in kept:
             keep(kept, key, self.traced(tensors))
@@ -234,7 +248,7 @@ class Recurrence(torch.nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """The state without the compiled program, which a copy makes anew."""
         return {
-            name: value for name, value in self.__dict__.items() if name not in (BOUND, RUNNABLE, "_name")
+            name: value for name, value in self.__dict__.items() if name not in (BOUND, RUNNABLE, READ, "_name")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -261,18 +275,3 @@ def check_example(step: Any, example: Any) -> None:
         and all(isinstance(tensor, torch.Tensor) for tensor in cast("dict[str, Any]", params).values())
     ):
         raise InputError(f"the parameters of a Recurrence are a dict of tensors, not {described(params)}")
-
-
-def check_others(step: Any) -> None:
-    """Raises `InputError` if a step uses a tensor from outside that requires a gradient."""
-    called = step.forward if isinstance(step, torch.nn.Module) else step
-    if not (inspect.isfunction(called) or inspect.ismethod(called)):
-        return
-    outer = inspect.getclosurevars(called)
-    for name, value in {**outer.globals, **outer.nonlocals}.items():
-        owned: list[Any] = list(value.parameters()) if isinstance(value, torch.nn.Module) else [value]
-        if any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in owned):
-            raise InputError(
-                f"the step uses {name}, which requires a gradient and is none of its parameters: give it "
-                "with the parameters, or make it an attribute of the cell; a constant is .detach()ed"
-            )
