@@ -17,6 +17,7 @@ from stepnet.errors import StepError
 from stepnet.net.types import CONST, ROWS, Type
 from stepnet.torch.lines import is_users, line_of_call, line_of_error
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import TRACES
 from stepnet.torch.rewritten import REWRITTEN, Rewritten
 from stepnet.trace.traced import refuse
 
@@ -206,8 +207,12 @@ def graph_of(
     numbers = {name: environment.number(name) for name in names or {"rows": None}}
 
     def watched(*tensors: Any) -> Any:
-        with Rewritten(replaced, line), Held():
-            output = function(*tensors)
+        token = TRACES.set(True)
+        try:
+            with Rewritten(replaced, line), Held():
+                output = function(*tensors)
+        finally:
+            TRACES.reset(token)
         for tensor, argument in zip(tensors, arguments, strict=True):
             if argument.is_parameter and torch._functionalize_has_data_mutation(tensor.elem):
                 raise changed(f"`{argument.name}`")

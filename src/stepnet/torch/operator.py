@@ -24,6 +24,7 @@ from stepnet.torch.bound import Runnable
 from stepnet.torch.cells import Sizes, program_of
 from stepnet.torch.function import NO_VMAP, run_backward, wanted_of
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import makes_graph
 from stepnet.torch.sequences import MOST_KEPT, Place
 
 torch: Any = pytorch("torch")
@@ -72,7 +73,7 @@ def run_sizes(
     checkpoint: Checkpoint = None,
 ) -> list[Any]:
     """The results of layers or a cell of torch.nn: as an operator where a graph is made."""
-    if torch.compiler.is_compiling():
+    if makes_graph():
         check_graph(checkpoint)
         return in_graph(sizes.key, place, data, memories, [], parameters, 1)
     run = runnable_of_sizes(sizes)

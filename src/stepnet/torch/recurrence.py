@@ -17,6 +17,7 @@ from stepnet.torch.checks import DTYPES, dtypes_refused
 from stepnet.torch.loop import Turns, looped
 from stepnet.torch.operator import MODULES, check_graph, in_graph
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import is_recorded
 from stepnet.torch.reads import check_others, reads_of
 from stepnet.trace.reads import Reads
 from stepnet.torch.sequences import Sequences, data_of
@@ -89,7 +90,7 @@ class Recurrence(torch.nn.Module):
     def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
         """The outputs in the form of the sequences, and the last state."""
         answer = Recurrence.answer
-        in_graph = torch.compiler.is_compiling() and data_of(input).device.type == "cpu"
+        in_graph = is_recorded() and data_of(input).device.type == "cpu"
         run = answer if in_graph else untraced(answer)
         return run(self, input, state, statics)
 
@@ -115,7 +116,7 @@ class Recurrence(torch.nn.Module):
         if given.data.device.type != "cpu":
             return self.looped(given, states, statics)
         tensors = list(self.tensors.values())
-        if not torch.compiler.is_compiling():
+        if not is_recorded():
             kept = checked_checkpoint(self.checkpoint)
             return self.runnable(tensors)(self, given.place, given.data, states, tensors, statics, kept)
         check_graph(self.checkpoint)

@@ -21,6 +21,7 @@ from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.function import Differentiable, NetRun, array_of
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import TRACES, makes_graph
 from stepnet.torch.sequences import PackedSequence
 from stepnet.torch.untraced import untraced
 from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, transform
@@ -101,6 +102,7 @@ class Scan(torch.nn.Module):
 
     def answer(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
         """What a call gives."""
+        check_recorded()
         tensors = self.tensors
         x, initial, statics = checked(x, "x"), checked(initial, "initial"), checked(statics, "statics")
         checked(self.params_in_structure(tensors), "params")
@@ -162,6 +164,17 @@ class Scan(torch.nn.Module):
     def extra_repr(self) -> str:
         """The recurrence, as of every module."""
         return repr(self._rnn)
+
+
+def check_recorded() -> None:
+    """Raises `InputError` where a graph is recorded, which would have a Scan's results for constants."""
+    if TRACES.get():
+        raise InputError("a Scan is no operation of a step or a model: call its recurrence, the sn.RNN")
+    if makes_graph() or torch.jit.is_tracing():
+        raise InputError(
+            "a Scan cannot be recorded in a graph of make_fx, torch.jit.trace or torch.export: record the parts "
+            "around it, or write the step with PyTorch, as a stepnet.torch.Recurrence"
+        )
 
 
 def parameters_of(params: Any) -> Any:

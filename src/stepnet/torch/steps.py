@@ -11,6 +11,7 @@ from stepnet.torch.cells import MODES, Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
 from stepnet.torch.operator import run_sizes
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import holds_theirs, makes_graph
 from stepnet.torch.sequences import Place
 from stepnet.torch.untraced import untraced
 
@@ -29,9 +30,9 @@ class Step:
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, input, hx)
-        if input.device.type != "cpu" or torch.jit.is_tracing() or not fits(self, mode, input, states):
+        if input.device.type != "cpu" or holds_theirs() or not fits(self, mode, input, states):
             return theirs(input, hx)  # PyTorch reports the error; a trace holds torch.nn's operator
-        run = following if torch.compiler.is_compiling() else untraced(following)
+        run = following if makes_graph() else untraced(following)
         last = run(self, mode, input, states)
         return tuple(last) if mode == "LSTM" else last[0]
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from stepnet.torch.checks import dtypes_refused
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import is_recorded
 from stepnet.torch.seams.check import difference, layer_difference
 from stepnet.torch.seams.layers import LAYERS
 from stepnet.torch.seams.lengths import with_lengths
@@ -145,7 +146,7 @@ def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
 
     @functools.wraps(theirs)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return (theirs if torch.compiler.is_compiling() else ours)(self, *args, **kwargs)
+        return (theirs if is_recorded() else ours)(self, *args, **kwargs)
 
     return forward
 
@@ -191,7 +192,7 @@ def without_kernel(theirs: Callable[..., Any]) -> Any:
 
 def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call is for transformers: in a graph that is made, off the CPU, or of packed sequences."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if is_recorded():
         return True
     if any(kwargs.get(name) is not None for name in PACKED):
         return True
