@@ -13,6 +13,7 @@ from stepnet.torch.cells import Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
 from stepnet.torch.operator import run_sizes
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.quantizing import Qconfig
 from stepnet.torch.recording import holds_theirs, makes_graph
 from stepnet.torch.sequences import PackedSequence, Place, Sequences, data_of
 from stepnet.torch.untraced import untraced
@@ -27,6 +28,7 @@ class Layer:
     """
 
     checkpoint: Checkpoint = None
+    qconfig = Qconfig()
 
     def __init__(self, *args: Any, checkpoint: Checkpoint = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

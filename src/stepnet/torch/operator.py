@@ -100,7 +100,7 @@ def in_graph(
     if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
         raise InputError(NO_TRANSFORM)
     inputs = [data, *memories, *statics, *parameters]
-    wanted = wanted_in_graph(inputs) if torch.is_grad_enabled() else []
+    wanted = wanted_in_graph(inputs)
     results = torch.ops.stepnet.recurrence(key, place.form, list(place.tensors), wanted, inputs)
     lead = data.shape[: place.lead]
     whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
@@ -108,10 +108,13 @@ def in_graph(
 
 
 def wanted_in_graph(inputs: list[Any]) -> list[int]:
-    """The places of inputs that a graph gives gradients of: an exported program may be asked for all."""
-    if torch.compiler.is_exporting():
-        return [place for place, tensor in enumerate(inputs) if tensor.is_floating_point()]
-    return list(wanted_of(inputs))
+    """The places of inputs that a graph gives gradients of: one that is saved may be asked for all."""
+    floats = [place for place, tensor in enumerate(inputs) if tensor.is_floating_point()]
+    if torch.jit.is_tracing():  # which traces again without gradients, and compares both graphs
+        return floats
+    if not torch.is_grad_enabled():
+        return []
+    return floats if torch.compiler.is_exporting() else list(wanted_of(inputs))
 
 
 # ---- the operator ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from stepnet.torch.cells import MODES, Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
 from stepnet.torch.operator import run_sizes
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.quantizing import Qconfig
 from stepnet.torch.recording import holds_theirs, makes_graph
 from stepnet.torch.sequences import Place
 from stepnet.torch.untraced import untraced
@@ -21,6 +22,8 @@ NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 class Step:
     """The forward of a cell; a base class that stands before the cell of torch.nn."""
+
+    qconfig = Qconfig()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -17,7 +17,7 @@ from stepnet.torch.seams.check import difference, layer_difference
 from stepnet.torch.seams.layers import LAYERS
 from stepnet.torch.seams.lengths import with_lengths
 from stepnet.torch.seams.rebound import globals_read, innermost, is_rebindable, rebound
-from stepnet.torch.seams.table import FUNCTIONS, LEFT, METHODS, PACKAGE, WHOLE, Seam
+from stepnet.torch.seams.table import FUNCTIONS, LEFT, METHODS, PACKAGE, STATES, WHOLE, Seam
 from stepnet.torch.seams.tokens import KEPT, with_tokens
 from stepnet.torch.untraced import untraced
 
@@ -95,6 +95,18 @@ def methods(kind: Any) -> list[tuple[str, Any, Seam, Any]]:
         for base in kind.__mro__
         if base.__name__ == owner
     ]
+
+
+def without_seams(kind: Any) -> str | None:
+    """Why a class of layers that runs over steps is left, though it has no seam; None for other classes."""
+    every = {name for base in kind.__mro__ for member in vars(base).values() for name in names_in_code(member)}
+    return next((why for name, why in STATES.items() if name in every), None)
+
+
+def names_in_code(member: Any) -> tuple[str, ...]:
+    """The names in the code of a method; none for other members of a class."""
+    code = getattr(innermost(member), "__code__", None)
+    return () if code is None else code.co_names
 
 
 def tokens_left(module: Any) -> str | None:
