@@ -20,7 +20,7 @@ from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded
 from stepnet.torch.reads import check_others, reads_of
 from stepnet.trace.reads import Reads
-from stepnet.torch.sequences import Sequences, data_of
+from stepnet.torch.sequences import Sequences, check_axes, data_of, named
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 from stepnet.torch.untraced import untraced
 from stepnet.trace.step import Spec
@@ -100,6 +100,9 @@ class Recurrence(torch.nn.Module):
         _, memory, still = self._example
         states = [] if state is None else parts(state, memory, "state")
         fixed = parts(statics, still, "statics")
+        if (states or fixed) and not given.place.tensors and not is_recorded():
+            once = named("state", state) | named("statics", statics)
+            check_axes("Recurrence", self.batch_first, given.data, once)
         if given.order is not None:
             states, fixed = (
                 [tensor.index_select(0, given.order) for tensor in all_] for all_ in (states, fixed)
@@ -245,6 +248,10 @@ class Recurrence(torch.nn.Module):
         super()._apply(fn, recurse)  # type: ignore[misc]
         self.prepare()
         return self
+
+    def extra_repr(self) -> str:
+        """The order of axes, as of every module."""
+        return f"batch_first={self.batch_first}"
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without the compiled program, which a copy makes anew."""
