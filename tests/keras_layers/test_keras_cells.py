@@ -158,7 +158,7 @@ class Assigning(Gated):
     ("cell", "why", "line"),
     [
         (Dropping, "dropout draws anew at every step", "self.drop(output, training=training)"),
-        (Counting, "the step of Counting changes attributes of the cell", ""),
+        (Counting, "the step of Counting changes `self.calls`", ""),
         (Mixing, "which mixes them", "ops.mean(inputs, axis=0, keepdims=True)"),
         (Branching, "a step cannot branch on a value", "float(ops.sum(inputs))"),
         (Losing, "the step adds a loss at every step", "self.add_loss("),

@@ -13,11 +13,13 @@ from stepnet.torch.composite import FUNCTIONS, Layers
 from stepnet.torch.module_replay import Replay, Unknown
 from stepnet.torch.module_rules import RULES
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.reads import reads_of
 from stepnet.torch.recurrence import Recurrence
 from stepnet.torch.sequences import PackedSequence
 from stepnet.torch.trace import described, dtype_of, first_names
 from stepnet.torch.trace import parameter as copied
 from stepnet.trace.lines import defined_at, written_at
+from stepnet.trace.reads import Reads
 from stepnet.trace.step import Spec
 from stepnet.trace.traced import Traced, refuse
 from stepnet.values.structure import leaves, rebuild, transform
@@ -262,6 +264,11 @@ class Module:
         with written_at(place):
             results = Replay.of(graph, layers, values, RULES).results(place)
             return rebuild(structure[0], [result_of(result) for result in results])
+
+    @property
+    def reads(self) -> Reads:
+        """What the module reads."""
+        return reads_of(self.module)
 
     def named(self, kind: str, value: Any) -> dict[str, Any]:
         """The values of arguments of a kind by name."""

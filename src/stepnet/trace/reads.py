@@ -178,7 +178,7 @@ def sources_of(value: Any) -> Sequence[Source] | None:
         made = cast("partial[Any]", value)
         return [Source(("func", "args", "keywords"), lambda: (made.func, made.args, made.keywords))]
     if isinstance(value, MethodType):
-        return [Source(("__func__", "__self__"), lambda: (value.__func__, value.__self__))]
+        return [Source(("", "self"), lambda: (value.__func__, value.__self__))]
     if isinstance(value, FunctionType):
         return of_function(value) if is_followed(value) else None
     if isinstance(value, type):

@@ -1,0 +1,168 @@
+"""Random numbers, and the time, in a step: they would be read once, when it is traced, and be constants.
+
+    states of generators  -->  the step is traced  -->  their states again, equal
+
+The generators are those of Python, NumPy and PyTorch, and each one that the step reads. If one has moved, the
+step is traced again, line by line, to name the line. A step that makes a generator, or asks for the time, is
+traced twice too: both nets are to be equal.
+"""
+
+import random
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import CodeType, FrameType
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from stepnet.errors import StepError
+from stepnet.net.ir import Net
+from stepnet.trace.lines import is_users, line_of
+from stepnet.trace.reads import Reads, is_installed, names_in, reads_of
+
+Result = TypeVar("Result")
+State = Callable[[], Any]
+
+ADVICE = "random numbers enter a step as an input (drawn per step) or a static (per sequence)"
+FRESH = frozenset(
+    "default_rng RandomState SeedSequence MT19937 PCG64 PCG64DXSM Philox SFC64 Random SystemRandom Generator "
+    "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time now utcnow today urandom "
+    "token_bytes token_hex randbits randbelow uuid1 uuid4".split()
+)
+"""Names in the code of a step by which it may read other numbers each time, though no generator moves."""
+
+
+def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result], Net]) -> Result:
+    """What a trace of a step gives; raises `StepError` if the step draws random numbers or reads the time.
+
+    net: the net of the result.
+    """
+    known: Any = getattr(step, "reads", None)
+    reads = known if isinstance(known, Reads) else reads_of(step)
+    states = generators(reads)
+    before = moved_from(states)
+    result = trace()
+    if before != moved_from(states):
+        result = line_by_line(states, trace)
+    codes = [value for value in reads.values.values() if isinstance(value, CodeType)]
+    if any(not FRESH.isdisjoint(names_in(code)[1]) for code in codes):
+        check_equal(net(result), net(trace()))
+    return result
+
+
+# ---- generators --------------------------------------------------------------------------------------------
+
+
+def generators(reads: Reads) -> dict[str, State]:
+    """How to read the states of the generators that a step may draw from, by their names."""
+    states: dict[str, State] = {"np.random": np.random.get_state, "random": random.getstate}
+    torch: Any = sys.modules.get("torch")
+    theirs = dict[str, State]()
+    if torch is not None:
+        theirs["torch"] = torch.random.get_rng_state
+    for name, value in reads.values.items():
+        if isinstance(value, np.random.Generator):
+            states[f"`{name}`"] = partial(getattr, value.bit_generator, "state")
+        elif isinstance(value, np.random.BitGenerator):
+            states[f"`{name}`"] = partial(getattr, value, "state")
+        elif isinstance(value, np.random.RandomState):
+            states[f"`{name}`"] = value.get_state
+        elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+            states[f"`{name}`"] = value.getstate
+        elif torch is not None and isinstance(value, torch.Generator):
+            theirs[f"`{name}`"] = value.get_state
+    return states | {name: partial(of_torch, state) for name, state in theirs.items()}
+
+
+def of_torch(state: State) -> Any:
+    """The state of a generator of PyTorch; None inside its own traces, which have draws as operations."""
+    torch: Any = sys.modules["torch"]
+    return None if torch._C._len_torch_dispatch_stack() else state()
+
+
+def moved_from(states: Mapping[str, State]) -> dict[str, Any]:
+    """The states as values that can be compared."""
+    return {name: comparable(state()) for name, state in states.items()}
+
+
+def comparable(state: Any) -> Any:
+    """The state of a generator as a value that can be compared."""
+    if isinstance(state, dict):
+        return {key: comparable(part) for key, part in cast("dict[str, Any]", state).items()}
+    if isinstance(state, tuple):
+        return tuple(map(comparable, cast("tuple[Any, ...]", state)))
+    return bytes(state.numpy() if hasattr(state, "numpy") else state) if hasattr(state, "__array__") else state
+
+
+def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Result:
+    """What a trace gives; raises `StepError` with the user's line that moves a generator.
+
+    The result is that of this trace, in which none has moved: another thread may have drawn before.
+    """
+    watch = Watch(states)
+    outside = sys.gettrace()
+    sys.settrace(watch.enter)
+    try:
+        result = trace()
+    finally:
+        sys.settrace(outside)
+    watch.look()
+    if watch.found:
+        drawn, line = watch.found
+        raise StepError(
+            f"the step draws random numbers from {drawn}, and a trace would have the same ones at every step: "
+            f"{ADVICE}\n  at {line}"
+        )
+    return result
+
+
+class Watch:
+    """Looks after each of the user's lines for a generator that has moved. found: its name, and the line."""
+
+    def __init__(self, states: Mapping[str, State]) -> None:
+        self.states, self.known = states, moved_from(states)
+        self.line: tuple[CodeType, int] | None = None
+        self.found: tuple[str, str] | None = None
+
+    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """The function that follows the lines of a call: of the user's calls alone."""
+        code = frame.f_code
+        if self.found or not is_users(code) or is_installed(code.co_filename):
+            return None
+        return self.follow
+
+    def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Looks before each line, and as a call returns."""
+        self.look()
+        at = frame
+        if event == "return":
+            at = frame.f_back if frame.f_back is not None and is_users(frame.f_back.f_code) else frame
+        self.line = at.f_code, at.f_lineno
+        return None if self.found else self.follow
+
+    def look(self) -> None:
+        """Notes a generator that has moved since the line before."""
+        if self.found or self.line is None:
+            return
+        now = moved_from(self.states)
+        drawn = [name for name, state in now.items() if state is not None and state != self.known[name]]
+        if drawn:
+            self.found = drawn[0], line_of(*self.line)
+
+
+# ---- other numbers each time -------------------------------------------------------------------------------
+
+
+def check_equal(first: Net, second: Net) -> None:
+    """Raises `StepError` if two traces of a step differ."""
+    if first == second:
+        return
+    pairs = zip(first.nodes, second.nodes, strict=False)
+    node = next((one for one, other in pairs if one != other), first.nodes[-1])
+    users = [other for other in first.nodes if other.source and first.nodes.index(node) in other.inputs]
+    line = node.source or (users[0].source if users else "")
+    raise StepError(
+        "the step reads other numbers each time that it is traced, as those of a new generator without a seed, "
+        f"or the time, and a trace has them as constants: {ADVICE}" + (f"\n  at {line}" if line else "")
+    )
