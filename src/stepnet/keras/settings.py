@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from stepnet.keras.cells import MASKS
 from stepnet.keras.installed import installed
-from stepnet.trace.reads import Reads, Source, of_classes, of_mapping, reads_of
+from stepnet.trace.reads import Latest, Reads, Source, of_classes, of_mapping, reads_of
 
 keras: Any = installed()
 
@@ -35,7 +35,11 @@ def kept_by_keras() -> frozenset[str]:
     built = keras.layers.Dense(1, name="built", kernel_initializer="zeros")
     built.build((1, 1))
     own = [name for name in attributes(built) if name.startswith("_")]
-    return frozenset([*attributes(bare), *own, *MASKS]) - {"_layers", "_trainable", "_buffers"}
+    return frozenset([*attributes(bare), *own, *MASKS, LATEST]) - {"_layers", "_trainable", "_buffers"}
+
+
+LATEST = "_stepnet_latest"
+"""Where a cell keeps what its step reads, as it was last looked at."""
 
 
 def attributes(owner: Any) -> dict[str, Any]:
@@ -54,7 +58,8 @@ def settings_of_cell(cell: Any) -> tuple[Any, ...]:
 
 def reads_of_cell(cell: Any) -> Reads:
     """What a cell's step reads besides its arguments and variables."""
-    return reads_of(cell, parts_of, "self")
+    latest: Latest = attributes(cell).setdefault(LATEST, Latest())
+    return latest.current(lambda: reads_of(cell, parts_of, "self"))
 
 
 def parts_of(value: Any) -> Sequence[Source] | None:

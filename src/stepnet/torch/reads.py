@@ -18,8 +18,10 @@ KEPT = frozenset(vars(torch.nn.Module())) - {"training", *HOOKS}
 """Attributes in which PyTorch keeps what every module has."""
 
 
-def reads_of(step: Any) -> Reads:
-    """What a module or a function reads besides the module's parameters and buffers, by names."""
+def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
+    """What a module or a function reads besides the module's parameters and buffers, by names. ignored:
+    attributes of modules that are not looked at.
+    """
     module: bool = isinstance(step, torch.nn.Module)
     registered = {id(member) for member in step.modules()} if module else set[int]()
 
@@ -29,17 +31,17 @@ def reads_of(step: Any) -> Reads:
         parts = [value._modules]
         if id(value) not in registered:
             parts += [value._parameters, value._buffers]  # which nobody knows as such
-        return [attributes(value), *map(of_mapping, parts), *of_classes(value)]
+        return [attributes(value, ignored), *map(of_mapping, parts), *of_classes(value)]
 
     return reads.reads_of(step, rule, "self" if module else "")
 
 
-def attributes(module: Any) -> Source:
+def attributes(module: Any, ignored: frozenset[str]) -> Source:
     """The attributes of a module that PyTorch does not keep for itself."""
     known = package_of(type(module)) in ("torch", "stepnet")  # whose private ones are no settings
 
     def name(key: str) -> str | None:
-        private = key in KEPT or (known and key.startswith("_") and key not in HOOKS)
+        private = key in KEPT or key in ignored or (known and key.startswith("_") and key not in HOOKS)
         return None if private else key
 
     return of_mapping(vars(module), name)

@@ -19,7 +19,7 @@ from stepnet.torch.operator import MODULES, check_graph, in_graph
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import is_recorded
 from stepnet.torch.reads import check_others, reads_of
-from stepnet.trace.reads import Reads
+from stepnet.trace.reads import Latest, Reads
 from stepnet.torch.sequences import Sequences, check_axes, data_of, named
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 from stepnet.torch.untraced import untraced
@@ -29,9 +29,6 @@ from stepnet.values.structure import leaves, leaves_as, rebuild, skeleton, trans
 torch: Any = pytorch("torch")
 RUNNABLE = "_runnable"
 """Where a module keeps the net of its step, and what that was traced for."""
-READ = "_read"
-"""Where a module keeps what its step reads, as it was found last."""
-
 
 class Recurrence(torch.nn.Module):
     """A cell, or a function on tensors, run over whole sequences, with gradients of any order.
@@ -74,7 +71,7 @@ class Recurrence(torch.nn.Module):
         checkpoint: Checkpoint = None,
     ) -> None:
         super().__init__()  # type: ignore[misc]
-        self.batch_first, self.reverse = batch_first, reverse
+        self.batch_first, self.reverse, self._latest = batch_first, reverse, Latest()
         self.checkpoint = checked_checkpoint(checkpoint)
         trace(step, example, statics=statics, reverse=reverse)  # which says what is wrong
         check_example(step, example)
@@ -170,10 +167,7 @@ class Recurrence(torch.nn.Module):
     @property
     def reads(self) -> Reads:
         """What the step reads besides its arguments and parameters."""
-        known = self.__dict__.get(READ)
-        if known is None or not known.still_hold():
-            known = self.__dict__[READ] = reads_of(self.step or self.cell)
-        return known
+        return self._latest.current(lambda: reads_of(self.step or self.cell))
 
     # ---- what runs it --------------------------------------------------------------------------------------
 
@@ -256,7 +250,7 @@ class Recurrence(torch.nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """The state without the compiled program, which a copy makes anew."""
         return {
-            name: value for name, value in self.__dict__.items() if name not in (BOUND, RUNNABLE, READ, "_name")
+            name: value for name, value in self.__dict__.items() if name not in (BOUND, RUNNABLE, "_name")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

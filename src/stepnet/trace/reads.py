@@ -114,6 +114,22 @@ class Reads:
         return ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
 
 
+class Latest:
+    """What a step read when it was last looked at; copies and files have it empty."""
+
+    def __init__(self) -> None:
+        self.reads: Reads | None = None
+
+    def current(self, look: Callable[[], Reads]) -> Reads:
+        """The same, looked at again if anything has changed."""
+        if self.reads is None or not self.reads.still_hold():
+            self.reads = look()
+        return self.reads
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Latest, ()
+
+
 def no_rule(_: Any) -> None:
     """The rule of steps that are written without a framework."""
 
@@ -124,6 +140,8 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "") -> Reads:
     remaining = [(name, step)]
     while remaining:
         at, value = remaining.pop()
+        while at in values:  # as that of a class, which one of its object hides, and a method of a base class
+            at += "'"
         if isinstance(value, PLAIN):
             values[at] = value
             continue
@@ -178,7 +196,7 @@ def sources_of(value: Any) -> Sequence[Source] | None:
         made = cast("partial[Any]", value)
         return [Source(("func", "args", "keywords"), lambda: (made.func, made.args, made.keywords))]
     if isinstance(value, MethodType):
-        return [Source(("", "self"), lambda: (value.__func__, value.__self__))]
+        return [Source(("__func__", "self"), lambda: (value.__func__, value.__self__))]
     if isinstance(value, FunctionType):
         return of_function(value) if is_followed(value) else None
     if isinstance(value, type):
