@@ -131,7 +131,7 @@ class GraphPrograms:
         return reading.run(checked_engine(engine), self.frozen, key)[0]
 
     def check_model(self) -> None:
-        """Raises `InputError` for a model that is no longer what was traced, as a module of PyTorch may be."""
+        """Raises `InputError` for a model that is no longer what was traced, as a module may be."""
         if (check := getattr(self.model, "check_unchanged", None)) is not None:
             check()
 

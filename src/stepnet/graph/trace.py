@@ -56,7 +56,9 @@ def trace_model(model: Model, inputs: Any, statics: Any, params: Any) -> TracedM
     Its inputs are the sequences, the statics, the parameters, and the arrays that it captures. Raises
     `StepError` naming the user's line.
     """
-    return traced_purely(model, lambda: traced_once(model, inputs, statics, params), lambda traced: traced.net)
+    return traced_purely(
+        model, lambda: traced_once(model, inputs, statics, params), lambda traced: traced.net
+    )
 
 
 def traced_once(model: Model, inputs: Any, statics: Any, params: Any) -> TracedModel:

@@ -63,7 +63,7 @@ def reads_of_cell(cell: Any) -> Reads:
 
 
 def parts_of(value: Any) -> Sequence[Source] | None:
-    """The attributes that are settings: of a variable none, of Keras' own cells those that their steps read."""
+    """The settings of Keras' own: of a variable none, of their cells those that their steps read."""
     if isinstance(value, keras.Variable):
         return ()
     kind = cast("Any", type(value))
@@ -71,7 +71,10 @@ def parts_of(value: Any) -> Sequence[Source] | None:
         return [Source(OWN[kind], partial(of_own, value, OWN[kind]))]
     if isinstance(value, keras.layers.Layer) or hasattr(value, "state_size"):
         kept = kept_by_keras()
-        return [of_mapping(attributes(value), lambda name: None if name in kept else name), *of_classes(value)]
+        return [
+            of_mapping(attributes(value), lambda name: None if name in kept else name),
+            *of_classes(value),
+        ]
     return None
 
 

@@ -146,7 +146,9 @@ def put_in(name: str, module: Any, holder: Any, replaced: dict[str, Any], left: 
 
 
 def left_whole(module: Any) -> str | None:
-    """Why a layer that runs over steps is left, though it is none of torch.nn and has no seam; None for others."""
+    """Why a layer that runs over steps is left: one that is none of torch.nn, and has no seam. None for other
+    modules.
+    """
     kind = cast("Any", type(module))
     known = {theirs.__name__ for theirs in OURS}
     if getattr(module, "original_name", kind.__name__) in known:  # that of what torch.jit.script made

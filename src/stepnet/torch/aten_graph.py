@@ -36,7 +36,9 @@ FAKE = (functional.FunctionalTensor, fake_tensors.FakeTensor)
 # The numbers that PyTorch assumes for symbols; what depends on them is refused.
 HINTS = {"rows": 11, "sequences": 11, "steps": 13}
 
-TRUTHS = [getattr(kind, name).__code__ for kind in (torch.SymBool, torch.SymInt) for name in ("__bool__", "__int__")]
+TRUTHS = [
+    getattr(kind, name).__code__ for kind in (torch.SymBool, torch.SymInt) for name in ("__bool__", "__int__")
+]
 """The code by which Python asks a symbol, or a comparison with one, for its value."""
 SYMBOLIC = (__file__, shapes.__file__, sym_node.__file__)
 """The files between that code and `Counted`."""
@@ -63,8 +65,8 @@ class Counted(shapes.ShapeEnv):
         value = shapes.ShapeEnv.evaluate_expr(self, *arguments, **options)
         if len(self.guards) > known:
             raise self.dependent(self.guards[-1].expr)
-        # PyTorch takes each symbol for 2 or more, which decides x.shape[0] == 1 without a guard. For itself it
-        # may: what broadcasts does so for any number.
+        # PyTorch takes each symbol for 2 or more, which decides x.shape[0] == 1 without a guard. It may do
+        # so for itself: what broadcasts, does for any number.
         if arguments[0].free_symbols and asked_by_user():
             raise self.dependent(arguments[0])
         return value

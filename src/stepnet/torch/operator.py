@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from stepnet.errors import InputError
 from stepnet.net.ir import Net
-from stepnet.net.types import ROWS, STEPS
+from stepnet.net.types import ROWS, STEPS, Type
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import Runnable
 from stepnet.torch.cells import Sizes, program_of
@@ -31,6 +31,9 @@ torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")
 MODULES = WeakValueDictionary[str, Any]()
 """The modules that a graph may name, each with `runnable_in(training)`."""
+
+KINDS = dict[tuple[str, tuple[int, ...]], tuple[Type, ...]]()
+"""The types of the results that graphs were told of, by keys and wanted inputs."""
 
 NO_TRANSFORM = (
     "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate with "
@@ -125,6 +128,11 @@ def recurrence(
 ) -> Any:
     """The results, followed by the values saved for the gradients of the inputs at the wanted positions."""
     runnable, where = runnable_of(key), Place(form, tuple(place))
+    if KINDS.get((key, tuple(wanted)), types := types_of(runnable, wanted)) != types:
+        raise InputError(
+            "an attribute that the step of a Recurrence reads has changed since its graph was compiled, and "
+            "what is kept for gradients with it: compile the module again, after torch._dynamo.reset()"
+        )
     return list(runnable.in_order(where, list(inputs), tuple(wanted)))
 
 
@@ -137,6 +145,17 @@ def recurrence_backward(
     tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
     cotangents, saved = inputs[count : count + floats], inputs[count + floats :]
     return list(run_backward(made.run(tuple(wanted)), where.batch(data), tensors, cotangents, saved))
+
+
+def net_of(runnable: Runnable, wanted: Sequence[int]) -> Net:
+    """The net that gives the results, and what is saved for the gradients of the wanted inputs."""
+    return runnable.differentiable.halves(tuple(wanted)).first.net if wanted else runnable.program.net
+
+
+def types_of(runnable: Runnable, wanted: Sequence[int]) -> tuple[Type, ...]:
+    """The types of these results."""
+    net = net_of(runnable, wanted)
+    return tuple(net.type_of(number) for number in net.results)
 
 
 def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
@@ -155,8 +174,8 @@ def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
 def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
     """What `recurrence` gives, without numbers."""
     runnable = runnable_of(key)
-    half = runnable.differentiable.halves(tuple(wanted)) if wanted else None
-    return shapes_of(half.first.net if half else runnable.program.net, form, inputs)
+    KINDS[key, tuple(wanted)] = types_of(runnable, wanted)
+    return shapes_of(net_of(runnable, wanted), form, inputs)
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:

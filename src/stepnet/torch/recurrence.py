@@ -17,18 +17,19 @@ from stepnet.torch.checks import DTYPES, dtypes_refused
 from stepnet.torch.loop import Turns, looped
 from stepnet.torch.operator import MODULES, check_graph, in_graph
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.recording import is_recorded
 from stepnet.torch.reads import check_others, reads_of
-from stepnet.trace.reads import Latest, Reads
+from stepnet.torch.recording import is_recorded
 from stepnet.torch.sequences import Sequences, check_axes, data_of, named
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 from stepnet.torch.untraced import untraced
+from stepnet.trace.reads import Latest, Reads
 from stepnet.trace.step import Spec
 from stepnet.values.structure import leaves, leaves_as, rebuild, skeleton, transform
 
 torch: Any = pytorch("torch")
 RUNNABLE = "_runnable"
 """Where a module keeps the net of its step, and what that was traced for."""
+
 
 class Recurrence(torch.nn.Module):
     """A cell, or a function on tensors, run over whole sequences, with gradients of any order.

@@ -120,7 +120,9 @@ class Scan(torch.nn.Module):
             transform(blank_of, value) for value in (x, initial, statics)
         )
         counts = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
-        reading = kept.programs.read(blank_x, blank_initial, blank_statics, counts, False, time_major=not self.batch_first)
+        reading = kept.programs.read(
+            blank_x, blank_initial, blank_statics, counts, False, time_major=not self.batch_first
+        )
         batch, program = reading.batch, reading.program
         memories: list[Any] = [None] * program.memories
         if initial is not None:
@@ -181,8 +183,8 @@ def check_recorded() -> None:
         raise InputError("a Scan is no operation of a step or a model: call its recurrence, the sn.RNN")
     if makes_graph() or torch.jit.is_tracing():
         raise InputError(
-            "a Scan cannot be recorded in a graph of make_fx, torch.jit.trace or torch.export: record the parts "
-            "around it, or write the step with PyTorch, as a stepnet.torch.Recurrence"
+            "a Scan cannot be recorded in a graph of make_fx, torch.jit.trace or torch.export: record the "
+            "parts around it, or write the step with PyTorch, as a stepnet.torch.Recurrence"
         )
 
 

@@ -25,11 +25,19 @@ Result = TypeVar("Result")
 State = Callable[[], Any]
 
 ADVICE = "random numbers enter a step as an input (drawn per step) or a static (per sequence)"
-FRESH = frozenset(
-    "default_rng RandomState SeedSequence MT19937 PCG64 PCG64DXSM Philox SFC64 Random SystemRandom Generator "
-    "time time_ns perf_counter perf_counter_ns monotonic monotonic_ns process_time now utcnow today urandom "
-    "token_bytes token_hex randbits randbelow uuid1 uuid4".split()
+NUMPYS = (
+    "default_rng",
+    "Generator",
+    "RandomState",
+    "SeedSequence",
+    "MT19937",
+    "PCG64",
+    "PCG64DXSM",
+    "Philox",
 )
+PYTHONS = ("Random", "SystemRandom", "urandom", "token_bytes", "token_hex", "randbelow", "uuid1", "uuid4")
+CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "process_time", "now", "today")
+FRESH = frozenset([*NUMPYS, *PYTHONS, *CLOCKS, "SFC64", "randbits", "monotonic_ns", "utcnow"])
 """Names in the code of a step by which it may read other numbers each time, though no generator moves."""
 
 
@@ -92,7 +100,9 @@ def comparable(state: Any) -> Any:
         return {key: comparable(part) for key, part in cast("dict[str, Any]", state).items()}
     if isinstance(state, tuple):
         return tuple(map(comparable, cast("tuple[Any, ...]", state)))
-    return bytes(state.numpy() if hasattr(state, "numpy") else state) if hasattr(state, "__array__") else state
+    return (
+        bytes(state.numpy() if hasattr(state, "numpy") else state) if hasattr(state, "__array__") else state
+    )
 
 
 def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Result:
@@ -111,8 +121,8 @@ def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Re
     if watch.found:
         drawn, line = watch.found
         raise StepError(
-            f"the step draws random numbers from {drawn}, and a trace would have the same ones at every step: "
-            f"{ADVICE}\n  at {line}"
+            f"the step draws random numbers from {drawn}, and a trace would have the same ones at every "
+            f"step: {ADVICE}\n  at {line}"
         )
     return result
 
@@ -163,6 +173,6 @@ def check_equal(first: Net, second: Net) -> None:
     users = [other for other in first.nodes if other.source and first.nodes.index(node) in other.inputs]
     line = node.source or (users[0].source if users else "")
     raise StepError(
-        "the step reads other numbers each time that it is traced, as those of a new generator without a seed, "
-        f"or the time, and a trace has them as constants: {ADVICE}" + (f"\n  at {line}" if line else "")
+        "the step reads other numbers each time that it is traced, as those of a new generator without a "
+        f"seed, or the time, and a trace has them as constants: {ADVICE}" + (f"\n  at {line}" if line else "")
     )

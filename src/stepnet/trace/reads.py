@@ -65,7 +65,7 @@ class Same:
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """What a step reads; equal to another one with equal numbers, texts and arrays, and the same other objects.
+    """What a step reads; two are equal if their numbers, texts and arrays are, and other objects the same.
 
     values: plain values, arrays and other objects, by the names that the step's author has for them. One that
     has several names is there once. seen: the sources, and what came from them.
