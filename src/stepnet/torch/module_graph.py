@@ -243,8 +243,8 @@ class Module:
         self.check_unchanged()
         if self.modes != modes_of(self.module):
             raise InputError(
-                f"{type(self.module).__name__} is traced again, for inputs of another kind, and is in another "
-                "mode than when the graph was made: call .eval() or .train() first, as then"
+                f"{type(self.module).__name__} is traced again, for inputs of another kind, and is in "
+                "another mode than when the graph was made: call .eval() or .train() first, as then"
             )
         given = self.named("sequences", x) | self.named("static", statics)
         fixed = {name: form for name, form in self.forms.items() if form.kind != "fixed"}
@@ -289,8 +289,8 @@ class Module:
         made = self.made.reads = self.made.reads or now
         if made != now:
             raise InputError(
-                f"{made.changes(now)} of {type(self.module).__name__} is no longer what it was when the graph "
-                "was made, which holds it as it was then: make the graph again"
+                f"{made.changes(now)} of {type(self.module).__name__} is no longer what it was when the "
+                "graph was made, which holds it as it was then: make the graph again"
             )
 
     def named(self, kind: str, value: Any) -> dict[str, Any]:

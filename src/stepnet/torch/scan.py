@@ -111,8 +111,7 @@ class Scan(torch.nn.Module):
         tensors = self.tensors
         x, initial, statics = checked(x, "x"), checked(initial, "initial"), checked(statics, "statics")
         checked(self.params_in_structure(tensors), "params")
-        counted = torch.empty(len(lengths)) if isinstance(lengths, list | tuple | np.ndarray) else lengths
-        given = named("initial", initial) | named("statics", statics) | named("lengths", counted)
+        given = named("initial", initial) | named("statics", statics) | named("lengths", lengths)
         for tensor in leaves(x):
             check_axes("Scan", self.batch_first, tensor, given)
         kept = self.kept(tensors)

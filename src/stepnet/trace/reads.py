@@ -6,7 +6,7 @@ globals and defaults, and the attributes of the objects among these.
                                                  gain.AMOUNT     2.0
 
 A trace holds them as they were, so they are part of its key. Functions and classes of installed packages are
-not opened: they are known by identity.
+known by identity, and the variables that they close over.
 """
 
 import argparse
@@ -152,7 +152,7 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "") -> Reads:
         if sources is None:
             sources = sources_of(value)
         # What is opened has its class, or its code, in the place of a value.
-        values[at] = value if sources is None else getattr(value, "__code__", type(value))
+        values[at] = value if sources is None else getattr(value, "__code__", cast("Any", type(value)))
         inner = list[tuple[str, Any]]()
         for source in sources or ():
             now = tuple(source.now())
@@ -177,8 +177,9 @@ def frozen(value: Any) -> Any:
         return type(value), repr(value)  # which tells zeros with different signs apart, and no NaNs
     if isinstance(value, PLAIN):
         return type(value), value
-    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
-        return Literal(np.array(value))
+    if isinstance(value, np.ndarray | np.generic):
+        array: Any = np.array(value)
+        return Same(cast("Any", value)) if array.dtype == object else Literal(array)
     return tensor_bits(value) if is_tensor(value) else Same(value)
 
 
@@ -198,7 +199,7 @@ def sources_of(value: Any) -> Sequence[Source] | None:
     if isinstance(value, MethodType):
         return [Source(("__func__", "self"), lambda: (value.__func__, value.__self__))]
     if isinstance(value, FunctionType):
-        return of_function(value) if is_followed(value) else None
+        return of_function(value) if is_followed(value) else of_closure(value)
     if isinstance(value, type):
         return [of_class(cast("type[Any]", value))] if is_followed(cast("type[Any]", value)) else None
     if isinstance(value, NAMESPACES) or package_of(type(value)) not in CLOSED:
@@ -229,13 +230,19 @@ def of_class(kind: type[Any]) -> Source:
     return Source(tuple(names), now)
 
 
+def of_closure(function: FunctionType) -> list[Source]:
+    """The variables that a function closes over, as a decorator's does over the user's function."""
+    cells = function.__closure__ or ()
+    return [Source(function.__code__.co_freevars, lambda: [inside(cell) for cell in cells])]
+
+
 def of_function(function: FunctionType) -> list[Source]:
     """The variables that a function closes over, the globals it reads, and its defaults."""
     names, attributes = names_in(function.__code__)
-    own, cells = function.__globals__, function.__closure__ or ()
+    own = function.__globals__
     modules = [name for name in names if isinstance(own.get(name), ModuleType)]
     return [
-        Source(function.__code__.co_freevars, lambda: [inside(cell) for cell in cells]),
+        *of_closure(function),
         Source(names, lambda: [own.get(name, MISSING) for name in names]),
         Source(("defaults", "options"), lambda: (function.__defaults__, function.__kwdefaults__)),
         *(source for name in modules for source in of_module(name, own[name], attributes)),
