@@ -13,8 +13,15 @@ from stepnet.trace import reads
 from stepnet.trace.reads import Reads, Source, of_classes, of_mapping, package_of
 
 torch: Any = pytorch("torch")
+
+
+def attributes_of(module: Any) -> dict[str, Any]:
+    """The attributes of a module by name."""
+    return module.__dict__
+
+
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-KEPT = frozenset(vars(torch.nn.Module())) - {"training", *HOOKS}
+KEPT = frozenset(attributes_of(torch.nn.Module())) - {"training", *HOOKS}
 """Attributes in which PyTorch keeps what every module has."""
 
 
@@ -44,7 +51,7 @@ def attributes(module: Any, ignored: frozenset[str]) -> Source:
         private = key in KEPT or key in ignored or (known and key.startswith("_") and key not in HOOKS)
         return None if private else key
 
-    return of_mapping(vars(module), name)
+    return of_mapping(attributes_of(module), name)
 
 
 def check_others(found: Reads) -> None:

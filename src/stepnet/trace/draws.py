@@ -76,7 +76,7 @@ def generators(reads: Reads) -> dict[str, State]:
             states[f"`{name}`"] = partial(getattr, value, "state")
         elif isinstance(value, np.random.RandomState):
             states[f"`{name}`"] = value.get_state
-        elif isinstance(value, random.Random) and type(value) is not random.SystemRandom:
+        elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
             states[f"`{name}`"] = value.getstate
         elif torch is not None and isinstance(value, torch.Generator):
             theirs[f"`{name}`"] = value.get_state

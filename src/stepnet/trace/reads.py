@@ -178,7 +178,7 @@ def frozen(value: Any) -> Any:
     if isinstance(value, PLAIN):
         return type(value), value
     if isinstance(value, np.ndarray | np.generic):
-        array: Any = np.array(value)
+        array = cast("Any", np).array(value)
         return Same(cast("Any", value)) if array.dtype == object else Literal(array)
     return tensor_bits(value) if is_tensor(value) else Same(value)
 
