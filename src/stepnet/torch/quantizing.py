@@ -34,8 +34,9 @@ class Qconfig:
         vars(module)[NAME] = value
 
     def __delete__(self, module: Any) -> None:
-        if vars(module).pop(NAME, None) is None:
+        if NAME not in vars(module):
             raise AttributeError(NAME)
+        del vars(module)[NAME]
 
 
 def check(module: Any, asked: dict[str, Any]) -> None:
