@@ -23,7 +23,7 @@ class Qconfig:
     def __get__(self, module: Any, kind: Any = None) -> Any:
         """What it was set to. Raises `InputError` where PyTorch would quantize the layer of torch.nn."""
         if module is not None and NAME in vars(module):
-            return vars(module)[NAME]
+            return dict[str, Any](vars(module))[NAME]
         caller = inspect.currentframe()
         asking = None if caller is None else caller.f_back
         if module is not None and asking is not None and asking.f_code.co_name == ASKING:

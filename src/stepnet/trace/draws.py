@@ -79,7 +79,7 @@ def generators(reads: Reads) -> dict[str, State]:
         elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
             states[f"`{name}`"] = value.getstate
         elif torch is not None and isinstance(value, torch.Generator):
-            theirs[f"`{name}`"] = value.get_state
+            theirs[f"`{name}`"] = cast("Any", value).get_state
     return states | {name: partial(of_torch, state) for name, state in theirs.items()}
 
 

@@ -99,7 +99,7 @@ def methods(kind: Any) -> list[tuple[str, Any, Seam, Any]]:
 
 def without_seams(kind: Any) -> str | None:
     """Why a class of layers that runs over steps is left, though it has no seam; None for other classes."""
-    members: list[Any] = [member for base in kind.__mro__ for member in dict[str, Any](vars(base)).values()]
+    members: list[Any] = [member for base in kind.__mro__ for member in base.__dict__.values()]
     every = {name for member in members for name in names_in_code(member)}
     return next((why for name, why in STATES.items() if name in every), None)
 
