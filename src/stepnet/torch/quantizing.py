@@ -22,8 +22,8 @@ class Qconfig:
 
     def __get__(self, module: Any, kind: Any = None) -> Any:
         """What it was set to. Raises `InputError` where PyTorch would quantize the layer of torch.nn."""
-        if module is not None and NAME in vars(module):
-            return dict[str, Any](vars(module))[NAME]
+        if module is not None and NAME in module.__dict__:
+            return module.__dict__[NAME]
         caller = inspect.currentframe()
         asking = None if caller is None else caller.f_back
         if module is not None and asking is not None and asking.f_code.co_name == ASKING:
@@ -31,12 +31,12 @@ class Qconfig:
         raise AttributeError(NAME)
 
     def __set__(self, module: Any, value: Any) -> None:
-        vars(module)[NAME] = value
+        module.__dict__[NAME] = value
 
     def __delete__(self, module: Any) -> None:
-        if NAME not in vars(module):
+        if NAME not in module.__dict__:
             raise AttributeError(NAME)
-        del vars(module)[NAME]
+        del module.__dict__[NAME]
 
 
 def check(module: Any, asked: dict[str, Any]) -> None:

@@ -7,14 +7,12 @@ step is traced again, line by line, to name the line. A step that makes a genera
 traced twice too: both nets are to be equal.
 """
 
-import random
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any, TypeVar, cast
-
-import numpy as np
 
 from stepnet.errors import StepError
 from stepnet.net.ir import Net
@@ -62,31 +60,48 @@ def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result]
 # ---- generators --------------------------------------------------------------------------------------------
 
 
+GLOBAL = {
+    "np.random": ("numpy.random", "get_state"),
+    "random": ("random", "getstate"),
+    "torch": ("torch.random", "get_rng_state"),
+}
+"""The generators of modules: the module, and its function that gives the state."""
+
+HELD = (
+    ("random", "SystemRandom", None),  # which has no state
+    ("random", "Random", "getstate"),
+    ("numpy.random", "Generator", "bit_generator.state"),
+    ("numpy.random", "BitGenerator", "state"),
+    ("numpy.random", "RandomState", "get_state"),
+    ("torch", "Generator", "get_state"),
+)
+"""The classes of generators: the module, and the attribute that has the state, or gives it."""
+
+
 def generators(reads: Reads) -> dict[str, State]:
     """How to read the states of the generators that a step may draw from, by their names."""
-    states: dict[str, State] = {"np.random": np.random.get_state, "random": random.getstate}
-    torch: Any = sys.modules.get("torch")
-    theirs = dict[str, State]()
-    if torch is not None:
-        theirs["torch"] = torch.random.get_rng_state
+    states: dict[str, State] = {name: partial(state_in, *place) for name, place in GLOBAL.items()}
     for name, value in reads.values.items():
-        if isinstance(value, np.random.Generator):
-            states[f"`{name}`"] = partial(getattr, value.bit_generator, "state")
-        elif isinstance(value, np.random.BitGenerator):
-            states[f"`{name}`"] = partial(getattr, value, "state")
-        elif isinstance(value, np.random.RandomState):
-            states[f"`{name}`"] = value.get_state
-        elif isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
-            states[f"`{name}`"] = value.getstate
-        elif torch is not None and isinstance(value, torch.Generator):
-            theirs[f"`{name}`"] = cast("Any", value).get_state
-    return states | {name: partial(of_torch, state) for name, state in theirs.items()}
+        for module, kind, attribute in HELD:
+            if module in sys.modules and isinstance(value, getattr(sys.modules[module], kind)):
+                if attribute is not None:
+                    states[f"`{name}`"] = partial(state_of, value, attribute, module)
+                break
+    return states
 
 
-def of_torch(state: State) -> Any:
-    """The state of a generator of PyTorch; None inside its own traces, which have draws as operations."""
-    torch: Any = sys.modules["torch"]
-    return None if torch._C._len_torch_dispatch_stack() else state()
+def state_in(module: str, function: str) -> Any:
+    """The state of the generator of a module; None where that is not imported."""
+    return state_of(sys.modules[module], function, module) if module in sys.modules else None
+
+
+def state_of(owner: Any, attribute: str, module: str) -> Any:
+    """The state of a generator; None for one of PyTorch inside its traces, where tensors have no numbers."""
+    torch: Any = sys.modules.get("torch")
+    if module.startswith("torch") and torch._C._len_torch_dispatch_stack():
+        return None
+    found = attrgetter(attribute)(owner)
+    return found() if callable(found) else found
 
 
 def moved_from(states: Mapping[str, State]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ A trace holds them as they were, so they are part of its key. Functions and clas
 known by identity, and the variables that they close over.
 """
 
-import argparse
 import dis
 import os
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import is_
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -30,7 +29,8 @@ from stepnet.values.once import computed_once
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 CLOSED = sys.stdlib_module_names | {"numpy", "torch", "keras", "tensorflow", "jax", "stepnet"}
 """Packages of which no function is opened, and no object but those of `NAMESPACES` and of rules."""
-NAMESPACES = (SimpleNamespace, argparse.Namespace)
+NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
+"""Classes of Python whose objects are opened."""
 GENERATED = frozenset({"__dict__", "__weakref__", "__annotations__", "__doc__", "__module__", "__slots__"})
 """Names in a class that Python sets, and that no step reads."""
 MISSING = object()
@@ -202,7 +202,8 @@ def sources_of(value: Any) -> Sequence[Source] | None:
         return of_function(value) if is_followed(value) else of_closure(value)
     if isinstance(value, type):
         return [of_class(cast("type[Any]", value))] if is_followed(cast("type[Any]", value)) else None
-    if isinstance(value, NAMESPACES) or package_of(type(value)) not in CLOSED:
+    kind = type(value)
+    if package_of(kind) not in CLOSED or f"{kind.__module__}.{kind.__name__}" in NAMESPACES:
         return [of_mapping(vars(value)), *of_classes(value)] if hasattr(value, "__dict__") else None
     return None
 
