@@ -297,10 +297,21 @@ def package_of(value: Any) -> str:
 
 def is_followed(value: Any) -> bool:
     """Whether a function, class or module is the user's own, and of no package."""
-    if package_of(value) in CLOSED:
-        return False
+    return package_of(value) not in CLOSED and not is_installed(file_of(value))
+
+
+def file_of(value: Any) -> str | None:
+    """The file that a function, class or module is in; None for what has none.
+
+    That of the code: the module of a notebook or a doctest says which program runs it.
+    """
+    if isinstance(value, type):
+        members = cast("dict[str, Any]", vars(value)).values()
+        value = next((member for member in members if isinstance(member, FunctionType)), value)
+    if isinstance(value, FunctionType):
+        return value.__code__.co_filename
     module = value if isinstance(value, ModuleType) else sys.modules.get(str(value.__module__))
-    return not is_installed(getattr(module, "__file__", None))
+    return getattr(module, "__file__", None)
 
 
 @cache
