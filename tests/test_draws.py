@@ -104,6 +104,9 @@ def test_draws_are_refused_wherever_a_step_is_traced():
         ),
         lambda: sn.foreach(lambda x, h: (x * np.float32(draw()), h), sequences, np.zeros((2, 3), "float32")),
     ]
+    plain = sn.RNN(lambda x, h, p: (x @ p, h), WEIGHTS, memory=3)
+    loss = sn.value_and_grad(lambda outputs, targets: ((outputs - targets) ** 2).sum(-1) * draw(), plain)
+    traces.append(lambda: loss(sequences, sequences))
     for trace in traces:
         with pytest.raises(StepError, match="draws random numbers from `"):
             trace()

@@ -202,9 +202,10 @@ def sources_of(value: Any) -> Sequence[Source] | None:
         return of_function(value) if is_followed(value) else of_closure(value)
     if isinstance(value, type):
         return [of_class(cast("type[Any]", value))] if is_followed(cast("type[Any]", value)) else None
-    kind = type(value)
+    kind = cast("Any", type(value))
     if package_of(kind) not in CLOSED or f"{kind.__module__}.{kind.__name__}" in NAMESPACES:
-        return [of_mapping(vars(value)), *of_classes(value)] if hasattr(value, "__dict__") else None
+        own: Any = getattr(value, "__dict__", None)
+        return None if own is None else [of_mapping(own), *of_classes(value)]
     return None
 
 
