@@ -268,6 +268,31 @@ def test_a_graph_refuses_attributes_that_are_no_longer_those_it_was_made_with():
     assert np.array_equal(graph(x), x / 2)
 
 
+def test_what_runs_a_recurrence_in_a_module_is_nothing_that_the_graph_reads():
+    class Own(stepnet.torch.Recurrence):
+        """A class of one's own."""
+
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            cell = torch.nn.GRUCell(3, 4)
+            self.rnn = Own(cell, (torch.zeros(1, 3), torch.zeros(1, 4)), batch_first=True)
+            self.gru = type("Gru", (torch.nn.GRU,), {})(4, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.gru(self.rnn(x)[0])[0]
+
+    model, x = Layers().eval(), np.ones((2, 3, 3), "float32")
+    graph = stepnet.torch.graph(model, torch.zeros(2, 3, 3))
+    right = graph(x)
+    with torch.no_grad():
+        model(torch.from_numpy(x))
+    model.train()
+    model(torch.from_numpy(x))[0].sum().backward()
+    model.gru.flatten_parameters()
+    assert np.array_equal(graph(x), right)
+
+
 def test_a_graph_keeps_to_the_mode_it_was_made_in():
     model, x = Scaled().eval(), np.ones((2, 3, 4), "float32")
     graph = stepnet.torch.graph(model, torch.zeros(2, 3, 4))

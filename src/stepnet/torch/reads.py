@@ -23,6 +23,11 @@ def attributes_of(module: Any) -> dict[str, Any]:
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 KEPT = frozenset(attributes_of(torch.nn.Module())) - {"training", *HOOKS}
 """Attributes in which PyTorch keeps what every module has."""
+KEPT_BY = {
+    "torch.nn.modules.rnn": frozenset({"_flat_weights", "_flat_weight_refs", "_flat_weights_names"}),
+    "stepnet.torch": frozenset({"_bound", "_runnable", "_kept", "_latest", "_name", "_stepnets_token"}),
+}
+"""What the modules of packages, and classes that are derived from them, keep for themselves."""
 
 
 def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
@@ -44,11 +49,14 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
 
 
 def attributes(module: Any, ignored: frozenset[str]) -> Source:
-    """The attributes of a module that PyTorch does not keep for itself."""
+    """The attributes of a module that are not kept by PyTorch or stepnet for themselves."""
+    bases = [base.__module__ for base in type(module).__mro__]
+    kept = [names for place, names in KEPT_BY.items() if any(base.startswith(place) for base in bases)]
+    hidden = frozenset.union(KEPT, ignored, *kept)
     known = package_of(type(module)) in ("torch", "stepnet")  # whose private ones are no settings
 
     def name(key: str) -> str | None:
-        private = key in KEPT or key in ignored or (known and key.startswith("_") and key not in HOOKS)
+        private = key in hidden or (known and key.startswith("_") and key not in HOOKS)
         return None if private else key
 
     return of_mapping(attributes_of(module), name)
