@@ -83,7 +83,8 @@ def generators(reads: Reads) -> dict[str, State]:
     states: dict[str, State] = {name: partial(state_in, *place) for name, place in GLOBAL.items()}
     for name, value in reads.values.items():
         for module, kind, attribute in HELD:
-            if module in sys.modules and isinstance(value, getattr(sys.modules[module], kind)):
+            loaded = sys.modules.get(module)
+            if loaded is not None and isinstance(value, getattr(loaded, kind)):
                 if attribute is not None:
                     states[f"`{name}`"] = partial(state_of, value, attribute, module)
                 break
@@ -92,7 +93,8 @@ def generators(reads: Reads) -> dict[str, State]:
 
 def state_in(module: str, function: str) -> Any:
     """The state of the generator of a module; None where that is not imported."""
-    return state_of(sys.modules[module], function, module) if module in sys.modules else None
+    loaded = sys.modules.get(module)
+    return None if loaded is None else state_of(loaded, function, module)
 
 
 def state_of(owner: Any, attribute: str, module: str) -> Any:
