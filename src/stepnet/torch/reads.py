@@ -52,7 +52,7 @@ def attributes(module: Any, ignored: frozenset[str]) -> Source:
     """The attributes of a module that are not kept by PyTorch or stepnet for themselves."""
     bases = [base.__module__ for base in type(module).__mro__]
     kept = [names for place, names in KEPT_BY.items() if any(base.startswith(place) for base in bases)]
-    hidden = frozenset.union(KEPT, ignored, *kept)
+    hidden = KEPT.union(ignored, *kept)
     known = package_of(type(module)) in ("torch", "stepnet")  # whose private ones are no settings
 
     def name(key: str) -> str | None:
