@@ -47,9 +47,9 @@ def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result]
     known: Any = getattr(step, "reads", None)
     reads = known if isinstance(known, Reads) else reads_of(step)
     states = generators(reads)
-    before = moved_from(states)
+    before = compared(states)
     result = trace()
-    if before != moved_from(states):
+    if before != compared(states):
         result = line_by_line(states, trace)
     codes = [value for value in reads.values.values() if isinstance(value, CodeType)]
     if any(not FRESH.isdisjoint(names_in(code)[1]) for code in codes):
@@ -99,14 +99,17 @@ def state_in(module: str, function: str) -> Any:
 
 def state_of(owner: Any, attribute: str, module: str) -> Any:
     """The state of a generator; None for one of PyTorch inside its traces, where tensors have no numbers."""
-    torch: Any = sys.modules.get("torch")
-    if module.startswith("torch") and torch._C._len_torch_dispatch_stack():
+    if not module.startswith("torch"):
+        found = attrgetter(attribute)(owner)
+        return found() if callable(found) else found
+    torch: Any = sys.modules["torch"]
+    if torch._C._len_torch_dispatch_stack():
         return None
-    found = attrgetter(attribute)(owner)
-    return found() if callable(found) else found
+    with torch._C._DisableFuncTorch():  # inside torch.func's transforms no tensor is an array
+        return getattr(owner, attribute)().numpy()
 
 
-def moved_from(states: Mapping[str, State]) -> dict[str, Any]:
+def compared(states: Mapping[str, State]) -> dict[str, Any]:
     """The states as values that can be compared."""
     return {name: comparable(state()) for name, state in states.items()}
 
@@ -117,9 +120,7 @@ def comparable(state: Any) -> Any:
         return {key: comparable(part) for key, part in cast("dict[str, Any]", state).items()}
     if isinstance(state, tuple):
         return tuple(map(comparable, cast("tuple[Any, ...]", state)))
-    return (
-        bytes(state.numpy() if hasattr(state, "numpy") else state) if hasattr(state, "__array__") else state
-    )
+    return bytes(state) if hasattr(state, "__array__") else state
 
 
 def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Result:
@@ -148,7 +149,7 @@ class Watch:
     """Looks after each of the user's lines for a generator that has moved. found: its name, and the line."""
 
     def __init__(self, states: Mapping[str, State]) -> None:
-        self.states, self.known = states, moved_from(states)
+        self.states, self.known = states, compared(states)
         self.line: tuple[CodeType, int] | None = None
         self.found: tuple[str, str] | None = None
 
@@ -172,7 +173,7 @@ class Watch:
         """Notes a generator that has moved since the line before."""
         if self.found or self.line is None:
             return
-        now = moved_from(self.states)
+        now = compared(self.states)
         drawn = [name for name, state in now.items() if state is not None and state != self.known[name]]
         if drawn:
             self.found = drawn[0], line_of(*self.line)
