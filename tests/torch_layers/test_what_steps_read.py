@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from layer_cases import assert_same, numbers
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import stepnet as sn
 import stepnet.torch
@@ -151,6 +152,21 @@ def test_a_function_follows_its_variables():
         scale = value
         own = looped(lambda x, h: step(x, h, params)[0], X)
         assert_same({"y": rnn(X)[0]}, {"y": own})
+
+
+def test_constants_are_read_in_traces_and_transforms():
+    cell = Cell()
+    rnn = stepnet.torch.Recurrence(cell, EXAMPLE)
+    found = torch.func.grad(lambda x: rnn(x)[0].square().sum())(X)
+    right = torch.func.grad(lambda x: looped(cell, x).square().sum())(X)
+    assert_same({"dx": found}, {"dx": right})
+    recorded = (
+        torch.compile(rnn, backend="aot_eager"),
+        torch.export.export(rnn, (X,), strict=False).module(),
+        make_fx(rnn)(X),
+    )
+    for one in recorded:
+        assert_same({"y": one(X + 1)[0]}, {"y": looped(cell, X + 1)})
 
 
 def test_parameters_that_are_reached_another_way_are_refused():

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 from stepnet.errors import StepError
 from stepnet.net.ir import Net
 from stepnet.trace.lines import is_users, line_of
-from stepnet.trace.reads import Reads, is_installed, names_in, reads_of
+from stepnet.trace.reads import Reads, is_installed, names_in, numbers_known, reads_of
 
 Result = TypeVar("Result")
 State = Callable[[], Any]
@@ -98,14 +98,11 @@ def state_in(module: str, function: str) -> Any:
 
 
 def state_of(owner: Any, attribute: str, module: str) -> Any:
-    """The state of a generator; None for one of PyTorch inside its traces, where tensors have no numbers."""
+    """The state of a generator."""
     if not module.startswith("torch"):
         found = attrgetter(attribute)(owner)
         return found() if callable(found) else found
-    torch: Any = sys.modules["torch"]
-    if torch._C._len_torch_dispatch_stack():
-        return None
-    with torch._C._DisableFuncTorch():  # inside torch.func's transforms no tensor is an array
+    with numbers_known():
         return getattr(owner, attribute)().numpy()
 
 

@@ -13,7 +13,8 @@ import dis
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import is_
@@ -335,5 +336,14 @@ def tensor_bits(tensor: Any) -> Any:
     plain = type(tensor) is torch.Tensor and not torch._is_functional_tensor(tensor)
     if not plain or tensor.requires_grad or tensor.is_sparse or tensor.device.type != "cpu":
         return Same(tensor)
-    bits = tensor.contiguous().flatten().view(torch.uint8)
-    return str(tensor.dtype), tuple(tensor.shape), bits.numpy().tobytes()
+    with numbers_known():
+        bits = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return str(tensor.dtype), tuple(tensor.shape), bits
+
+
+@contextmanager
+def numbers_known() -> Generator[None]:
+    """A context in which PyTorch's tensors have numbers, as they have not in its traces and transforms."""
+    torch: Any = sys.modules["torch"]
+    with torch._C._DisableFuncTorch(), torch.utils._python_dispatch._disable_current_modes():
+        yield
