@@ -21,6 +21,7 @@ from keras_cases import (
     ops,
     same_weights,
 )
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import stepnet.keras
 
@@ -110,6 +111,26 @@ class Dropping(Gated):
         return self.drop(output, training=training), states
 
 
+RATE = 1.0
+NOISE = np.random.default_rng(0)
+
+
+class Reading(Gated):
+    """A cell that reads a global variable and an attribute of its class."""
+
+    factor = 1.0
+
+    def call(self, inputs: Any, states: Any, training: bool = False) -> Any:
+        return super().call(inputs * RATE * self.factor, states)
+
+
+class Drawing(Gated):
+    """A cell that draws from a generator of NumPy."""
+
+    def call(self, inputs: Any, states: Any, training: bool = False) -> Any:
+        return super().call(inputs * float(NOISE.normal()), states)
+
+
 class Counting(Gated):
     """A cell that changes as it runs."""
 
@@ -158,7 +179,7 @@ class Assigning(Gated):
     ("cell", "why", "line"),
     [
         (Dropping, "dropout draws anew at every step", "self.drop(output, training=training)"),
-        (Counting, "the step of Counting changes attributes of the cell", ""),
+        (Counting, "the step of Counting changes `self.calls`", ""),
         (Mixing, "which mixes them", "ops.mean(inputs, axis=0, keepdims=True)"),
         (Branching, "a step cannot branch on a value", "float(ops.sum(inputs))"),
         (Losing, "the step adds a loss at every step", "self.add_loss("),
@@ -177,6 +198,45 @@ def test_what_cannot_be_traced_runs_keras_own_loop_and_says_why(cell: Any, why: 
         right = theirs(numbers(BATCH, STEPS, INPUTS))
         for one, other in zip(outputs, right, strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_a_cell_that_draws_with_numpy_runs_keras_own_loop():
+    _, ours = both(Drawing)
+    x = numbers(BATCH, STEPS, INPUTS)
+    first, second = (ours(x)[0] for _ in range(2))
+    assert not torch.equal(first, second)
+    reason = stepnet.keras.report(ours).left[ours.path]
+    assert "draws random numbers from `self.call.NOISE`, and a trace" in reason
+    assert "inputs * float(NOISE.normal())" in reason
+
+
+def test_globals_and_class_attributes_are_settings(monkeypatch: pytest.MonkeyPatch):
+    theirs, ours = both(Reading)
+    for change in (
+        lambda: None,
+        lambda: monkeypatch.setitem(globals(), "RATE", 0.5),
+        lambda: monkeypatch.setattr(Reading, "factor", 0.25),
+    ):
+        change()
+        assert_same(Call().answers(ours), Call().answers(theirs))
+        assert str(stepnet.keras.report(ours)) == f"{ours.path}: compiled, Reading"
+
+
+def outputs_of(layer: Any) -> Any:
+    """The outputs of a layer, as a function of its sequences alone."""
+    return lambda x: layer(x)[0]
+
+
+def test_make_fx_records_keras_own_loop():
+    theirs, ours = both(Gated)
+    x, graphs = numbers(BATCH, STEPS, INPUTS), list[Any]()
+    for layer in (theirs, ours):
+        layer(x)
+        with Counted() as counted:
+            graphs.append(make_fx(outputs_of(layer))(x))
+        assert counted.fast == 0
+    kinds = [[node.target for node in graph.graph.nodes if node.op == "call_function"] for graph in graphs]
+    assert kinds[0] == kinds[1]
 
 
 def test_a_cell_that_draws_is_compiled_where_it_does_not():

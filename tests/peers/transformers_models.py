@@ -28,6 +28,7 @@ import pytest
 import torch
 import transformers
 from tolerance import distance
+from torch.fx.experimental.proxy_tensor import make_fx
 from transformers.models.mamba import modeling_mamba
 from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
 
@@ -490,6 +491,36 @@ def what_is_left() -> None:
     }
     elsewhere = MAMBA.made(torch.float32).to("meta")
     assert reasons(elsewhere) == {"its parameters are on meta: the seams are run on the CPU"}
+
+
+@alone
+def recurrences_that_are_no_seams_are_named() -> None:
+    options = {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8, "intermediate_size": 8}
+    model = transformers.MiniMaxForCausalLM(
+        transformers.MiniMaxConfig(
+            vocab_size=WORDS,
+            hidden_size=WIDTH,
+            num_hidden_layers=2,
+            layer_types=["linear_attention", "full_attention"],
+            **ATTENTION,
+            **options,
+        )
+    )
+    done = stepnet.torch.accelerate(model)
+    assert str(done) == (
+        "model.layers.0.self_attn: left, its recurrence is written in its own class, and is no function that "
+        "stepnet knows"
+    )
+
+
+@alone
+def make_fx_holds_the_functions_of_transformers() -> None:
+    _, ours, _ = both(MAMBA, torch.float32)
+    mixer, x, other = ours.backbone.layers[0].mixer, *torch.randn(2, ROWS, STEPS, WIDTH)
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            graph = make_fx(mixer)(x)
+            compare(graph(other).detach(), mixer(other).detach(), "float32", f"gradients {gradients}")
 
 
 @alone

@@ -62,6 +62,29 @@ def test_layers_are_replaced_in_place_and_back():
     ]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_is_left_is_said_for_every_model() -> None:
+    assert str(stepnet.torch.accelerate(torch.nn.Linear(2, 3))).startswith(
+        "nothing was replaced: the model has"
+    )
+    scripted: Any = torch.jit.script(torch.nn.Sequential(torch.nn.GRU(2, 3)))
+    assert stepnet.torch.accelerate(scripted).left == {
+        "0": "a torch.jit._script.RecursiveScriptModule is another class than that of torch.nn"
+    }
+
+    class GRU(torch.nn.Module):
+        pass
+
+    class Cached(torch.nn.Module):
+        def forward(self, x: torch.Tensor, cache: Any) -> Any:
+            return cache.update_recurrent_state(x, 0)
+
+    done = stepnet.torch.accelerate(torch.nn.ModuleDict({"own": GRU(), "cached": Cached()}))
+    assert "GRU is another class than that of torch.nn" in done.left["own"]
+    assert done.left["cached"].startswith("its recurrence is written in its own class")
+    assert not done.replaced
+
+
 def test_what_is_no_module_is_refused():
     with pytest.raises(InputError, match=r"accelerate takes a torch\.nn\.Module, not a list"):
         stepnet.torch.accelerate([])

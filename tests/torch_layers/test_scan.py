@@ -283,6 +283,50 @@ def test_tensors_that_do_not_fit_are_refused(name: str):
         mamba()(**arguments)
 
 
+@pytest.mark.parametrize("lengths", [None, LENGTHS])
+def test_time_may_be_the_first_axis(lengths: Any):
+    found = []
+    for scan in (mamba(), mamba_time_major()):
+        x = changed()
+        given = {name: tensor.transpose(0, 1) for name, tensor in x.items()} if not scan.batch_first else x
+        outputs, last = scan(given, lengths=None if lengths is None else torch.tensor(lengths))
+        (outputs.square().sum() + last.sum()).backward()
+        outputs = outputs if scan.batch_first else outputs.transpose(0, 1)
+        gradients = {name: tensor.grad for name, tensor in x.items()}
+        found.append({"y": outputs, "last": last} | gradients)
+        with torch.no_grad():
+            again = scan(given, lengths=lengths)[0]
+        assert_same({"y": again if scan.batch_first else again.transpose(0, 1)}, {"y": outputs})
+    assert_same(*found)
+
+
+def mamba_time_major() -> Scan:
+    return Scan(mamba().rnn, batch_first=False)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_axes_that_others_contradict_are_refused(batch_first: bool):
+    def step(x: Any, h: Any, params: Any, statics: Any) -> Any:
+        return x * statics + h, h
+
+    rnn = sn.RNN(step, np.zeros(1), memory=3)
+    scan = Scan(rnn, batch_first=batch_first)
+    x = (
+        numbers(5, 2, 3) if batch_first else numbers(2, 5, 3)
+    )  # of 5 sequences with 2 steps, and not of 2 with 5
+    rows = {"initial": numbers(2, 3), "statics": numbers(2, 3), "lengths": torch.tensor([5, 3])}
+    said = rf"has 2 rows, .* batch_first={batch_first} of this Scan: .*={not batch_first} for"
+    for name, tensor in rows.items():
+        with pytest.raises(InputError, match=rf"^{name} {said}"):
+            scan(x, **({"statics": numbers(5, 3)} | {name: tensor}))
+
+
+def test_batch_first_is_true_or_false():
+    with pytest.raises(InputError, match="batch_first"):
+        Scan(mamba().rnn, batch_first="time")  # type: ignore[arg-type]
+    assert "batch_first=True" in repr(mamba())
+
+
 def test_sequences_that_are_not_padded_are_refused_with_what_pads_them():
     scan = Scan(sn.RNN(lambda x, h, p: (h * p + x, h + x), np.full(2, 0.5), memory=2))
     rows = [torch.ones(4, 2).double(), torch.ones(1, 2).double()]

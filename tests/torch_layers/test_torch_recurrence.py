@@ -164,7 +164,11 @@ def test_what_requires_a_gradient_outside_is_refused_by_name():
     [
         ((numbers(STEPS, BATCH, 7),), r"it should be torch.float64\[6, 5, 3\]"),
         ((numbers(STEPS, BATCH, INPUTS, dtype=torch.float32),), r"is torch.float32\[6, 5, 3\]; it should be"),
-        ((numbers(STEPS, BATCH, INPUTS), numbers(BATCH + 1, HIDDEN)), r"\[6, 4\]; it should be .*\[5, 4\]"),
+        ((numbers(STEPS, BATCH, INPUTS), numbers(BATCH + 2, HIDDEN)), r"\[7, 4\]; it should be .*\[5, 4\]"),
+        (
+            (numbers(STEPS, BATCH, INPUTS), numbers(STEPS, HIDDEN)),
+            r"^state has 6 rows, .* by batch_first=False of this Recurrence: .*=True for",
+        ),
         (
             (numbers(STEPS, BATCH, INPUTS), (numbers(BATCH, HIDDEN),) * 2),
             r"state= is \(\*, \*\); in the example it is \*",

@@ -105,6 +105,7 @@ class GraphPrograms:
         self, sequences: Any, statics: Any = None, lengths: Any = None, time_major: bool = False
     ) -> Reading[GraphProgram]:
         """The arguments of a call, checked; raises `InputError` for those that do not fit."""
+        self.check_model()
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         still = Statics.of(statics, batch.count)
         key = *batch.key, *still.key
@@ -120,6 +121,7 @@ class GraphPrograms:
 
     def run(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
         """The outputs of a call."""
+        self.check_model()
         plain = statics is None and lengths is None
         key = self.frozen.key(sequences, False, engine, "repeat", time_major) if plain else None
         if key is not None and (done := self.frozen.run(key, sequences, None)) is not None:
@@ -127,6 +129,11 @@ class GraphPrograms:
             return outputs
         reading = self.read(sequences, statics, lengths, time_major)
         return reading.run(checked_engine(engine), self.frozen, key)[0]
+
+    def check_model(self) -> None:
+        """Raises `InputError` for a model that is no longer what was traced, as a module may be."""
+        if (check := getattr(self.model, "check_unchanged", None)) is not None:
+            check()
 
     def with_params(self, params: Any) -> "GraphPrograms":
         """A copy with other parameters, which shares plans and machine code."""

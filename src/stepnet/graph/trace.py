@@ -21,6 +21,7 @@ import numpy as np
 from stepnet.errors import InputError
 from stepnet.net.ir import Builder, Net
 from stepnet.net.types import CONST, ROWS, STEPS, Literal
+from stepnet.trace.draws import traced_purely
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.trace.step import blank, declared, rounded, row_value
 from stepnet.values.dtypes import promoted_float
@@ -55,6 +56,13 @@ def trace_model(model: Model, inputs: Any, statics: Any, params: Any) -> TracedM
     Its inputs are the sequences, the statics, the parameters, and the arrays that it captures. Raises
     `StepError` naming the user's line.
     """
+    return traced_purely(
+        model, lambda: traced_once(model, inputs, statics, params), lambda traced: traced.net
+    )
+
+
+def traced_once(model: Model, inputs: Any, statics: Any, params: Any) -> TracedModel:
+    """The net of a model."""
     builder = Builder(is_model=True)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))
     x = declared(builder, inputs, "x", STEPS)

@@ -16,6 +16,7 @@ from stepnet.keras.steps import FULL, Form, called, in_full, value_of
 from stepnet.keras.traces import Traced, traced
 from stepnet.keras.way import Results, Way
 from stepnet.keras.whole import Whole, together
+from stepnet.torch.recording import is_recorded
 
 keras: Any = installed()
 torch: Any = installed("torch")
@@ -129,8 +130,8 @@ def check(layer: Any, whole: Whole, states: Any, mask: Any) -> None:
         raise StepError(f"the sequences are on {devices.pop()}: machine code is for the CPU")
     if refuses_transforms():
         raise StepError("torch.vmap or forward-mode differentiation is under way, which machine code has not")
-    if torch.jit.is_tracing() or torch.compiler.is_exporting():
-        raise StepError("the model is exported: its graph holds Keras' own operations")
+    if torch.compiler.is_exporting() or is_recorded():
+        raise StepError("the model is exported or traced: its graph holds Keras' own operations")
     if getattr(layer, "use_cudnn", None) is True:
         cell = layer.cell
         if mask is not None or cell.recurrent_dropout or not getattr(cell, "reset_after", True):

@@ -16,13 +16,14 @@ from typing import Any
 from stepnet.errors import StepError, StepnetError
 from stepnet.keras.dropout import masked
 from stepnet.keras.installed import installed
-from stepnet.keras.settings import attributes, settings_of_cell
+from stepnet.keras.settings import attributes, reads_of_cell
 from stepnet.keras.whole import apart, together
 from stepnet.rnn.recurrence import RNN
-from stepnet.torch.aten import RANDOM
 from stepnet.torch.lines import LIBRARIES, is_users, line_of_error
 from stepnet.torch.trace import trace
+from stepnet.trace import draws
 from stepnet.trace.lines import line_of
+from stepnet.trace.reads import Reads
 
 keras: Any = installed()
 tree: Any = keras.tree
@@ -76,7 +77,7 @@ class Values(keras.StatelessScope):
     def add_update(self, update: Any) -> None:
         """Refused."""
         if update[0].name == "seed_generator_state":
-            raise StepError(f"the step draws random numbers: {RANDOM}")
+            raise StepError(f"the step draws random numbers: {draws.ADVICE}")
         raise StepError(f"the step assigns to the variable {update[0].path}, which is none of its states")
 
     def add_loss(self, loss: Any) -> None:
@@ -130,6 +131,11 @@ class CellStep:
     @property
     def __name__(self) -> str:
         return type(self.cell).__name__
+
+    @property
+    def reads(self) -> Reads:
+        """What the cell reads."""
+        return reads_of_cell(self.cell)
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
         """The output and the next states."""
@@ -196,17 +202,17 @@ def refusing() -> Generator[None]:
 @contextmanager
 def unchanged(cell: Any) -> Generator[None]:
     """A context at whose end a cell has the attributes that it had; raises `StepError` if it had others."""
-    before, held = settings_of_cell(cell), dict(attributes(cell))
+    before, held = reads_of_cell(cell), dict(attributes(cell))
     try:
         yield
     finally:
-        changed, own = settings_of_cell(cell) != before, attributes(cell)
+        changed, own = before.changes(reads_of_cell(cell)), attributes(cell)
         if changed:
             for name in own.keys() - held.keys():
                 del own[name]
             own.update(held)
     if changed:
-        raise StepError(f"the step of {type(cell).__name__} changes attributes of the cell as it runs")
+        raise StepError(f"the step of {type(cell).__name__} changes {changed} as it runs")
 
 
 def located(error: BaseException) -> str:

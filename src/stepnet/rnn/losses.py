@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Unpack
 
 import numpy as np
@@ -30,6 +31,7 @@ from stepnet.rnn.nets import Arrays, run_net
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.program import Asked, NetProgram
 from stepnet.rnn.ways import gradient_run
+from stepnet.trace.draws import traced_purely
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.trace.traced import Traced
 from stepnet.values.arguments import choice, flag, function
@@ -144,7 +146,9 @@ class ValueAndGrad:
 
         alone: of the results of the model, which is not in it.
         """
-        net, at_steps = with_loss(self.loss, arguments, targets, alone)
+        net, at_steps = traced_purely(
+            self.loss, lambda: with_loss(self.loss, arguments, targets, alone), itemgetter(0)
+        )
         return NetProgram(vjp_net(net, places)), net.type_of(net.results[0]).dtype, at_steps
 
 

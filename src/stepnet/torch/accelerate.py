@@ -18,6 +18,12 @@ OURS: dict[Any, Any] = {
 }
 
 
+NOTHING = (
+    "nothing was replaced: the model has no layer or cell of torch.nn that is recurrent, and no layer of "
+    "transformers that runs over steps; a recurrence of your own is a stepnet.torch.Recurrence"
+)
+
+
 @dataclass(frozen=True)
 class Accelerated:
     """The result of `accelerate`.
@@ -39,9 +45,8 @@ class Accelerated:
 
     def __str__(self) -> str:
         lines = [f"{name or 'the model'}: {title(module)}" for name, module in self.replaced.items()]
-        return "\n".join(
-            [*lines, *(f"{name or 'the model'}: left, {why}" for name, why in self.left.items())]
-        )
+        lines += [f"{name or 'the model'}: left, {why}" for name, why in self.left.items()]
+        return "\n".join(lines) or NOTHING
 
 
 def title(module: Any) -> str:
@@ -104,10 +109,10 @@ def accelerate(model: Any) -> Accelerated:
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"accelerate takes a torch.nn.Module, not {described(model)}")
     modules: list[tuple[str, Any]] = list(model.named_modules())
-    replaced, left = dict[str, Any](), dict[str, str]()
+    replaced, left, by_name = dict[str, Any](), dict[str, str](), dict(modules)
     for name, module in modules:
         if not isinstance(module, torch.nn.RNNBase | torch.nn.RNNCellBase):
-            put_in(name, module, model.get_submodule(name.rpartition(".")[0]), replaced, left)
+            put_in(name, module, by_name[name.rpartition(".")[0]], replaced, left)
             continue
         why = refusal(module)
         if why is None:
@@ -129,6 +134,8 @@ def put_in(name: str, module: Any, holder: Any, replaced: dict[str, Any], left: 
     if why is not None:
         left[name] = why
         return
+    if not known and not known.left and (why := left_whole(module)) is not None:
+        left[name] = why
     for function, reason in known.left.items():
         left[f"{name}.{function}".lstrip(".")] = reason
     if known:
@@ -136,6 +143,17 @@ def put_in(name: str, module: Any, holder: Any, replaced: dict[str, Any], left: 
         replaced[name] = module
         if (reason := seams.tokens_left(module)) is not None:
             left[f"{name}.forward".lstrip(".")] = reason
+
+
+def left_whole(module: Any) -> str | None:
+    """Why a layer that runs over steps is left: one that is none of torch.nn, and has no seam. None for other
+    modules.
+    """
+    kind = cast("Any", type(module))
+    known = {theirs.__name__ for theirs in OURS}
+    if getattr(module, "original_name", kind.__name__) in known:  # that of what torch.jit.script made
+        return f"a {kind.__module__}.{kind.__qualname__} is another class than that of torch.nn"
+    return seams.without_seams(kind)
 
 
 def refusal(module: Any) -> str | None:

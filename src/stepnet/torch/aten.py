@@ -223,12 +223,10 @@ TABLE: dict[str, Row] = {
     "arange.start_step": Row(places.counted),
 }
 
-RANDOM = "random numbers enter a step as an input (drawn per step) or a static (per sequence)"
-
 ADVICE: dict[str, str] = {
     "_local_scalar_dense": "a step cannot read a value as a number: every row may differ; use torch.where",
     "_native_batch_norm_legit": "it takes means over rows: call .eval() on the module, or use a LayerNorm",
     "index_put": "use torch.where, or x[:, a:b] = y with a and b numbers",
     "pow": "for a base above 0 write torch.exp(b * torch.log(a))",
 }
-"""What to do instead, by the names of operations; of those that draw random numbers it is `RANDOM`."""
+"""What to do instead, by the names of operations; of those that draw random numbers it is `draws.ADVICE`."""

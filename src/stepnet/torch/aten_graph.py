@@ -5,6 +5,7 @@ place become operations that give new values, and composed operations become the
 consist of.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from typing import Any
 
 from stepnet.errors import StepError
 from stepnet.net.types import CONST, ROWS, Type
-from stepnet.torch.lines import line_of_call, line_of_error
+from stepnet.torch.lines import is_users, line_of_call, line_of_error
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import TRACES
 from stepnet.torch.rewritten import REWRITTEN, Rewritten
 from stepnet.trace.traced import refuse
 
@@ -26,12 +28,20 @@ functional: Any = pytorch("torch._subclasses.functional_tensor")
 fx_traceback: Any = pytorch("torch.fx.traceback")
 proxies: Any = pytorch("torch.fx.experimental.proxy_tensor")
 shapes: Any = pytorch("torch.fx.experimental.symbolic_shapes")
+sym_node: Any = pytorch("torch.fx.experimental.sym_node")
 sources: Any = pytorch("torch._dynamo.source")
 decompositions: Any = pytorch("torch._decomp")
 
 FAKE = (functional.FunctionalTensor, fake_tensors.FakeTensor)
 # The numbers that PyTorch assumes for symbols; what depends on them is refused.
 HINTS = {"rows": 11, "sequences": 11, "steps": 13}
+
+TRUTHS = [
+    getattr(kind, name).__code__ for kind in (torch.SymBool, torch.SymInt) for name in ("__bool__", "__int__")
+]
+"""The code by which Python asks a symbol, or a comparison with one, for its value."""
+SYMBOLIC = (__file__, shapes.__file__, sym_node.__file__)
+"""The files between that code and `Counted`."""
 
 UNKNOWN = {
     "rows": "which a step does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
@@ -54,10 +64,17 @@ class Counted(shapes.ShapeEnv):
         known = len(self.guards)
         value = shapes.ShapeEnv.evaluate_expr(self, *arguments, **options)
         if len(self.guards) > known:
-            symbols = self.guards[-1].expr.free_symbols
-            name = max(self.names[symbol] for symbol in symbols if symbol in self.names)
-            raise StepError(f"what is done depends on the number of {name}, {UNKNOWN[name]}")
+            raise self.dependent(self.guards[-1].expr)
+        # PyTorch takes each symbol for 2 or more, which decides x.shape[0] == 1 without a guard. It may do
+        # so for itself: what broadcasts, does for any number.
+        if arguments[0].free_symbols and asked_by_user():
+            raise self.dependent(arguments[0])
         return value
+
+    def dependent(self, expression: Any) -> StepError:
+        """The error for what is done by the value of an expression."""
+        name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
+        return StepError(f"what is done depends on the number of {name}, {UNKNOWN[name]}")
 
     def number(self, name: str) -> Any:
         """A new symbol, the number of what its name says."""
@@ -65,6 +82,17 @@ class Counted(shapes.ShapeEnv):
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
         self.names[symbol] = name
         return self.create_symintnode(symbol, hint=hint, source=source)
+
+
+def asked_by_user() -> bool:
+    """Whether the user's code itself asks for the value of a symbol, and not PyTorch for an operation."""
+    frame: Any = inspect.currentframe()
+    while frame.f_code.co_filename in SYMBOLIC:
+        frame = frame.f_back
+    asked = frame.f_code in TRUTHS
+    while frame.f_code in TRUTHS:
+        frame = frame.f_back
+    return asked and is_users(frame.f_code)
 
 
 class Held(dispatch.TorchDispatchMode):
@@ -181,8 +209,12 @@ def graph_of(
     numbers = {name: environment.number(name) for name in names or {"rows": None}}
 
     def watched(*tensors: Any) -> Any:
-        with Rewritten(replaced, line), Held():
-            output = function(*tensors)
+        token = TRACES.set(True)
+        try:
+            with Rewritten(replaced, line), Held():
+                output = function(*tensors)
+        finally:
+            TRACES.reset(token)
         for tensor, argument in zip(tensors, arguments, strict=True):
             if argument.is_parameter and torch._functionalize_has_data_mutation(tensor.elem):
                 raise changed(f"`{argument.name}`")

@@ -72,13 +72,16 @@ class Layers:
         members: list[tuple[str, Any]] = list(module.named_modules())
         changed, hooks = list[tuple[Any, str]](), list[Any]()
         try:
+            for _, member in members:
+                method = method_of(member)
+                if method is not None:
+                    # Ahead of the hooks, by which the step of a Recurrence would be another one.
+                    program = member.enter().program if isinstance(member, Recurrence) else None
+                    changed.append((member, method))
+                    member.__dict__[method] = getattr(Standing(self, member, program), method)
             for name, member in members:
                 if name:
                     hooks += self.hooked(f"`{name}`, a {type(member).__name__}", member)
-                method = method_of(member)
-                if method is not None:
-                    changed.append((member, method))
-                    member.__dict__[method] = getattr(Standing(self, member), method)
             yield
         finally:
             for member, method in changed:
@@ -106,7 +109,6 @@ FORWARDS = tuple(kind.forward for kind in KINDS)
 def method_of(module: Any) -> str | None:
     """The method of a recurrent layer that gives a node instead; None for other modules."""
     if isinstance(module, Recurrence):
-        module.enter()
         return "results"
     return "forward" if module.__class__.forward in FORWARDS and "forward" not in module.__dict__ else None
 
@@ -121,10 +123,11 @@ def memory_of(layer: Layer) -> Any:
 
 @dataclass(frozen=True)
 class Standing:
-    """What stands in for a recurrent layer while its module is traced."""
+    """What stands in for a recurrent layer while its module is traced. program: that of a `Recurrence`."""
 
     layers: Layers
     module: Any
+    program: Any
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         """The forward of a layer of torch.nn."""
@@ -165,7 +168,7 @@ class Standing:
         if given.place.tensors:
             raise StepError("a Recurrence runs over tensors in a model, not over a PackedSequence")
         tensors = module.tensors
-        net = module.runnable(list(tensors.values())).program.net
+        net = self.program.net
         types = [net.type_of(number) for number in net.results]
         lead = {1: (self.layers.rows,), 2: data.shape[:2]}
         like = [

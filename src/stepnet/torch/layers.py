@@ -13,6 +13,8 @@ from stepnet.torch.cells import Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
 from stepnet.torch.operator import run_sizes
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.quantizing import Qconfig
+from stepnet.torch.recording import holds_theirs, makes_graph
 from stepnet.torch.sequences import PackedSequence, Place, Sequences, data_of
 from stepnet.torch.untraced import untraced
 
@@ -26,6 +28,7 @@ class Layer:
     """
 
     checkpoint: Checkpoint = None
+    qconfig = Qconfig()
 
     def __init__(self, *args: Any, checkpoint: Checkpoint = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -35,9 +38,9 @@ class Layer:
     def forward(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - PyTorch's names
         """The outputs and the last states. See the class in torch.nn."""
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
-        if data_of(input).device.type != "cpu" or torch.jit.is_tracing():  # a trace holds torch.nn's operator
+        if data_of(input).device.type != "cpu" or holds_theirs():
             return theirs(input, hx)
-        run = answer if torch.compiler.is_compiling() else untraced(answer)
+        run = answer if makes_graph() else untraced(answer)
         return run(self, theirs, input, hx)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
     check_tensors(type(module).__name__, module._flat_weights_names, weights, data, states)
     if given.order is not None:
         states = [state.index_select(1, given.order) for state in states]
-    if not states and torch.compiler.is_compiling():
+    if not states and makes_graph():
         states = zeros(module, given, data)
     outputs, last = run_layers(module, weights, data, given.place, states)
     if given.back is not None:
@@ -81,7 +84,7 @@ def answer(module: Any, theirs: Callable[..., Any], value: Any, hx: Any) -> Any:
 def check(module: Any, given: Sequences, states: list[Any]) -> None:
     """Raises PyTorch's own errors for data and states that do not fit the module."""
     sizes = None if given.data.dim() == 3 else [given.rows]
-    known = given.place.form != "packed" or not torch.compiler.is_compiling()
+    known = given.place.form != "packed" or not makes_graph()
     if states and known:  # else the operator checks them when the graph runs
         module.check_forward_args(given.data, in_form(module, states), sizes)
     else:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from stepnet.errors import InputError, StepError
@@ -13,11 +13,13 @@ from stepnet.torch.composite import FUNCTIONS, Layers
 from stepnet.torch.module_replay import Replay, Unknown
 from stepnet.torch.module_rules import RULES
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.reads import reads_of
 from stepnet.torch.recurrence import Recurrence
 from stepnet.torch.sequences import PackedSequence
 from stepnet.torch.trace import described, dtype_of, first_names
 from stepnet.torch.trace import parameter as copied
 from stepnet.trace.lines import defined_at, written_at
+from stepnet.trace.reads import Latest, Reads
 from stepnet.trace.step import Spec
 from stepnet.trace.traced import Traced, refuse
 from stepnet.values.structure import leaves, rebuild, transform
@@ -27,6 +29,8 @@ LETTERS = {"N": SEQUENCES, "T": TIME}
 """The letters of axes that are no features."""
 
 LENGTHS = "lengths"
+MODE = frozenset({"training"})
+"""The attributes that a graph keeps to, whatever they become."""
 
 
 def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = None) -> Graph:
@@ -90,7 +94,7 @@ def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = N
     if not leaves(sequences):
         raise InputError("no argument of the example has steps, which axes= says with the letter T")
     kind = Module if statics is None else ModuleWithStatics
-    return Graph(kind(model, forms), parameters_of(model), inputs=sequences, statics=statics)
+    return Graph(kind(model, forms, modes_of(model)), parameters_of(model), inputs=sequences, statics=statics)
 
 
 def parameters_of(model: Any) -> dict[str, Any]:
@@ -220,10 +224,15 @@ def check_sizes(arguments: dict[str, Any], forms: dict[str, Form]) -> None:
 
 @dataclass(frozen=True)
 class Module:
-    """A module as a model of stepnet. forms: its arguments."""
+    """A module as a model of stepnet. forms: its arguments. modes: whether each module in it is in training
+    mode. made, latest: what it read when the graph was made, and last.
+    """
 
     module: Any
     forms: dict[str, Form]
+    modes: tuple[bool, ...]
+    made: Latest = field(default_factory=Latest, compare=False)
+    latest: Latest = field(default_factory=Latest, compare=False)
 
     def __call__(self, x: Any, params: Any) -> Any:
         """The outputs."""
@@ -231,6 +240,12 @@ class Module:
 
     def replayed(self, x: Any, params: Any, statics: Any) -> Any:
         """The outputs, by the module's graph."""
+        self.check_unchanged()
+        if self.modes != modes_of(self.module):
+            raise InputError(
+                f"{type(self.module).__name__} is traced again, for inputs of another kind, and is in "
+                "another mode than when the graph was made: call .eval() or .train() first, as then"
+            )
         given = self.named("sequences", x) | self.named("static", statics)
         fixed = {name: form for name, form in self.forms.items() if form.kind != "fixed"}
         values = list[Placed | None]()
@@ -263,6 +278,21 @@ class Module:
             results = Replay.of(graph, layers, values, RULES).results(place)
             return rebuild(structure[0], [result_of(result) for result in results])
 
+    @property
+    def reads(self) -> Reads:
+        """What the module reads."""
+        return reads_of(self.module)
+
+    def check_unchanged(self) -> None:
+        """Raises `InputError` if an attribute of the module is no longer what it was in the graph."""
+        now = self.latest.current(lambda: reads_of(self.module, MODE))
+        made = self.made.reads = self.made.reads or now
+        if made != now:
+            raise InputError(
+                f"{made.changes(now)} of {type(self.module).__name__} is no longer what it was when the "
+                "graph was made, which holds it as it was then: make the graph again"
+            )
+
     def named(self, kind: str, value: Any) -> dict[str, Any]:
         """The values of arguments of a kind by name."""
         names = [name for name, form in self.forms.items() if form.kind == kind]
@@ -273,6 +303,11 @@ class Module:
         if form.kind == "fixed":
             return form.value
         return rebuild(form.value, [next(tensors) for _ in leaves(form.value)])
+
+
+def modes_of(module: Any) -> tuple[bool, ...]:
+    """Whether each module of a module is in training mode."""
+    return tuple(member.training for member in module.modules())
 
 
 class ModuleWithStatics(Module):

@@ -18,18 +18,22 @@ from weakref import WeakValueDictionary
 
 from stepnet.errors import InputError
 from stepnet.net.ir import Net
-from stepnet.net.types import ROWS, STEPS
+from stepnet.net.types import ROWS, STEPS, Type
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.torch.bound import Runnable
 from stepnet.torch.cells import Sizes, program_of
 from stepnet.torch.function import NO_VMAP, run_backward, wanted_of
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import makes_graph
 from stepnet.torch.sequences import MOST_KEPT, Place
 
 torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")
 MODULES = WeakValueDictionary[str, Any]()
 """The modules that a graph may name, each with `runnable_in(training)`."""
+
+KINDS = dict[tuple[str, tuple[int, ...]], tuple[Type, ...]]()
+"""The types of the results that graphs were told of, by keys and wanted inputs."""
 
 NO_TRANSFORM = (
     "inside torch.compile, recurrences cannot run under the transforms of torch.func: differentiate with "
@@ -72,7 +76,7 @@ def run_sizes(
     checkpoint: Checkpoint = None,
 ) -> list[Any]:
     """The results of layers or a cell of torch.nn: as an operator where a graph is made."""
-    if torch.compiler.is_compiling():
+    if makes_graph():
         check_graph(checkpoint)
         return in_graph(sizes.key, place, data, memories, [], parameters, 1)
     run = runnable_of_sizes(sizes)
@@ -99,7 +103,7 @@ def in_graph(
     if torch._C._functorch.maybe_current_level() is not None:  # no transform of torch.func in a graph
         raise InputError(NO_TRANSFORM)
     inputs = [data, *memories, *statics, *parameters]
-    wanted = wanted_in_graph(inputs) if torch.is_grad_enabled() else []
+    wanted = wanted_in_graph(inputs)
     results = torch.ops.stepnet.recurrence(key, place.form, list(place.tensors), wanted, inputs)
     lead = data.shape[: place.lead]
     whole = [tensor.reshape(*lead, *tensor.shape[1:]) for tensor in results[:outputs]]
@@ -107,10 +111,13 @@ def in_graph(
 
 
 def wanted_in_graph(inputs: list[Any]) -> list[int]:
-    """The places of inputs that a graph gives gradients of: an exported program may be asked for all."""
-    if torch.compiler.is_exporting():
-        return [place for place, tensor in enumerate(inputs) if tensor.is_floating_point()]
-    return list(wanted_of(inputs))
+    """The places of inputs that a graph gives gradients of: one that is saved may be asked for all."""
+    floats = [place for place, tensor in enumerate(inputs) if tensor.is_floating_point()]
+    if torch.jit.is_tracing():  # which traces again without gradients, and compares both graphs
+        return floats
+    if not torch.is_grad_enabled():
+        return []
+    return floats if torch.compiler.is_exporting() else list(wanted_of(inputs))
 
 
 # ---- the operator ------------------------------------------------------------------------------------------
@@ -121,6 +128,11 @@ def recurrence(
 ) -> Any:
     """The results, followed by the values saved for the gradients of the inputs at the wanted positions."""
     runnable, where = runnable_of(key), Place(form, tuple(place))
+    if KINDS.get((key, tuple(wanted)), types := types_of(runnable, wanted)) != types:
+        raise InputError(
+            "an attribute that the step of a Recurrence reads has changed since its graph was compiled, and "
+            "what is kept for gradients with it: compile the module again, after torch._dynamo.reset()"
+        )
     return list(runnable.in_order(where, list(inputs), tuple(wanted)))
 
 
@@ -133,6 +145,17 @@ def recurrence_backward(
     tensors = [data.flatten(0, where.lead - 1), *inputs[1:count]]
     cotangents, saved = inputs[count : count + floats], inputs[count + floats :]
     return list(run_backward(made.run(tuple(wanted)), where.batch(data), tensors, cotangents, saved))
+
+
+def net_of(runnable: Runnable, wanted: Sequence[int]) -> Net:
+    """The net that gives the results, and what is saved for the gradients of the wanted inputs."""
+    return runnable.differentiable.halves(tuple(wanted)).first.net if wanted else runnable.program.net
+
+
+def types_of(runnable: Runnable, wanted: Sequence[int]) -> tuple[Type, ...]:
+    """The types of these results."""
+    net = net_of(runnable, wanted)
+    return tuple(net.type_of(number) for number in net.results)
 
 
 def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
@@ -151,8 +174,8 @@ def shapes_of(net: Net, form: str, inputs: Sequence[Any]) -> list[Any]:
 def recurrence_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:
     """What `recurrence` gives, without numbers."""
     runnable = runnable_of(key)
-    half = runnable.differentiable.halves(tuple(wanted)) if wanted else None
-    return shapes_of(half.first.net if half else runnable.program.net, form, inputs)
+    KINDS[key, tuple(wanted)] = types_of(runnable, wanted)
+    return shapes_of(net_of(runnable, wanted), form, inputs)
 
 
 def backward_shapes(key: str, form: str, place: Any, wanted: Sequence[int], inputs: Sequence[Any]) -> Any:

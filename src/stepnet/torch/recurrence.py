@@ -17,9 +17,12 @@ from stepnet.torch.checks import DTYPES, dtypes_refused
 from stepnet.torch.loop import Turns, looped
 from stepnet.torch.operator import MODULES, check_graph, in_graph
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.sequences import Sequences, data_of
+from stepnet.torch.reads import check_others, reads_of
+from stepnet.torch.recording import is_recorded
+from stepnet.torch.sequences import Sequences, check_axes, data_of, named
 from stepnet.torch.trace import OfFunction, OfModule, described, tensors_of, trace
 from stepnet.torch.untraced import untraced
+from stepnet.trace.reads import Latest, Reads
 from stepnet.trace.step import Spec
 from stepnet.values.structure import leaves, leaves_as, rebuild, skeleton, transform
 
@@ -69,23 +72,23 @@ class Recurrence(torch.nn.Module):
         checkpoint: Checkpoint = None,
     ) -> None:
         super().__init__()  # type: ignore[misc]
-        self.batch_first, self.reverse = batch_first, reverse
+        self.batch_first, self.reverse, self._latest = batch_first, reverse, Latest()
         self.checkpoint = checked_checkpoint(checkpoint)
         trace(step, example, statics=statics, reverse=reverse)  # which says what is wrong
         check_example(step, example)
-        check_others(step)
         if isinstance(step, torch.nn.Module):
             self.cell, self.step = step, None
         else:
             self.cell, self.step = None, step
         self.params = torch.nn.ParameterDict(example[2] if len(example) == 3 and example[2] else {})
         self._example = transform(lambda tensor: tensor.detach().clone(), (*example[:2], statics))
+        check_others(self.reads)
         self._output = self.enter().program.output
 
     def forward(self, input: Any, state: Any = None, statics: Any = None) -> Any:  # noqa: A002 - PyTorch's
         """The outputs in the form of the sequences, and the last state."""
         answer = Recurrence.answer
-        in_graph = torch.compiler.is_compiling() and data_of(input).device.type == "cpu"
+        in_graph = is_recorded() and data_of(input).device.type == "cpu"
         run = answer if in_graph else untraced(answer)
         return run(self, input, state, statics)
 
@@ -95,6 +98,9 @@ class Recurrence(torch.nn.Module):
         _, memory, still = self._example
         states = [] if state is None else parts(state, memory, "state")
         fixed = parts(statics, still, "statics")
+        if (states or fixed) and not given.place.tensors and not is_recorded():
+            once = named("state", state) | named("statics", statics)
+            check_axes("Recurrence", self.batch_first, given.data, once)
         if given.order is not None:
             states, fixed = (
                 [tensor.index_select(0, given.order) for tensor in all_] for all_ in (states, fixed)
@@ -111,7 +117,7 @@ class Recurrence(torch.nn.Module):
         if given.data.device.type != "cpu":
             return self.looped(given, states, statics)
         tensors = list(self.tensors.values())
-        if not torch.compiler.is_compiling():
+        if not is_recorded():
             kept = checked_checkpoint(self.checkpoint)
             return self.runnable(tensors)(self, given.place, given.data, states, tensors, statics, kept)
         check_graph(self.checkpoint)
@@ -159,6 +165,11 @@ class Recurrence(torch.nn.Module):
         """The parameters and buffers by name."""
         return dict(self.params if self.cell is None else tensors_of(self.cell))
 
+    @property
+    def reads(self) -> Reads:
+        """What the step reads besides its arguments and parameters."""
+        return self._latest.current(lambda: reads_of(self.step or self.cell))
+
     # ---- what runs it --------------------------------------------------------------------------------------
 
     def enter(self) -> Runnable:
@@ -169,8 +180,10 @@ class Recurrence(torch.nn.Module):
         return self.runnable(list(self.tensors.values()))
 
     def runnable(self, tensors: list[Any]) -> Runnable:
-        """The program of the step in this mode and for the dtypes of its parameters, traced once for each."""
-        key = self.training, *((tensor.shape, tensor.dtype) for tensor in tensors)
+        """The program of the step as it now is: traced once for the shapes and dtypes of its parameters and
+        all else that it reads.
+        """
+        key = tuple((tensor.shape, tensor.dtype) for tensor in tensors), self.reads
         kept = self.__dict__.setdefault(RUNNABLE, OrderedDict[Any, Any]())
         if key not in kept:
             keep(kept, key, self.traced(tensors))
@@ -231,6 +244,10 @@ class Recurrence(torch.nn.Module):
         self.prepare()
         return self
 
+    def extra_repr(self) -> str:
+        """The order of axes, as of every module."""
+        return f"batch_first={self.batch_first}"
+
     def __getstate__(self) -> dict[str, Any]:
         """The state without the compiled program, which a copy makes anew."""
         return {
@@ -261,18 +278,3 @@ def check_example(step: Any, example: Any) -> None:
         and all(isinstance(tensor, torch.Tensor) for tensor in cast("dict[str, Any]", params).values())
     ):
         raise InputError(f"the parameters of a Recurrence are a dict of tensors, not {described(params)}")
-
-
-def check_others(step: Any) -> None:
-    """Raises `InputError` if a step uses a tensor from outside that requires a gradient."""
-    called = step.forward if isinstance(step, torch.nn.Module) else step
-    if not (inspect.isfunction(called) or inspect.ismethod(called)):
-        return
-    outer = inspect.getclosurevars(called)
-    for name, value in {**outer.globals, **outer.nonlocals}.items():
-        owned: list[Any] = list(value.parameters()) if isinstance(value, torch.nn.Module) else [value]
-        if any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in owned):
-            raise InputError(
-                f"the step uses {name}, which requires a gradient and is none of its parameters: give it "
-                "with the parameters, or make it an attribute of the cell; a constant is .detach()ed"
-            )

@@ -7,12 +7,15 @@ from typing import Any, cast
 
 from stepnet.errors import NetError, StepError
 from stepnet.net.types import CONST, ROWS, Type
-from stepnet.torch.aten import ADVICE, RANDOM, TABLE
+from stepnet.torch.aten import ADVICE, TABLE
 from stepnet.torch.aten_graph import Argument, Graph, Layout, graph_of
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.reads import reads_of
 from stepnet.torch.rules import Result
+from stepnet.trace import draws
 from stepnet.trace.feature_axes import listed
 from stepnet.trace.lines import defined_at, written_at
+from stepnet.trace.reads import Reads
 from stepnet.trace.traced import Traced, builder_of, refuse
 from stepnet.values.dtypes import COMPUTED
 from stepnet.values.structure import leaves, named_leaves, rebuild
@@ -34,6 +37,12 @@ class TorchStep:
     function: Function
     __wrapped__: Function
     __name__: str
+
+    @property
+    def reads(self) -> Reads:
+        """What the user's function reads, which may say so itself."""
+        known: Any = getattr(self.__wrapped__, "reads", None)
+        return known if isinstance(known, Reads) else reads_of(self.__wrapped__)
 
     def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
         """The output and the next memory."""
@@ -127,7 +136,7 @@ def applied(graph: Graph, node: Any, values: dict[Any, Any], arguments: Sequence
 def advice(operation: Any) -> str:
     """The advice for an operation, after a colon; empty if there is none."""
     if torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ()):
-        return f": {RANDOM}"
+        return f": {draws.ADVICE}"
     known = ADVICE.get(getattr(operation, "__name__", "").split(".")[0])
     return f": {known}" if known else ""
 

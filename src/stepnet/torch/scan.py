@@ -21,8 +21,10 @@ from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.function import Differentiable, NetRun, array_of
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.sequences import PackedSequence
+from stepnet.torch.recording import TRACES, makes_graph
+from stepnet.torch.sequences import PackedSequence, check_axes, named
 from stepnet.torch.untraced import untraced
+from stepnet.values.arguments import flag
 from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, transform
 
 torch: Any = pytorch("torch")
@@ -55,6 +57,8 @@ class Scan(torch.nn.Module):
 
     Args:
         rnn: The recurrence, such as one of the cells of `sn.cells`. One with `until=` is refused.
+        batch_first: Whether tensors of sequences are [batch, time, ...] and not [time, batch, ...], as of
+            `Recurrence`; but here it is True by default.
         checkpoint: What is kept for gradients, as of `GRU`; an attribute that may be set.
 
     Raises:
@@ -70,7 +74,7 @@ class Scan(torch.nn.Module):
     (torch.Size([3, 7, 2, 4]), torch.Size([3, 2, 4, 4]), torch.Size([3, 7, 2, 4]))
     """
 
-    def __init__(self, rnn: RNN, *, checkpoint: Checkpoint = None) -> None:
+    def __init__(self, rnn: RNN, *, batch_first: bool = True, checkpoint: Checkpoint = None) -> None:
         super().__init__()  # type: ignore[misc]
         if not isinstance(cast("Any", rnn), RNN):
             raise InputError(
@@ -80,13 +84,15 @@ class Scan(torch.nn.Module):
         if rnn.until is not None:
             raise InputError("a recurrence with until= is no Scan: how many steps it takes depends on values")
         self._rnn, self.checkpoint = rnn, checked_checkpoint(checkpoint)
+        self.batch_first = flag(batch_first, "batch_first")
         self.params = parameters_of(rnn.params)
 
     def forward(self, x: Any, initial: Any = None, statics: Any = None, lengths: Any = None) -> Any:
         """The outputs, and the last memory of each sequence, in the structures of the step.
 
         Args:
-            x: The inputs [batch, time, ...], in the structure of the step.
+            x: The inputs [batch, time, ...], in the structure of the step; [time, batch, ...] without
+                `batch_first`. The outputs are as they are.
             initial: What the sequences begin with, [batch, ...] in the structure of the memory; None is
                 zeros.
             statics: What each sequence has once, [batch, ...].
@@ -101,15 +107,21 @@ class Scan(torch.nn.Module):
 
     def answer(self, x: Any, initial: Any, statics: Any, lengths: Any) -> tuple[Any, Any]:
         """What a call gives."""
+        check_recorded()
         tensors = self.tensors
         x, initial, statics = checked(x, "x"), checked(initial, "initial"), checked(statics, "statics")
         checked(self.params_in_structure(tensors), "params")
+        given = named("initial", initial) | named("statics", statics) | named("lengths", lengths)
+        for tensor in leaves(x):
+            check_axes("Scan", self.batch_first, tensor, given)
         kept = self.kept(tensors)
         blank_x, blank_initial, blank_statics = (
             transform(blank_of, value) for value in (x, initial, statics)
         )
         counts = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
-        reading = kept.programs.read(blank_x, blank_initial, blank_statics, counts, False)
+        reading = kept.programs.read(
+            blank_x, blank_initial, blank_statics, counts, False, time_major=not self.batch_first
+        )
         batch, program = reading.batch, reading.program
         memories: list[Any] = [None] * program.memories
         if initial is not None:
@@ -161,7 +173,18 @@ class Scan(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """The recurrence, as of every module."""
-        return repr(self._rnn)
+        return f"{self._rnn!r}, batch_first={self.batch_first}"
+
+
+def check_recorded() -> None:
+    """Raises `InputError` where a graph is recorded, which would have a Scan's results for constants."""
+    if TRACES.get():
+        raise InputError("a Scan is no operation of a step or a model: call its recurrence, the sn.RNN")
+    if makes_graph() or torch.jit.is_tracing():
+        raise InputError(
+            "a Scan cannot be recorded in a graph of make_fx, torch.jit.trace or torch.export: record the "
+            "parts around it, or write the step with PyTorch, as a stepnet.torch.Recurrence"
+        )
 
 
 def parameters_of(params: Any) -> Any:

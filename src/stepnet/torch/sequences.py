@@ -1,6 +1,6 @@
 """The sequences that modules of PyTorch take, read without a copy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,6 +13,7 @@ from stepnet.ragged.torch import packed_lengths
 from stepnet.rnn.batch import Batch
 from stepnet.torch.function import array_of
 from stepnet.torch.pytorch import pytorch
+from stepnet.values.structure import named_leaves
 
 torch: Any = pytorch("torch")
 PackedSequence: Any = torch.nn.utils.rnn.PackedSequence
@@ -70,6 +71,32 @@ class Sequences:
             return nested(value)
         rows = value.shape[0 if batch_first else 1]
         return cls(value, Place("batch" if batch_first else "time"), rows, same)
+
+
+def check_axes(title: str, batch_first: bool, data: Any, others: Mapping[str, Any]) -> None:
+    """Raises `InputError` where sequences and what each of them has once fit only with the axes of time and
+    batch exchanged.
+
+    data: [batch, time, ...], or [time, batch, ...]. others: tensors [batch, ...] by name.
+    """
+    if data.dim() < 2:
+        return
+    rows, steps = data.shape[:2] if batch_first else reversed(data.shape[:2])
+    for name, tensor in others.items():
+        count = tensor.shape[0] if tensor.dim() else rows
+        if count != rows and count == steps:
+            order, other = ("[batch, time, ...]", "[time, batch, ...]")[:: 1 if batch_first else -1]
+            raise InputError(
+                f"{name} has {count} rows, and the sequences are {list(data.shape)}, which is {order} by "
+                f"batch_first={batch_first} of this {title}: give them so, or make it with "
+                f"batch_first={not batch_first} for {other}"
+            )
+
+
+def named(what: str, value: Any) -> dict[str, Any]:
+    """The tensors of an argument by their names; none of None."""
+    tensors = {f"{what} {name}".strip(): leaf for name, leaf in named_leaves(value)}
+    return {name: leaf for name, leaf in tensors.items() if isinstance(leaf, torch.Tensor)}
 
 
 def data_of(value: Any) -> Any:

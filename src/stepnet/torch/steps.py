@@ -11,6 +11,8 @@ from stepnet.torch.cells import MODES, Sizes
 from stepnet.torch.checks import DTYPES, as_cast, check_tensors
 from stepnet.torch.operator import run_sizes
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.quantizing import Qconfig
+from stepnet.torch.recording import holds_theirs, makes_graph
 from stepnet.torch.sequences import Place
 from stepnet.torch.untraced import untraced
 
@@ -21,6 +23,8 @@ NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 class Step:
     """The forward of a cell; a base class that stands before the cell of torch.nn."""
 
+    qconfig = Qconfig()
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
 
@@ -29,9 +33,9 @@ class Step:
         theirs = cast("Callable[..., Any]", super().forward)  # type: ignore[misc]
         mode = mode_of(self)
         states = states_of(self, mode, input, hx)
-        if input.device.type != "cpu" or torch.jit.is_tracing() or not fits(self, mode, input, states):
+        if input.device.type != "cpu" or holds_theirs() or not fits(self, mode, input, states):
             return theirs(input, hx)  # PyTorch reports the error; a trace holds torch.nn's operator
-        run = following if torch.compiler.is_compiling() else untraced(following)
+        run = following if makes_graph() else untraced(following)
         last = run(self, mode, input, states)
         return tuple(last) if mode == "LSTM" else last[0]
 

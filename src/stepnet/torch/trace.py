@@ -7,6 +7,7 @@ from typing import Any, cast
 from stepnet.errors import InputError, StepError
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.reads import Unchanged
 from stepnet.torch.replay import Function, TorchStep
 from stepnet.trace.step import Spec
 from stepnet.values.arguments import array_of
@@ -63,14 +64,15 @@ def trace(step: Any, example: Any, *, statics: Any = None, **options: Any) -> RN
         transform(lambda leaf, kind=kind: spec_of(leaf, kind), part)
         for kind, part in (("an input", x), ("a memory", memory), ("a static", statics))
     )
-    return RNN(
-        TorchStep(OfModule(step, memories) if module else OfFunction(step), called, name_of(step)),
-        transform(parameter, params),
-        memory=memories,
-        inputs=inputs,
-        statics=static_specs,
-        **options,
-    )
+    with Unchanged(step):
+        return RNN(
+            TorchStep(OfModule(step, memories) if module else OfFunction(step), called, name_of(step)),
+            transform(parameter, params),
+            memory=memories,
+            inputs=inputs,
+            statics=static_specs,
+            **options,
+        )
 
 
 def parts_of(example: Any, step: Any) -> tuple[Any, Any, Any]:

@@ -16,6 +16,7 @@ from stepnet.errors import InputError, StepError
 from stepnet.net.ir import Builder, Net, Recur, without_unused
 from stepnet.net.precision import Precision
 from stepnet.net.types import AXES, CONST, ROWS, Extent, Type, extent_of, is_static_extent
+from stepnet.trace.draws import traced_purely
 from stepnet.trace.indexing import indexed
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.trace.numpy_functions import FUNCTIONS
@@ -184,8 +185,17 @@ NO_STATICS = (
 def trace_step(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:
     """The traced step, for structures of `Spec`s (with dtypes) and of parameter arrays.
 
-    Raises `StepError` naming the user's line, memory and shapes.
+    Raises `StepError` naming the user's line, memory and shapes; and for a step that draws random numbers.
     """
+
+    def trace() -> TracedStep:
+        return traced_once(step, inputs, memory, statics, params)
+
+    return traced_purely(step, trace, lambda traced: traced.body)
+
+
+def traced_once(step: Step, inputs: Any, memory: Any, statics: Any, params: Any) -> TracedStep:
+    """The traced step."""
     builder, last = Builder(), memory
     memory = transform(carried, memory)
     stored = promoted_float(leaf.dtype for leaf in (*leaves(inputs), *leaves(params)))

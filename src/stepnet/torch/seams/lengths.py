@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import is_recorded
 from stepnet.torch.seams.scan import LENGTHS
 
 torch: Any = pytorch("torch")
@@ -47,7 +48,7 @@ def with_lengths(forward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(forward)
     def measured(self: Any, *args: Any, **kwargs: Any) -> Any:
         lengths = None
-        if argument("cache_params", cache, args, kwargs) is None and not torch.compiler.is_compiling():
+        if argument("cache_params", cache, args, kwargs) is None and not is_recorded():
             lengths = lengths_of(argument("attention_mask", mask, args, kwargs))
         if lengths is None and LENGTHS.get() is None:
             return forward(self, *args, **kwargs)

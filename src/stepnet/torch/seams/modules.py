@@ -12,11 +12,12 @@ from typing import Any, cast
 
 from stepnet.torch.checks import dtypes_refused
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import is_recorded
 from stepnet.torch.seams.check import difference, layer_difference
 from stepnet.torch.seams.layers import LAYERS
 from stepnet.torch.seams.lengths import with_lengths
 from stepnet.torch.seams.rebound import globals_read, innermost, is_rebindable, rebound
-from stepnet.torch.seams.table import FUNCTIONS, LEFT, METHODS, PACKAGE, WHOLE, Seam
+from stepnet.torch.seams.table import FUNCTIONS, LEFT, METHODS, PACKAGE, STATES, WHOLE, Seam
 from stepnet.torch.seams.tokens import KEPT, with_tokens
 from stepnet.torch.untraced import untraced
 
@@ -96,6 +97,19 @@ def methods(kind: Any) -> list[tuple[str, Any, Seam, Any]]:
     ]
 
 
+def without_seams(kind: Any) -> str | None:
+    """Why a class of layers that runs over steps is left, though it has no seam; None for other classes."""
+    members: list[Any] = [member for base in kind.__mro__ for member in base.__dict__.values()]
+    every = {name for member in members for name in names_in_code(member)}
+    return next((why for name, why in STATES.items() if name in every), None)
+
+
+def names_in_code(member: Any) -> tuple[str, ...]:
+    """The names in the code of a method; none for other members of a class."""
+    code = getattr(innermost(member), "__code__", None)
+    return () if code is None else code.co_names
+
+
 def tokens_left(module: Any) -> str | None:
     """Why the tokens of an accelerated layer run part by part, though its class has them as one step; None
     otherwise.
@@ -145,7 +159,7 @@ def out_of_graphs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:
 
     @functools.wraps(theirs)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return (theirs if torch.compiler.is_compiling() else ours)(self, *args, **kwargs)
+        return (theirs if is_recorded() else ours)(self, *args, **kwargs)
 
     return forward
 
@@ -191,7 +205,7 @@ def without_kernel(theirs: Callable[..., Any]) -> Any:
 
 def is_elsewhere(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call is for transformers: in a graph that is made, off the CPU, or of packed sequences."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if is_recorded():
         return True
     if any(kwargs.get(name) is not None for name in PACKED):
         return True

@@ -121,6 +121,15 @@ WHOLE = frozenset({"mamba_inner_fn", "mamba2_split_conv1d_scan_combined"})
 none, and the layer goes on with its parts: so do ours.
 """
 
+OWN = "its recurrence is written in its own class, and is no function that stepnet knows"
 SLOWER = "PyTorch's own convolution takes less time"
 LEFT = {"causal_conv1d_fn": SLOWER, "causal_conv1d_update": SLOWER}
 """Functions that stay PyTorch's, and why."""
+
+STATES = {
+    "update_recurrent_state": OWN,
+    "set_linear_cache": OWN,
+    "update_ssm_state": OWN,
+    "update_conv_state": SLOWER,
+}
+"""Methods of caches, by which a layer is known to run over steps, and why one without a seam is left."""

@@ -19,6 +19,7 @@ from weakref import ref
 from stepnet.torch.checks import DTYPES
 from stepnet.torch.function import is_transformed
 from stepnet.torch.pytorch import pytorch
+from stepnet.torch.recording import is_recorded
 from stepnet.torch.seams.layers import LAYERS, Layer, Seen, part_of
 from stepnet.torch.seams.scan import ENGINE, Kind, scan_of
 from stepnet.torch.seams.single import Single
@@ -86,7 +87,7 @@ def marks_of(tensors: Sequence[Any]) -> list[int]:
 
 def token_of(layer: str, module: Any, x: Any, cache: Any) -> Any:
     """The output of a layer for a single token, or None where the layer runs part by part."""
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if torch.is_grad_enabled() or is_recorded():
         return None
     if is_transformed() or torch.is_autocast_enabled("cpu"):
         return None

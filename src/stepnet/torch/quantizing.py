@@ -1,0 +1,53 @@
+"""PyTorch's own quantization of modules, which knows torch.nn's layers by their very classes.
+
+It would pass by stepnet's, which are subclasses, and leave them in float without a word. So where it asks one
+for its `qconfig`, and one of torch.nn would be quantized, that is an error.
+"""
+
+import inspect
+from typing import Any
+
+from stepnet.errors import InputError
+from stepnet.torch.pytorch import pytorch
+
+torch: Any = pytorch("torch")
+NAME = "qconfig"
+"""The attribute by which PyTorch says how a module is quantized; None says that it is not."""
+ASKING = "_propagate_qconfig_helper"
+"""The function of PyTorch that reads it, and whose variables say what is to be quantized."""
+
+
+class Qconfig:
+    """The attribute, in a class that stands before one of torch.nn."""
+
+    def __get__(self, module: Any, kind: Any = None) -> Any:
+        """What it was set to. Raises `InputError` where PyTorch would quantize the layer of torch.nn."""
+        if module is not None and NAME in module.__dict__:
+            return module.__dict__[NAME]
+        caller = inspect.currentframe()
+        asking = None if caller is None else caller.f_back
+        if module is not None and asking is not None and asking.f_code.co_name == ASKING:
+            check(module, asking.f_locals)
+        raise AttributeError(NAME)
+
+    def __set__(self, module: Any, value: Any) -> None:
+        module.__dict__[NAME] = value
+
+    def __delete__(self, module: Any) -> None:
+        if NAME not in module.__dict__:
+            raise AttributeError(NAME)
+        del module.__dict__[NAME]
+
+
+def check(module: Any, asked: dict[str, Any]) -> None:
+    """Raises `InputError` if a layer is to be quantized. asked: the variables of the function of PyTorch."""
+    kinds = {kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn")}
+    if asked["module_qconfig"] is None and not kinds & asked["qconfig_dict"].keys():
+        return
+    name, title = type(module).__name__, f"`{asked['prefix']}`" if asked["prefix"] else "it"
+    raise InputError(
+        f"torch.ao.quantization does not know stepnet.torch.{name}, and would leave "
+        f"{title} in float: quantize the model with torch.nn.{name} (undo() of the result of "
+        "accelerate brings that back), or leave the layer as it is by layer.qconfig = None. stepnet has int8 "
+        "of its own: stepnet.quantize"
+    )

@@ -1,0 +1,89 @@
+"""What a step that is written with PyTorch reads besides its arguments and its parameters: see `trace.reads`.
+
+The parameters and buffers of a module are arguments of its trace. Its other attributes, those of the modules
+in it, and its hooks are not: a trace holds them as they were.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from stepnet.errors import InputError, StepError
+from stepnet.torch.pytorch import pytorch
+from stepnet.trace import reads
+from stepnet.trace.reads import Reads, Source, of_classes, of_mapping, package_of
+
+torch: Any = pytorch("torch")
+
+
+def attributes_of(module: Any) -> dict[str, Any]:
+    """The attributes of a module by name."""
+    return module.__dict__
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+KEPT = frozenset(attributes_of(torch.nn.Module())) - {"training", *HOOKS}
+"""Attributes in which PyTorch keeps what every module has."""
+KEPT_BY = {
+    "torch.nn.modules.rnn": frozenset({"_flat_weights", "_flat_weight_refs", "_flat_weights_names"}),
+    "stepnet.torch": frozenset({"_bound", "_runnable", "_kept", "_latest", "_name", "_stepnets_token"}),
+}
+"""What the modules of packages, and classes that are derived from them, keep for themselves."""
+
+
+def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
+    """What a module or a function reads besides the module's parameters and buffers, by names. ignored:
+    attributes of modules that are not looked at.
+    """
+    module: bool = isinstance(step, torch.nn.Module)
+    registered = {id(member) for member in step.modules()} if module else set[int]()
+
+    def rule(value: Any) -> Sequence[Source] | None:
+        if not isinstance(value, torch.nn.Module):
+            return None
+        parts = [value._modules]
+        if id(value) not in registered:
+            parts += [value._parameters, value._buffers]  # which nobody knows as such
+        return [attributes(value, ignored), *map(of_mapping, parts), *of_classes(value)]
+
+    return reads.reads_of(step, rule, "self" if module else "")
+
+
+def attributes(module: Any, ignored: frozenset[str]) -> Source:
+    """The attributes of a module that are not kept by PyTorch or stepnet for themselves."""
+    bases = [base.__module__ for base in type(module).__mro__]
+    kept = [names for place, names in KEPT_BY.items() if any(base.startswith(place) for base in bases)]
+    hidden = KEPT.union(ignored, *kept)
+    known = package_of(type(module)) in ("torch", "stepnet")  # whose private ones are no settings
+
+    def name(key: str) -> str | None:
+        private = key in hidden or (known and key.startswith("_") and key not in HOOKS)
+        return None if private else key
+
+    return of_mapping(attributes_of(module), name)
+
+
+def check_others(found: Reads) -> None:
+    """Raises `InputError` if a step reads a tensor that requires a gradient and is none of its parameters."""
+    for name, value in found.values.items():
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            raise InputError(
+                f"the step uses {name}, which requires a gradient and is none of its parameters: give it "
+                "with the parameters, or make it an attribute of the cell; a constant is .detach()ed"
+            )
+
+
+class Unchanged:
+    """A context that raises `StepError` if a step changes what it reads: a trace would do so once."""
+
+    def __init__(self, step: Any) -> None:
+        self.step, self.before = step, reads_of(step)
+
+    def __enter__(self) -> None:
+        """Begins it."""
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None and (names := self.before.changes(reads_of(self.step))):
+            raise StepError(
+                f"the step changes {names} as it runs, which a recurrence would do once and not at every "
+                "step: make it a memory or an output, or take the step's `index`"
+            )

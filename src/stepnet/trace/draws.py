@@ -1,0 +1,193 @@
+"""Random numbers, and the time, in a step: they would be read once, when it is traced, and be constants.
+
+    states of generators  -->  the step is traced  -->  their states again, equal
+
+The generators are those of Python, NumPy and PyTorch, and each one that the step reads. If one has moved, the
+step is traced again, line by line, to name the line. A step that makes a generator, or asks for the time, is
+traced twice too: both nets are to be equal.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import attrgetter
+from types import CodeType, FrameType
+from typing import Any, TypeVar, cast
+
+from stepnet.errors import StepError
+from stepnet.net.ir import Net
+from stepnet.trace.lines import is_users, line_of
+from stepnet.trace.reads import Reads, is_installed, names_in, numbers_known, reads_of
+
+Result = TypeVar("Result")
+State = Callable[[], Any]
+
+ADVICE = "random numbers enter a step as an input (drawn per step) or a static (per sequence)"
+NUMPYS = (
+    "default_rng",
+    "Generator",
+    "RandomState",
+    "SeedSequence",
+    "MT19937",
+    "PCG64",
+    "PCG64DXSM",
+    "Philox",
+)
+PYTHONS = ("Random", "SystemRandom", "urandom", "token_bytes", "token_hex", "randbelow", "uuid1", "uuid4")
+CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "process_time", "now", "today")
+FRESH = frozenset([*NUMPYS, *PYTHONS, *CLOCKS, "SFC64", "randbits", "monotonic_ns", "utcnow"])
+"""Names in the code of a step by which it may read other numbers each time, though no generator moves."""
+
+
+def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result], Net]) -> Result:
+    """What a trace of a step gives; raises `StepError` if the step draws random numbers or reads the time.
+
+    net: the net of the result.
+    """
+    known: Any = getattr(step, "reads", None)
+    reads = known if isinstance(known, Reads) else reads_of(step)
+    states = generators(reads)
+    before = compared(states)
+    result = trace()
+    if before != compared(states):
+        result = line_by_line(states, trace)
+    codes = [value for value in reads.values.values() if isinstance(value, CodeType)]
+    if any(not FRESH.isdisjoint(names_in(code)[1]) for code in codes):
+        check_equal(net(result), net(trace()))
+    return result
+
+
+# ---- generators --------------------------------------------------------------------------------------------
+
+
+GLOBAL = {
+    "np.random": ("numpy.random", "get_state"),
+    "random": ("random", "getstate"),
+    "torch": ("torch.random", "get_rng_state"),
+}
+"""The generators of modules: the module, and its function that gives the state."""
+
+HELD = (
+    ("random", "SystemRandom", None),  # which has no state
+    ("random", "Random", "getstate"),
+    ("numpy.random", "Generator", "bit_generator.state"),
+    ("numpy.random", "BitGenerator", "state"),
+    ("numpy.random", "RandomState", "get_state"),
+    ("torch", "Generator", "get_state"),
+)
+"""The classes of generators: the module, and the attribute that has the state, or gives it."""
+
+
+def generators(reads: Reads) -> dict[str, State]:
+    """How to read the states of the generators that a step may draw from, by their names."""
+    states: dict[str, State] = {name: partial(state_in, *place) for name, place in GLOBAL.items()}
+    for name, value in reads.values.items():
+        for module, kind, attribute in HELD:
+            loaded = sys.modules.get(module)
+            if loaded is not None and isinstance(value, getattr(loaded, kind)):
+                if attribute is not None:
+                    states[f"`{name}`"] = partial(state_of, value, attribute, module)
+                break
+    return states
+
+
+def state_in(module: str, function: str) -> Any:
+    """The state of the generator of a module; None where that is not imported."""
+    loaded = sys.modules.get(module)
+    return None if loaded is None else state_of(loaded, function, module)
+
+
+def state_of(owner: Any, attribute: str, module: str) -> Any:
+    """The state of a generator."""
+    if not module.startswith("torch"):
+        found = attrgetter(attribute)(owner)
+        return found() if callable(found) else found
+    with numbers_known():
+        return getattr(owner, attribute)().numpy()
+
+
+def compared(states: Mapping[str, State]) -> dict[str, Any]:
+    """The states as values that can be compared."""
+    return {name: comparable(state()) for name, state in states.items()}
+
+
+def comparable(state: Any) -> Any:
+    """The state of a generator as a value that can be compared."""
+    if isinstance(state, dict):
+        return {key: comparable(part) for key, part in cast("dict[str, Any]", state).items()}
+    if isinstance(state, tuple):
+        return tuple(map(comparable, cast("tuple[Any, ...]", state)))
+    return bytes(state) if hasattr(state, "__array__") else state
+
+
+def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Result:
+    """What a trace gives; raises `StepError` with the user's line that moves a generator.
+
+    The result is that of this trace, in which none has moved: another thread may have drawn before.
+    """
+    watch = Watch(states)
+    outside = sys.gettrace()
+    sys.settrace(watch.enter)
+    try:
+        result = trace()
+    finally:
+        sys.settrace(outside)
+    watch.look()
+    if watch.found:
+        drawn, line = watch.found
+        raise StepError(
+            f"the step draws random numbers from {drawn}, and a trace would have the same ones at every "
+            f"step: {ADVICE}\n  at {line}"
+        )
+    return result
+
+
+class Watch:
+    """Looks after each of the user's lines for a generator that has moved. found: its name, and the line."""
+
+    def __init__(self, states: Mapping[str, State]) -> None:
+        self.states, self.known = states, compared(states)
+        self.line: tuple[CodeType, int] | None = None
+        self.found: tuple[str, str] | None = None
+
+    def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """The function that follows the lines of a call: of the user's calls alone."""
+        code = frame.f_code
+        if self.found or not is_users(code) or is_installed(code.co_filename):
+            return None
+        return self.follow
+
+    def follow(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Looks before each line, and as a call returns."""
+        self.look()
+        at = frame
+        if event == "return":
+            at = frame.f_back if frame.f_back is not None and is_users(frame.f_back.f_code) else frame
+        self.line = at.f_code, at.f_lineno
+        return None if self.found else self.follow
+
+    def look(self) -> None:
+        """Notes a generator that has moved since the line before."""
+        if self.found or self.line is None:
+            return
+        now = compared(self.states)
+        drawn = [name for name, state in now.items() if state is not None and state != self.known[name]]
+        if drawn:
+            self.found = drawn[0], line_of(*self.line)
+
+
+# ---- other numbers each time -------------------------------------------------------------------------------
+
+
+def check_equal(first: Net, second: Net) -> None:
+    """Raises `StepError` if two traces of a step differ."""
+    if first == second:
+        return
+    pairs = zip(first.nodes, second.nodes, strict=False)
+    node = next((one for one, other in pairs if one != other), first.nodes[-1])
+    users = [other for other in first.nodes if other.source and first.nodes.index(node) in other.inputs]
+    line = node.source or (users[0].source if users else "")
+    raise StepError(
+        "the step reads other numbers each time that it is traced, as those of a new generator without a "
+        f"seed, or the time, and a trace has them as constants: {ADVICE}" + (f"\n  at {line}" if line else "")
+    )

@@ -1,0 +1,162 @@
+"""A step that draws random numbers, or reads the time, is refused: its trace would have them as constants."""
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import stepnet as sn
+from stepnet.errors import StepError
+
+WEIGHTS = np.ones((3, 3), "float32")
+RNG = np.random.default_rng(0)
+STATE = np.random.RandomState(0)
+OWN = random.Random(0)
+GENERATOR = torch.Generator()
+
+
+class Noise:
+    """An object that holds a generator, deep inside."""
+
+    def __init__(self) -> None:
+        self.parts = {"a": [np.random.default_rng(1)]}
+
+    def draw(self) -> Any:
+        """A number."""
+        return self.parts["a"][0].normal()
+
+
+NOISE = Noise()
+
+DRAWN: dict[str, tuple[Callable[[], Any], str]] = {
+    "np.random.normal": (lambda: np.random.normal(), "np.random"),
+    "np.random.rand": (lambda: np.random.rand(3).astype("float32"), "np.random"),
+    "random.random": (lambda: random.random(), "random"),
+    "random.gauss": (lambda: random.gauss(0, 1), "random"),
+    "random.choice": (lambda: random.choice([1.0, 1.0]), "random"),
+    "generator": (lambda: RNG.normal(size=3), "`draw.RNG`"),
+    "integers": (lambda: RNG.integers(3), "`draw.RNG`"),
+    "RandomState": (lambda: STATE.rand(), "`draw.STATE`"),
+    "Random": (lambda: OWN.random(), "`draw.OWN`"),
+    "inside": (lambda: NOISE.draw(), "`draw.NOISE.parts['a'][0]`"),
+}
+FRESH: dict[str, Callable[[], Any]] = {
+    "unseeded": lambda: np.random.default_rng().normal(),
+    "time": lambda: time.time() % 1,
+    "perf_counter": lambda: time.perf_counter() % 1e-3,
+    "SystemRandom": lambda: random.SystemRandom().random(),
+}
+OF_TORCH: dict[str, tuple[Callable[[], Any], str]] = {
+    "torch.rand": (lambda: torch.rand(3).numpy(), "torch"),
+    "torch.Generator": (lambda: torch.rand(3, generator=GENERATOR).numpy(), "`draw.GENERATOR`"),
+}
+
+
+def step_of(draw: Callable[[], Any]) -> Callable[..., Any]:
+    """A step that multiplies by what is drawn."""
+
+    def step(x: Any, memory: Any, params: Any) -> Any:
+        before = x @ params
+        noise = draw()
+        return before * np.float32(noise), memory
+
+    return step
+
+
+@pytest.mark.parametrize("name", [*DRAWN, *OF_TORCH])
+def test_a_step_that_draws_is_refused_with_the_line(name: str):
+    draw, source = (DRAWN | OF_TORCH)[name]
+    with pytest.raises(StepError) as error:
+        sn.RNN(step_of(draw), WEIGHTS, memory=3, inputs=3)
+    text = str(error.value)
+    assert f"draws random numbers from {source}, and a trace" in text
+    assert "as an input (drawn per step) or a static (per sequence)\n  at " in text
+    line = text.rpartition("\n  at ")[2]
+    assert "lambda: " in line or "self.parts" in line
+    assert __file__ in line
+
+
+@pytest.mark.parametrize("name", FRESH)
+def test_a_step_that_reads_other_numbers_each_time_is_refused(name: str):
+    with pytest.raises(StepError, match="reads other numbers each time that it is traced") as error:
+        sn.RNN(step_of(FRESH[name]), WEIGHTS, memory=3, inputs=3)
+    assert "return before * np.float32(noise), memory" in str(error.value)
+
+
+def test_draws_are_refused_wherever_a_step_is_traced():
+    def draw() -> Any:
+        return RNG.normal()
+
+    sequences = np.ones((2, 3, 3), "float32")
+    lazy = sn.RNN(step_of(draw), WEIGHTS, memory=3)
+    traces: list[Callable[[], Any]] = [
+        lambda: lazy(sequences),
+        lambda: sn.Graph(lambda x, params: x * np.float32(draw()), inputs=3),
+        lambda: sn.Graph(lambda x, params: lazy(x)[0])(sequences),
+        lambda: sn.RNN(lambda x, h, p: (x, h), memory=3, until=lambda output, h: output[:, 0] > draw())(
+            sequences
+        ),
+        lambda: sn.foreach(lambda x, h: (x * np.float32(draw()), h), sequences, np.zeros((2, 3), "float32")),
+    ]
+    plain = sn.RNN(lambda x, h, p: (x @ p, h), WEIGHTS, memory=3)
+    loss = sn.value_and_grad(lambda outputs, targets: ((outputs - targets) ** 2).sum(-1) * draw(), plain)
+    traces.append(lambda: loss(sequences, sequences))
+    for trace in traces:
+        with pytest.raises(StepError, match="draws random numbers from `"):
+            trace()
+
+
+def test_what_is_the_same_each_time_is_traced():
+    def same(x: Any, memory: Any, params: Any) -> Any:
+        table = np.random.default_rng(3).normal(size=3).astype("float32")
+        return x * table, memory
+
+    outputs, _ = sn.RNN(same, memory=3)(np.ones((1, 1, 3), "float32"))
+    assert np.array_equal(outputs[0, 0], np.random.default_rng(3).normal(size=3).astype("float32"))
+
+
+def test_a_step_without_draws_is_called_once_and_moves_no_generator():
+    calls = list[int]()
+
+    def step(x: Any, memory: Any, params: Any) -> Any:
+        calls.append(1)
+        return x, memory
+
+    before = np.random.get_state()[1].tolist(), random.getstate(), RNG.bit_generator.state
+    sn.RNN(step, memory=3, inputs=3)
+    after = np.random.get_state()[1].tolist(), random.getstate(), RNG.bit_generator.state
+    assert calls == [1]
+    assert before == after
+
+
+def test_draws_of_another_thread_are_none_of_the_step():
+    drawn, done = threading.Event(), threading.Event()
+
+    def other() -> None:
+        done.wait(10)
+        random.random()
+        drawn.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+
+    def step(x: Any, memory: Any, params: Any) -> Any:
+        done.set()
+        drawn.wait(10)
+        return x, memory
+
+    sn.RNN(step, memory=3, inputs=3)
+    thread.join()
+
+
+def test_a_trace_function_of_a_debugger_is_put_back():
+    before = sys.gettrace()
+    with pytest.raises(StepError, match="draws random numbers"):
+        sn.RNN(step_of(lambda: random.random()), WEIGHTS, memory=3, inputs=3)
+    assert sys.gettrace() is before

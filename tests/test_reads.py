@@ -1,0 +1,176 @@
+"""What a step reads besides its arguments is found, by name, and seen to change."""
+
+import argparse
+import copy
+import pickle
+import types
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepnet.trace.reads import Latest, reads_of
+
+GAIN = 2.0
+OTHER = {"deep": [np.ones(3)]}
+
+
+class Settings:
+    """A class as a namespace, and the class of an object that a step reads."""
+
+    scale = 1.5
+
+    def __init__(self) -> None:
+        self.values = {"a": [1, 2]}
+
+    def total(self, x: Any) -> Any:
+        """A method that reads a global."""
+        return x * self.values["a"][0] * OTHER["deep"][0]
+
+    @property
+    def doubled(self) -> float:
+        """A property that reads a global."""
+        return 2 * GAIN
+
+
+class Derived(Settings):
+    """A class whose method calls that of its base."""
+
+    def total(self, x: Any) -> Any:
+        """The same."""
+        return super().total(x)
+
+
+SETTINGS = Settings()
+
+
+def helper(x: Any, power: float = 2.0) -> Any:
+    """A function that a step calls."""
+    return x**power * GAIN
+
+
+def step(x: Any, memory: Any, params: Any) -> Any:
+    """A step that reads much."""
+    return helper(x) + SETTINGS.total(x) * Settings.scale, memory
+
+
+def changed(change: Callable[[], Callable[[], None]]) -> str:
+    """The names of what a change to what `step` reads changes; it is undone."""
+    before = reads_of(step)
+    assert before.still_hold()
+    undo = change()
+    try:
+        assert not before.still_hold()
+        after = reads_of(step)
+        assert before != after
+    finally:
+        undo()
+    assert before == reads_of(step)
+    assert hash(before) == hash(reads_of(step))
+    return before.changes(after)
+
+
+def setting(owner: Any, name: str, value: Any) -> Callable[[], Callable[[], None]]:
+    """A change of an attribute."""
+
+    def change() -> Callable[[], None]:
+        before = getattr(owner, name)
+        setattr(owner, name, value)
+        return partial(setattr, owner, name, before)
+
+    return change
+
+
+def item(owner: Any, key: Any, value: Any) -> Callable[[], Callable[[], None]]:
+    """A change of an item."""
+
+    def change() -> Callable[[], None]:
+        before = owner[key].copy() if isinstance(owner[key], np.ndarray) else owner[key]
+        owner[key] = value
+        return partial(owner.__setitem__, key, before)
+
+    return change
+
+
+def global_value(name: str, value: Any) -> Callable[[], Callable[[], None]]:
+    """A change of a global of this file."""
+    return item(globals(), name, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (global_value("GAIN", 3.0), "`helper.GAIN`"),
+        (global_value("GAIN", 2), "`helper.GAIN`"),
+        (setting(SETTINGS, "values", {"a": [5, 2]}), "`SETTINGS.values['a'][0]`"),
+        (item(SETTINGS.values["a"], 0, 7), "`SETTINGS.values['a'][0]`"),
+        (setting(Settings, "scale", 0.5), "scale`"),
+        (setting(helper, "__defaults__", (3.0,)), "`helper.defaults[0]`"),
+        (item(OTHER["deep"][0], 1, 4.0), "deep'][0]`"),
+        (global_value("helper", lambda x: x), "`helper`"),
+    ],
+)
+def test_what_a_step_reads_is_seen_to_change(change: Any, name: str):
+    assert name in changed(change)
+
+
+def test_a_global_with_the_name_of_an_attribute_is_not_read():
+    def one(x: Any, memory: Any, params: Any) -> Any:
+        return x.GAIN, memory
+
+    assert not any("GAIN" in name for name in reads_of(one).values)
+
+
+def test_closures_partials_methods_namespaces_and_modules_are_opened():
+    scale, known = 0.5, argparse.Namespace(rate=3)
+    own = types.ModuleType("own_settings")
+    own.rate, own.unread = 4, 5  # type: ignore[attr-defined]
+
+    def one(x: Any, memory: Any, params: Any) -> Any:
+        return [x * scale * known.rate * own.rate for _ in range(2)], memory
+
+    space = {"own": own}
+    exec("def two(x): return x * own.rate", space)  # a global, as modules are
+    values = reads_of(one).values
+    assert values["scale"] == 0.5
+    assert values["known.rate"] == 3
+    found = reads_of(space["two"]).values
+    assert found["own.rate"] == 4
+    assert "own.unread" not in found
+    assert reads_of(partial(helper, power=4.0)).values["keywords['power']"] == 4.0
+    assert reads_of(SETTINGS.total).values["self.values['a'][1]"] == 2
+    base = reads_of(Derived().total)
+    assert any(name.endswith("OTHER['deep'][0]") for name in base.values)
+
+
+def test_an_attribute_of_an_object_hides_none_of_its_class():
+    one = Settings()
+    before = reads_of(one.total)
+    one.scale = 9.0
+    assert before != reads_of(one.total)
+
+
+def test_zeros_with_other_signs_and_arrays_with_other_bits_are_others():
+    def at(value: Any) -> Any:
+        return dict(reads_of(lambda x: x * value).key)["value"]
+
+    assert at(0.0) != at(-0.0)
+    assert at(float("nan")) == at(float("nan"))
+    assert at(np.zeros(2)) != at(-np.zeros(2))
+    assert at(np.zeros(2)) == at(np.zeros(2))
+
+
+def test_objects_that_hold_themselves_end():
+    one = Settings()
+    one.values["self"] = one  # type: ignore[assignment]
+    assert reads_of(one.total).still_hold()
+
+
+def test_copies_and_files_do_not_hold_what_was_read():
+    latest = Latest()
+    first = latest.current(lambda: reads_of(step))
+    assert latest.current(lambda: reads_of(step)) is first
+    assert copy.deepcopy(latest).reads is None
+    assert pickle.loads(pickle.dumps(latest)).reads is None
