@@ -7,7 +7,7 @@ function of the user's own may read all rows, so it is not known.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,7 +26,8 @@ def always(layer: Any, shape: Shape) -> bool:
 
 def over_features(layer: Any, shape: Shape) -> bool:
     """Whether the axes of a layer are none of the rows."""
-    axes = layer.axis if isinstance(layer.axis, list | tuple) else [layer.axis]
+    given: Any = layer.axis
+    axes: list[Any] = [*given] if isinstance(given, list | tuple) else [given]
     return all(isinstance(axis, int) and axis % len(shape) != 0 for axis in axes)
 
 
@@ -177,7 +178,7 @@ def has_its_axes(layer: Any, shape: Shape) -> bool:
 
 def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
     """Whether layers that run one behind the other work row by row."""
-    kinds = {type(part) for layer in layers for part in layer._flatten_layers()}
+    kinds: set[Any] = {type(part) for layer in layers for part in layer._flatten_layers()}
     if keras.layers.Softmax in kinds and kinds.intersection(MASKS):
         return False
     for layer in layers:
@@ -189,5 +190,5 @@ def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
 
 def kept_class(layer: Any) -> Any:
     """The class of a layer; of one of stepnet's, Keras' class whose loop it replaces."""
-    kind: Any = type(layer)
+    kind = cast("Any", type(layer))
     return kind.__mro__[1] if kind.__module__ == "stepnet.keras.layers" else kind
