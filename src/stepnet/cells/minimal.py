@@ -33,7 +33,7 @@ def min_lstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     """The minimal LSTM: h = (f h + i n) / (f + i), with f and i the sigmoids of the inputs f and i.
 
     L. Feng and others, "Were RNNs all we needed?", 2024 (arXiv 2410.01201). i / (f + i) is computed from the
-    logarithms of both, as in the version of its appendix, so that gates far below zero do not underflow.
+    logarithms of both, as in its log-space version, so that gates far below zero do not underflow.
 
     Args:
         x: f, i (before their sigmoids) and the candidate n [rows, channels].
