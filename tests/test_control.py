@@ -447,3 +447,23 @@ def test_directions_that_end_at_steps_of_their_own_merge_in_the_end_alone(early:
     forward, backward = sn.Bidirectional(*layers, merge=None)(x)[0]
     ends = [[one[-1] for one in forward.to_list()], [one[0] for one in backward.to_list()]]
     np.testing.assert_array_equal(last, np.transpose(ends))
+
+
+@pytest.mark.parametrize("masked", ["repeat", "zero"])
+def test_a_mask_that_is_true_everywhere_changes_last_bits_at_most(masked: str):
+    """A sum over products of two values of the memory stays in the loop where a masked step repeats it."""
+    random, shape = np.random.default_rng(0), (3, 6)
+
+    def sums(x: Any, h: Any, p: Any) -> Any:
+        q, k = (np.reshape(h @ p[name], (x.shape[0], 16, 16)) for name in "AB")
+        return np.einsum("bij,bik->bjk", np.tanh(q), k), np.tanh(x + 0.5 * h)
+
+    params = {name: (random.normal(size=(8, 256)) / 4).astype("float32") for name in "AB"}
+    x, mask = random.normal(size=(*shape, 8)).astype("float32"), np.ones(shape, bool)
+    rnn = sn.RNN(sums, params, memory=8)
+    outputs, _ = rnn(x, engine="llvm")
+    found, _ = rnn(x, mask=mask, masked=masked, engine="llvm")
+    assert_close(found, outputs, shape[1], 16)
+    for row in range(shape[0]):
+        alone, _ = rnn(x[row : row + 1], mask=mask[row : row + 1], masked=masked, engine="llvm")
+        np.testing.assert_array_equal(alone[0], found[row])

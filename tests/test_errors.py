@@ -186,6 +186,10 @@ MISTAKES: dict[str, tuple[str, Step]] = {
         r"f32\[2, 3\] cannot be reshaped to features \(-1, -1\)",
         lambda o: o.m.reshape(o.m.shape[0], -1, -1),
     ),
+    "two open sizes, of rows": (
+        r"reshape\(-1, -1\) leaves two sizes open, and NumPy takes one: write x.reshape\(x.shape\[0\], -1\)",
+        lambda o: o.m.reshape(-1, -1),
+    ),
     "another order": ("reshape in a step is in C order", lambda o: np.reshape(o.m, (-1, 6), order="F")),
     "axes of a transpose": (
         r"transpose of 3 axes wants each of them once, not \(0, 1\)",

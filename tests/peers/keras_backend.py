@@ -269,6 +269,9 @@ def empty_batches_and_sequences() -> None:
     outputs, h, c = layer(numbers(BATCH, 0, INPUTS), initial_state=state)
     assert tuple(outputs.shape) == (BATCH, 0, UNITS)
     assert_same([h, c], state)
+    outputs, h, c = layer(numbers(BATCH, 0, INPUTS))
+    assert tuple(outputs.shape) == (BATCH, 0, UNITS)
+    assert_same([h, c], [0 * part for part in state])
 
 
 def second_gradients_of(layer: Any) -> list[Any]:

@@ -235,3 +235,13 @@ def test_the_lines_of_a_module_are_in_the_net_and_in_what_a_trace_of_steps_shows
         'torch.where((index % 3 == 2)[:, None], statics["other"], statics["mask"])'
     )
     assert lines["tanh"].endswith("return self.cell(x, state * other)")
+
+
+@pytest.mark.parametrize("options", [{}, {"alpha": 0.5}])
+def test_elu_has_its_derivative_at_zero(options: dict[str, float]):
+    traced = trace(lambda x, h, p: (F.elu(x, **options), h), (torch.zeros(1, 3), torch.zeros(1, 1), {}))
+    (outputs, _), backward = sn.vjp(traced)(np.zeros((1, 1, 3), "float32"))
+    x = torch.zeros(3, requires_grad=True)
+    F.elu(x, **options).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_array_equal(backward(np.ones_like(outputs)).inputs[0, 0], x.grad.numpy())

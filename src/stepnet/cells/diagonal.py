@@ -12,6 +12,9 @@ from stepnet.trace.functions import sigmoid, softplus
 
 __all__ = ["lru", "rg_lru", "s5"]
 
+SMALLEST = 2.0**-126
+"""The smallest normal number of float32: a square root has a derivative there, and none at zero."""
+
 Pair = tuple[Any, Any]
 
 
@@ -96,7 +99,8 @@ def rg_lru(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
     """
     u, r, i, h, rate = arrays("rg_lru", x, memory, params)
     exponent = -8 * softplus(rate) * sigmoid(r)
-    h = np.exp(exponent) * h + np.sqrt(-np.expm1(2 * exponent)) * (sigmoid(i) * u)
+    scale = np.sqrt(np.maximum(-np.expm1(2 * exponent), SMALLEST))
+    h = np.exp(exponent) * h + scale * (sigmoid(i) * u)
     return h, h
 
 

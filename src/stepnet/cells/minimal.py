@@ -5,7 +5,7 @@ once.
 from typing import Any
 
 from stepnet.cells.forms import arrays
-from stepnet.trace.functions import sigmoid
+from stepnet.trace.functions import sigmoid, softplus
 
 __all__ = ["min_gru", "min_lstm"]
 
@@ -32,7 +32,8 @@ def min_gru(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 def min_lstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     """The minimal LSTM: h = (f h + i n) / (f + i), with f and i the sigmoids of the inputs f and i.
 
-    L. Feng and others, "Were RNNs all we needed?", 2024 (arXiv 2410.01201).
+    L. Feng and others, "Were RNNs all we needed?", 2024 (arXiv 2410.01201). i / (f + i) is computed from the
+    logarithms of both, as in its log-space version, so that gates far below zero do not underflow.
 
     Args:
         x: f, i (before their sigmoids) and the candidate n [rows, channels].
@@ -45,6 +46,5 @@ def min_lstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
     (array([[2.]]), array([[2.]]))
     """
     f, i, n, h = arrays("min_lstm", x, memory, params)
-    forget, new = sigmoid(f), sigmoid(i)
-    h = (forget * h + new * n) / (forget + new)
+    h = h + sigmoid(softplus(-f) - softplus(-i)) * (n - h)
     return h, h

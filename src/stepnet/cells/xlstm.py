@@ -13,6 +13,9 @@ from stepnet.trace.functions import sigmoid, softplus
 
 __all__ = ["mlstm", "slstm"]
 
+LARGEST = 80
+"""The largest exponent of a number that float32 has, and whose inverse it has, too."""
+
 # Called with a traced value it returns a traced value, which NumPy's stubs do not know.
 where: Any = np.where
 
@@ -50,7 +53,7 @@ def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
     forget, new, most = gates(i, before - softplus(-f))
     cell = written(forget[..., None, None] * cell, new[..., None] * k, v)
     norm = forget[..., None] * norm + new[..., None] * k
-    over = np.maximum(np.abs((q * norm).sum(-1)), np.exp(-most))
+    over = np.maximum(np.abs((q * norm).sum(-1)), np.exp(-np.clip(most, -LARGEST, LARGEST)))
     return read(cell, q), over, {"C": cell, "n": norm, "m": most}
 
 

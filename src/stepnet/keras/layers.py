@@ -83,8 +83,9 @@ class Bidirectional(keras.layers.Bidirectional):
 class TimeDistributed(keras.layers.TimeDistributed):
     """`keras.layers.TimeDistributed`, by one call of a layer that works row by row.
 
-    Keras calls the layer once for each step. Where it is known to work row by row, as most layers do that are
-    not trained with dropout or batch normalisation, the steps stand among the rows here.
+    Keras calls the layer once for each step. Where it is known to work row by row, by its class and settings,
+    the steps stand among the rows here. Layers that are trained with dropout or batch normalisation, work
+    along the rows, or have functions of the user's own are called as by Keras.
 
     >>> import keras, numpy as np, stepnet.keras
     >>> stepnet.keras.TimeDistributed(keras.layers.Dense(4))(np.ones((2, 5, 3))).shape

@@ -64,7 +64,8 @@ def call_in_time(layer: Any, theirs: Theirs, inputs: Any, training: Any = None, 
     """
     fits = mask is None or tuple(mask.shape[:2]) == tuple(inputs.shape[:2])
     takes_mask = mask is not None and layer.layer._call_has_mask_arg
-    if not fits or takes_mask or not is_rowwise(layer.layer, bool(training)):
+    step = (inputs.shape[0], *inputs.shape[2:])
+    if not fits or takes_mask or not is_rowwise(layer.layer, step, bool(training)):
         return theirs(inputs, training=training, mask=mask)
     kwargs = {"training": training} if layer.layer._call_has_training_arg else {}
     batch, time, *features = keras.ops.shape(inputs)

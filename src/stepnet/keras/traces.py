@@ -68,6 +68,8 @@ def traced(cell: Any, way: Way, form: Form) -> Traced:
 
 def made(cell: Any, way: Way, form: Form, key: Any) -> Traced | str:
     """The function that runs a cell, or the reason why there is none."""
+    if is_named(cell) and not tree.is_nested(form.x) and form.x.ndim != 2:
+        return f"a step of {type(cell).__name__} takes [rows, features], not {list(form.x.shape)}"
     if is_named(cell) and is_plain(cell, form):
         if key not in SHARED:
             keep(SHARED, key, runnable(recurrence_of(cell, way, form)))

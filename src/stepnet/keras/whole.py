@@ -30,6 +30,10 @@ class Whole:
         """The same in a dtype."""
         return Whole(tree.map_structure(partial(keras.ops.cast, dtype=dtype), self.parts))
 
+    def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
+        """The first part: on TensorFlow, Keras' `ops.shape` reads the shape of a tensor."""
+        return tree.flatten(self.parts)[0]
+
     def __getitem__(self, index: tuple[slice, int, slice]) -> Any:
         """The first step, zeros where there is none: Keras asks for it to know shapes and dtypes."""
         return tree.map_structure(first, self.parts)

@@ -115,7 +115,7 @@ def inverse_root(x: Any) -> Any:
 
 def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     """x where it is positive, alpha (exp(x) - 1) elsewhere, scaled."""
-    return numpy.where(x > 0, x, np.expm1(np.minimum(x, 0) * input_scale) * alpha) * scale
+    return numpy.where(x > 0, x, np.expm1(numpy.where(x > 0, 0, x) * input_scale) * alpha) * scale
 
 
 def gelu(x: Any, *, approximate: str = "none") -> Any:

@@ -104,7 +104,7 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
     [-1.0, 3.0]
     """
     x, alpha = numbers("elu", x), numbers("elu", alpha)
-    return where(x > 0, x, np.expm1(np.minimum(x, 0)) * alpha)
+    return where(x > 0, x, np.expm1(where(x > 0, 0, x)) * alpha)  # which has a derivative at 0
 
 
 def selu(x: Any) -> Any:
@@ -132,7 +132,8 @@ def softplus(x: Any) -> Any:
     [0.6931, 1000.0]
     """
     x = numbers("softplus", x)
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+    low = where(x > 0, -x, x)  # -|x|, whose derivative at 0 makes that of the sum one half
+    return np.maximum(x, 0) + np.log1p(np.exp(low))
 
 
 def softsign(x: Any) -> Any:

@@ -21,7 +21,12 @@ def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
     if order != "C":
         raise refuse("reshape in a step is in C order")
     advice = "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
-    sizes = without_rows(x, listed(shape), advice)
+    whole = listed(shape)
+    sizes = without_rows(x, whole, advice)
+    if not x.is_constant and whole[0] == -1 and -1 in sizes:
+        written = ", ".join(map(str, sizes))
+        unknown = f"reshape(-1, {written}) leaves two sizes open, and NumPy takes one"
+        raise refuse(f"{unknown}: write x.reshape(x.shape[0], {written})")
     known = math.prod(int(size) for size in sizes if size != -1)
     full = x.type.size
     if (
