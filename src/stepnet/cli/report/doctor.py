@@ -9,7 +9,7 @@ import numpy as np
 
 from stepnet.cli.report import cache
 from stepnet.engines import AUTO, engine_named, engine_names
-from stepnet.engines.llvm.machine.target import available_targets
+from stepnet.engines.llvm.machine.target import target_texts
 from stepnet.engines.threads import threads_limit
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.recurrence import RNN
@@ -49,7 +49,7 @@ def examine() -> Health:
         f"{platform.python_version()} ({platform.python_implementation()})",
         f"{platform.system()} {platform.release()} {platform.machine()}",
         llvm.get_host_cpu_name(),
-        tuple(map(str, available_targets())),
+        target_texts(),
         limit.count,
         limit.why,
         cache.state(cache.examine()),
