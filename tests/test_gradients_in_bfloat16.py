@@ -9,6 +9,7 @@ from installed_onednn import missing_onednn
 from same_bits import assert_same_bits
 
 import stepnet as sn
+from stepnet.engines.onednn.library import library
 from stepnet.engines.threads import set_threads
 from stepnet.errors import RefusedError
 from stepnet.values.structure import leaves
@@ -198,6 +199,8 @@ def test_int8_has_no_gradient() -> None:
 def test_onednn_has_gradients_in_bfloat16_of_its_own() -> None:
     if reason := missing_onednn():
         pytest.skip(f"oneDNN is not here: {reason}")
+    if reason := library().lacks("bfloat16"):
+        pytest.skip(reason)
     exact = sn.cells.rnn("lstm", sn.cells.CELLS["lstm"].parameters(32, 32, seed=1))
     x, d = normal(4, 10, 32), normal(4, 10, 32)
     layer = sn.quantize(exact, [x], "bfloat16", engine="onednn")

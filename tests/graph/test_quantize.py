@@ -343,6 +343,7 @@ def test_onednn_runs_them(speakers: sn.Graph) -> None:
 
 
 def test_a_drawing_shows_which_engine_runs_which_recurrence() -> None:
+    needs("bfloat16")
     drawn = sn.quantize(model(), [samples(3, 5)], "bfloat16", engine=("onednn", "llvm")).draw()
     lines = [line for line in drawn.splitlines() if " units " in line or line.startswith("recurrence")]
     assert [line.rpartition("  ")[2] for line in lines] == ["(onednn)", "(onednn)", "(llvm)"]
