@@ -172,7 +172,7 @@ def test_values_are_those_of_a_plain_loop(often: float, rows: int, reverse: bool
     x, initial, statics = given.arguments()
     found = given.rnn(reverse)(x, initial, statics)
     wanted = right(given.step, PARAMS, x, initial, statics, until=at_flag, reverse=reverse)
-    assert_right(found, wanted, True)
+    assert_right(found, wanted, True, longest=31, width=20)
     taken = leaves(found[0])[0].lengths
     if often in (0, 1):
         assert taken.tolist() == np.minimum(given.lengths, 1 if often else 99).tolist()
