@@ -21,7 +21,7 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles all of stepnet
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from ray_session import RaySession, uses_ray
 from sharing import by_rows
 
@@ -32,13 +32,19 @@ sys.dont_write_bytecode = False
 
 gc.set_threshold(20_000, 20, 20)  # to compile and to import makes much, and little of it is garbage
 
-settings.register_profile("same every time", derandomize=True, deadline=None, max_examples=50)
+# How soon an example is drawn is a property of the machine.
+slow = [HealthCheck.too_slow]
+settings.register_profile(
+    "same every time", derandomize=True, deadline=None, max_examples=50, suppress_health_check=slow
+)
 settings.load_profile("same every time")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_calls_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls of several sequences are shared by threads, though they are so small that one would be faster."""
+    """Calls of several sequences are shared by threads, though they are so small that one would be faster:
+    for tests of what threads do.
+    """
     monkeypatch.setattr(native, "partition", by_rows)
 
 

@@ -112,6 +112,7 @@ def cast_to(dtype: str, value: Any) -> Any:
     return transform(lambda one: one.astype(dtype), value)
 
 
+@pytest.mark.usefixtures("small_calls_are_shared")
 @pytest.mark.parametrize("cell", FORMS)
 def test_bits_depend_on_no_batch_and_on_no_threads(cell: str):
     rows, rnn = len(LENGTHS), recurrence(cell, "float32")

@@ -138,6 +138,7 @@ def test_gradients_are_those_of_products_that_round(make: Any, loop: Any, sizes:
 # ---- the promises of gradients -----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("small_calls_are_shared")
 def test_bits_depend_on_neither_batch_nor_threads() -> None:
     layer = sn.quantize(gru_layer(6, 33), [normal(1, 4, 6)], "bfloat16")
     parts = [normal(length, 6) for length in (9, 1, 17, 4, 4)]

@@ -17,7 +17,7 @@ from stepnet.errors import InputError
 Array = np.ndarray
 pytestmark = [
     pytest.mark.alone,  # threads that wait for one another, on all processors
-    pytest.mark.usefixtures("same_threads"),
+    pytest.mark.usefixtures("same_threads", "small_calls_are_shared"),
 ]
 
 

@@ -19,6 +19,8 @@ from stepnet.net.precision import Precision
 from stepnet.plan.passes import narrowed
 from stepnet.rnn.recurrence import RNN
 
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+
 RANDOM = np.random.default_rng(0)
 ENCODINGS = ("bfloat16", "int8")
 DTYPES = pytest.mark.parametrize("dtype", ENCODINGS)

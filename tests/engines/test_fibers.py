@@ -22,6 +22,8 @@ from stepnet.engines.threads import threads
 from stepnet.plan.plan import Plan, plan
 from stepnet.values.structure import transform
 
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+
 Array = np.ndarray
 Shapes = dict[str, tuple[int, ...]]
 

@@ -22,7 +22,10 @@ from stepnet.plan.partition import Wavefront, Way
 
 Array = np.ndarray
 Front = Callable[..., Wavefront]
-pytestmark = pytest.mark.alone  # threads that wait for one another, on all processors
+pytestmark = [
+    pytest.mark.alone,  # threads that wait for one another, on all processors
+    pytest.mark.usefixtures("small_calls_are_shared"),
+]
 
 
 @pytest.fixture(autouse=True)
