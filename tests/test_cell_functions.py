@@ -70,6 +70,7 @@ def check(path: Path, cell: str, engine: str, dtype: str) -> float:
     return max(distance(one, other) for one, other in zip(leaves(actual), leaves(right), strict=True))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("cell", FORMS)
 def test_cell_is_the_function_of_another_library(cell: str, dtype: str):

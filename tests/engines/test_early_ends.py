@@ -149,6 +149,7 @@ def together(results: list[tuple[Any, Any]], last_only: bool) -> list[Any]:
     return [*joined, *(np.concatenate(leaf) for leaf in zip(*finals, strict=True))]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("statics", [False, True])

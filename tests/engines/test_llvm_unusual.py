@@ -56,6 +56,7 @@ STEPS: dict[str, tuple[Any, Any, bool]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", STEPS)

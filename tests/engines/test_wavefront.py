@@ -116,6 +116,7 @@ def tasks_of_runs(patch: pytest.MonkeyPatch) -> list[int]:
 # ---- results -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(("count", "block"), [(2, 1), (2, 16), (3, 4)])
 @pytest.mark.parametrize("name", STACKS)
 def test_a_wavefront_gives_the_bits_of_layers_one_by_one(

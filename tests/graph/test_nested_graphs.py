@@ -154,6 +154,7 @@ def assert_values(name: str, outputs: dict[str, Any], x: sn.Ragged) -> None:
                 assert_close(np.reshape(one, np.shape(other)), other, LENGTH, WIDTH)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("engine", ["interpret", "llvm", ("onednn", "llvm")])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_of_documents(name: str, engine: Any) -> None:

@@ -321,6 +321,7 @@ def speakers() -> sn.Graph:
     return stepnet.torch.graph(module.eval(), {"x": inputs[:2], "lengths": ends[:2]})
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("engine", ["llvm", BOTH], ids=str)
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "auto"])
 def test_speakers_are_recognised_as_often(dtype: str, engine: Any, speakers: sn.Graph) -> None:

@@ -201,6 +201,7 @@ STACKS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("stack", STACKS)
 @pytest.mark.parametrize("training", [True, False])
 def test_stacked_cells_are_one_step(stack: str, training: bool):
