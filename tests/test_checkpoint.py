@@ -326,6 +326,7 @@ def test_gradients_of_a_sequence_have_the_same_bits_in_any_batch() -> None:
 # ---- losses ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("make", [cell, both], ids=["gru", "directions"])
 def test_a_loss_and_its_gradients(make: Any, last_only: bool, engine: str) -> None:

@@ -165,6 +165,7 @@ def test_each_sequence_has_the_bits_that_it_has_alone(
         assert_same_bits([*leaves(found[0]), *leaves(found[1])], alone)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(("rows", "reverse"), [(1, False), (2, True), (3, False), (50, False), (50, True)])
 @pytest.mark.parametrize("often", [0, 0.08, 0.5, 1])
 def test_values_are_those_of_a_plain_loop(often: float, rows: int, reverse: bool) -> None:

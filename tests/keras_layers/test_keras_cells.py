@@ -70,6 +70,7 @@ def both(cell: Any, **options: Any) -> tuple[Any, Any]:
     return layers[0], layers[1]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("mask", ["none", "gaps"])
 @pytest.mark.parametrize("return_sequences", [True, False])
 def test_a_cell_of_ones_own(mask: str, return_sequences: bool):

@@ -59,6 +59,7 @@ def check(one: Weights) -> Own:
     return found
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("layout", EVERY)
 @pytest.mark.parametrize("sizes", [{}, {"layers": 2}, {"directions": 2}, BOTH], ids=str)
 def test_each_framework_gives_what_its_layout_says(layout: str, sizes: dict[str, int]):
@@ -96,6 +97,7 @@ def test_each_setting_means_there_what_it_means_here(layout: str, field: str, va
     check(one)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("merge", ["concat", "sum", "average", "product"])
 @pytest.mark.parametrize("layout", KERAS)
 def test_keras_merges_two_directions(layout: str, merge: str):
