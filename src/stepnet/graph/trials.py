@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.engines import Bound, Call, Order, choose, engines_of, joined
+from stepnet.engines import Bound, Call, Order, choose, engines_of, with_joined
 from stepnet.engines.base import Cell, LowEngine
 from stepnet.engines.calibration import check_keep, data_scale
 from stepnet.engines.placed import place
@@ -287,7 +287,7 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
 
 def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
     """The compiled schedule, with recurrences joined as in calls, bound to the parameters of a program."""
-    parts = joined(parts, engines)
+    parts = with_joined(parts, engines)
     return choose(parts, engines)[0].compile(parts).bind(program.params)
 
 
