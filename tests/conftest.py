@@ -5,7 +5,7 @@ is seen again, and processes that run tests beside one another, but for those th
 import gc
 import os
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,9 +22,10 @@ os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # which older versions o
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that a test starts compiles all of stepnet
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from ray_session import RaySession, uses_ray
 from sharing import by_rows
+from turns import covering
 
 from stepnet.engines.llvm.running import native
 from stepnet.engines.threads import set_threads, threads_set
@@ -33,13 +34,19 @@ sys.dont_write_bytecode = False
 
 gc.set_threshold(20_000, 20, 20)  # to compile and to import makes much, and little of it is garbage
 
-settings.register_profile("same every time", derandomize=True, deadline=None, max_examples=50)
+# How soon an example is drawn is a property of the machine.
+slow = [HealthCheck.too_slow]
+settings.register_profile(
+    "same every time", derandomize=True, deadline=None, max_examples=50, suppress_health_check=slow
+)
 settings.load_profile("same every time")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_calls_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls of several sequences are shared by threads, though they are so small that one would be faster."""
+    """Calls of several sequences are shared by threads, though they are so small that one would be faster:
+    for tests of what threads do.
+    """
     monkeypatch.setattr(native, "partition", by_rows)
 
 
@@ -93,22 +100,29 @@ LEFT = pytest.StashKey[dict[str, tuple[int, int]]]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --long each n-th case alone of a test marked `long(every=n)`, of those with one `of`. Without
-    oneDNN the examples of its own pages are skipped. What runs on Ray is first.
+    """Without --long each n-th case alone of a test marked `long(every=n)`, of those with one `of`; and of a
+    test marked `long(each=True)` few cases that have each row of each `parametrize`. Without oneDNN the
+    examples of its own pages are skipped. What runs on Ray is first.
     """
     items.sort(key=lambda item: not uses_ray(item))
     skip_without_onednn(items)
     if config.option.long:
         return
     places, cases, left = Counter[object](), Counter[str](), dict[pytest.Item, str]()
+    grids = defaultdict[str, dict[pytest.Item, frozenset[tuple[int, str]]]](dict)
     for item in items:
+        name = item.nodeid.partition("[")[0]
         if mark := next((one for one in item.iter_markers("long") if "every" in one.kwargs), None):
-            name = item.nodeid.partition("[")[0]
             table = name, mark.kwargs.get("of")
             if places[table] % mark.kwargs["every"]:
                 left[item] = name
             places[table] += 1
             cases[name] += 1
+        elif any("each" in one.kwargs for one in item.iter_markers("long")):
+            grids[name][item] = frozenset(enumerate(vars(item)["callspec"]._idlist))  # by `parametrize`
+    for name, grid in grids.items():
+        left |= dict.fromkeys(grid.keys() - covering(grid), name)
+        cases[name] = len(grid)
     config.stash[LEFT] = {name: (count, cases[name]) for name, count in Counter(left.values()).items()}
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]

@@ -50,14 +50,22 @@ def right(
     return outputs, finals
 
 
-def assert_right(found: tuple[Any, Any], wanted: tuple[list[list[Any]], list[Any]], shortened: bool) -> None:
-    """Asserts that Raggeds and last memories are what a loop gave."""
+def assert_right(
+    found: tuple[Any, Any],
+    wanted: tuple[list[list[Any]], list[Any]],
+    shortened: bool,
+    longest: int = 9,
+    width: int = 16,
+) -> None:
+    """Asserts that Raggeds and last memories are what a loop gave. longest: the steps of a sequence at most.
+    width: the features that a product adds up at most.
+    """
     (outputs, final), (expected, finals) = found, wanted
     for place, steps in enumerate(expected):
         for leaf, output in enumerate(leaves(outputs)):
             assert len(output) == len(expected)
             assert len(output[place]) == len(steps), "the sequence ends elsewhere" if shortened else ""
             for at, one in enumerate(steps):
-                assert_close(output[place][at], leaves(one)[leaf][0], length=9, width=16)
+                assert_close(output[place][at], leaves(one)[leaf][0], longest, width)
         for actual, one in zip(leaves(final), leaves(finals[place]), strict=True):
-            assert_close(actual[place], one[0], length=9, width=16)
+            assert_close(actual[place], one[0], longest, width)

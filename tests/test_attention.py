@@ -184,6 +184,7 @@ def given_to_attention(dtype: str = "float32") -> tuple[sn.Ragged, dict[str, sn.
     return xs, {"keys": keys, "values": keys.with_values(RANDOM.uniform(-1, 1, (9, 4)).astype(dtype))}
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("form", ["ragged", "padded"])
 @pytest.mark.parametrize("masked", ["repeat", "zero"])
 def test_masked_steps_are_left_out(engine: str, masked: str, form: str):
@@ -274,6 +275,7 @@ def stops(output: Any, h: Any) -> Any:
     return output["h"][:, 0] > 0.2
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("form", ["ragged", "padded"])
 def test_sequences_that_end_early(

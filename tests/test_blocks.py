@@ -290,6 +290,7 @@ def test_gradients_in_blocks_have_the_same_bits_in_any_batch(in_fours: tuple[Any
         assert_same_bits(made.initial[0], gradients.initial[row])
 
 
+@pytest.mark.usefixtures("small_calls_are_shared")
 def test_gradients_in_blocks_have_the_same_bits_for_any_number_of_threads(in_fours: tuple[Any, Any]) -> None:
     (run, x), made = in_fours, list[Any]()
     for count in (1, 2, 3):

@@ -273,6 +273,7 @@ PRODUCTS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize(("left", "right"), PRODUCTS.values(), ids=PRODUCTS.keys())
 def test_matmul_is_the_product_for_each_row(

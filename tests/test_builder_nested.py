@@ -313,6 +313,7 @@ LENGTHS = st.sampled_from([0, 0, 1, 1, 2, 4])
 DOCUMENTS = st.lists(st.lists(LENGTHS, max_size=4), max_size=4)
 
 
+@pytest.mark.long(each=True)
 @ENGINES
 @pytest.mark.parametrize("name", PROGRAMS)
 @settings(max_examples=8)

@@ -70,6 +70,7 @@ def check(path: Path, cell: str, engine: str, dtype: str) -> float:
     return max(distance(one, other) for one, other in zip(leaves(actual), leaves(right), strict=True))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("cell", FORMS)
 def test_cell_is_the_function_of_another_library(cell: str, dtype: str):
@@ -112,6 +113,7 @@ def cast_to(dtype: str, value: Any) -> Any:
     return transform(lambda one: one.astype(dtype), value)
 
 
+@pytest.mark.usefixtures("small_calls_are_shared")
 @pytest.mark.parametrize("cell", FORMS)
 def test_bits_depend_on_no_batch_and_on_no_threads(cell: str):
     rows, rnn = len(LENGTHS), recurrence(cell, "float32")

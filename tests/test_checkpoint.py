@@ -295,6 +295,7 @@ def test_gradients_are_those_of_differences(make: Callable[[], Any]) -> None:
 # ---- bits --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("small_calls_are_shared")
 def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
     lengths = (30, 0, 17, 5) * 6
     x = cast(sequences(3, lengths=lengths), "float32")
@@ -325,6 +326,7 @@ def test_gradients_of_a_sequence_have_the_same_bits_in_any_batch() -> None:
 # ---- losses ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("make", [cell, both], ids=["gru", "directions"])
 def test_a_loss_and_its_gradients(make: Any, last_only: bool, engine: str) -> None:

@@ -406,7 +406,7 @@ def test_exit_codes_of_the_process(
         RUN_MAIN,
         *map(str, arguments(tmp_path)),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == code
     assert says is None or done.stderr == says.format(path=tmp_path)
     assert "Traceback" not in done.stderr
@@ -416,7 +416,7 @@ def ended(stdout: int, program: str, *arguments: str) -> tuple[int, str]:
     """Exit code and stderr of a process whose stdout is buffered, as it is by default."""
     command, environment = [sys.executable, "-c", program, *arguments], {**os.environ, "PYTHONUNBUFFERED": ""}
     done = subprocess.run(
-        command, stdout=stdout, stderr=subprocess.PIPE, env=environment, text=True, timeout=60, check=False
+        command, stdout=stdout, stderr=subprocess.PIPE, env=environment, text=True, timeout=240, check=False
     )
     return done.returncode, done.stderr
 
@@ -450,6 +450,6 @@ def test_the_command_line_imports_no_framework():
         "import sys, stepnet.cli.commands; print({'torch', 'keras', 'pyarrow', 'onnx'} & set(sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout == "set()\n"

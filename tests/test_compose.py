@@ -163,6 +163,7 @@ def test_structures_of_outputs_are_merged_leaf_by_leaf(form: str, merge: str, en
 # ---- layers
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("form", FORMS)
 def test_outputs_of_a_layer_are_the_inputs_of_the_next(form: str, engine: str):
     layers = [recurrence(seed=1), recurrence(HIDDEN, seed=2, reverse=True), recurrence(HIDDEN, seed=3)]
@@ -180,6 +181,7 @@ def test_outputs_of_a_layer_are_the_inputs_of_the_next(form: str, engine: str):
         assert_close(ends[row], last(sequence), 3 * TIME, 2 * HIDDEN)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("form", FORMS)
 def test_layers_of_directions(form: str, engine: str):
     above = recurrence(2 * HIDDEN, seed=3), recurrence(2 * HIDDEN, seed=4, reverse=True)
@@ -224,6 +226,7 @@ def test_statics_of_layers(engine: str):
         assert_close(outputs[row], run(FORWARD, below)[0], TIME, INPUTS + HIDDEN)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("lengths", [(), (0,), (1,), (0, 0)])
 def test_few_and_empty_sequences(lengths: tuple[int, ...], engine: str):
     x = sn.Ragged.from_list([np.ones((length, INPUTS)) for length in lengths], "float64", INPUTS)
@@ -463,6 +466,7 @@ def test_layers_that_have_no_stream():
         sn.Stack([recurrence(), recurrence(HIDDEN + 1)]).stream(1).step(np.ones((1, INPUTS)))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("merge", ["concat", "sum", None])
 def test_both_directions_inside_a_step(merge: str | None, engine: str):
     encoder = sn.Bidirectional(recurrence(), recurrence(reverse=True, seed=1), merge=merge)

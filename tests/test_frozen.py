@@ -330,6 +330,7 @@ def test_an_integer_outside_a_table_is_refused_and_then_forgotten():
             rnn(bad)
 
 
+@pytest.mark.usefixtures("small_calls_are_shared")
 def test_the_number_of_threads_may_change():
     rnn, before = cells.rnn("gru", cells.CELLS["gru"].parameters(5, 300)), threads()
     x = inputs(2, 40)

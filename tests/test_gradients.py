@@ -426,6 +426,7 @@ def test_gradients_of_a_sequence_have_the_same_bits_in_any_batch(name: str) -> N
         assert_same_bits(found.statics[0], gradients.statics[place])
 
 
+@pytest.mark.usefixtures("small_calls_are_shared")
 def test_gradients_have_the_same_bits_for_any_number_of_threads() -> None:
     layer, x = both("float32"), cast(sequences(3, lengths=LENGTHS * 12), "float32")
     run, found = sn.vjp(layer), list[Any]()

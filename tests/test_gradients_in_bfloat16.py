@@ -9,6 +9,7 @@ from installed_onednn import missing_onednn
 from same_bits import assert_same_bits
 
 import stepnet as sn
+from stepnet.engines.onednn.library import library
 from stepnet.engines.threads import set_threads
 from stepnet.errors import RefusedError
 from stepnet.values.structure import leaves
@@ -137,6 +138,7 @@ def test_gradients_are_those_of_products_that_round(make: Any, loop: Any, sizes:
 # ---- the promises of gradients -----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("small_calls_are_shared")
 def test_bits_depend_on_neither_batch_nor_threads() -> None:
     layer = sn.quantize(gru_layer(6, 33), [normal(1, 4, 6)], "bfloat16")
     parts = [normal(length, 6) for length in (9, 1, 17, 4, 4)]
@@ -198,6 +200,8 @@ def test_int8_has_no_gradient() -> None:
 def test_onednn_has_gradients_in_bfloat16_of_its_own() -> None:
     if reason := missing_onednn():
         pytest.skip(f"oneDNN is not here: {reason}")
+    if reason := library().lacks("bfloat16"):
+        pytest.skip(reason)
     exact = sn.cells.rnn("lstm", sn.cells.CELLS["lstm"].parameters(32, 32, seed=1))
     x, d = normal(4, 10, 32), normal(4, 10, 32)
     layer = sn.quantize(exact, [x], "bfloat16", engine="onednn")

@@ -20,7 +20,7 @@ from stepnet.errors import InputError
 
 Array = np.ndarray
 READINGS = ("last", "sum", "mean", "max", "first", "attended", "joined")
-pytestmark = pytest.mark.usefixtures("same_threads")
+pytestmark = pytest.mark.usefixtures("same_threads", "small_calls_are_shared")
 
 
 # ---- random nestings ---------------------------------------------------------------------------------------

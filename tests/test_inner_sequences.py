@@ -22,7 +22,7 @@ from stepnet.values.structure import leaves
 
 Array = np.ndarray
 HOWS = ("sum", "mean", "max", "first", "last")
-pytestmark = pytest.mark.usefixtures("same_threads")
+pytestmark = pytest.mark.usefixtures("same_threads", "small_calls_are_shared")
 
 
 # ---- random steps ------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def ran(**variables: str) -> list[object]:
     kept = {name: text for name, text in os.environ.items() if not name.endswith("_NUM_THREADS")}
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=kept | variables, timeout=60, check=True
+        command, capture_output=True, text=True, env=kept | variables, timeout=240, check=True
     )
     return json.loads(done.stdout)
 

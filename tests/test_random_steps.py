@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from random_ways import WAYS
 
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+
 SLOW = [
     HealthCheck.too_slow,
     HealthCheck.data_too_large,

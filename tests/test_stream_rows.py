@@ -257,6 +257,7 @@ def test_rows_have_the_bits_of_sequences_by_themselves(
 # ---- many rows, threads, and what was there before ---------------------------------------------------------
 
 
+@pytest.mark.usefixtures("small_calls_are_shared")
 @pytest.mark.parametrize("count", [1, 2])
 def test_many_rows_in_any_slots(count: int):
     """More rows than run side by side, in sets of several threads, after growth and with gaps."""

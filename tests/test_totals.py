@@ -27,6 +27,8 @@ from stepnet.plan.plan import plan
 from stepnet.plan.schedule import Schedule, schedule
 from stepnet.ragged.offsets import offsets_of
 
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+
 Array = np.ndarray
 H, X = 5, 3
 LENGTHS = (3, 0, 1, 7, 2, 1, 0, 5, 4, 12, 1)

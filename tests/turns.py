@@ -1,6 +1,10 @@
-"""Tables of which `make test` runs one column of each row."""
+"""Tables of which `make test` runs a part: one column of each row, or each row and each column somewhere."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TypeVar
+
+Case = TypeVar("Case", bound=Hashable)
+Value = TypeVar("Value", bound=Hashable)
 
 
 def in_turns(rows: Iterable[object], columns: Iterable[object]) -> list[tuple[object, object]]:
@@ -17,3 +21,18 @@ def in_turns(rows: Iterable[object], columns: Iterable[object]) -> list[tuple[ob
     return [
         (row, columns[(number + place) % len(columns)]) for number, row in enumerate(rows) for place in places
     ]
+
+
+def covering(grid: Mapping[Case, frozenset[Value]]) -> set[Case]:
+    """Few of the cases, which have each value that any of them has: the one with most new values, repeatedly.
+
+    >>> grid = {a + b: frozenset({("a", a), ("b", b)}) for a in "123" for b in "xy"}
+    >>> sorted(covering(grid))
+    ['1x', '2y', '3x']
+    """
+    kept, new = set[Case](), frozenset(value for values in grid.values() for value in values)
+    while new:
+        best = max(grid, key=lambda case: len(grid[case] & new))
+        kept.add(best)
+        new -= grid[best]
+    return kept

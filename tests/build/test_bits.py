@@ -182,7 +182,8 @@ def test_arguments_that_do_not_fit(tmp_path: Path):
         build(3, tmp_path)
     with pytest.raises(InputError, match=r"the model was made without inputs=: say build\(\.\.\., inputs=\)"):
         build(sn.RNN(lambda x, h, p: (x, h), memory=1), tmp_path)
-    with pytest.raises(InputError, match="target is one of native, x86-64-v3, x86-64-v4, aarch64, not 'arm'"):
+    names = "native, generic, x86-64-v3, x86-64-v4, aarch64"
+    with pytest.raises(InputError, match=f"target is one of {names}, not 'arm'"):
         build(model, tmp_path, inputs=8, target="arm")
     with pytest.raises(InputError, match="weights is 'inside' or 'beside', not 'out'"):
         build(model, tmp_path, inputs=8, weights="out")

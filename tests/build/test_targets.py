@@ -64,9 +64,11 @@ def test_no_instruction_is_beyond_the_level(tmp_path: Path):
     assert not re.search(r"%[yz]mm|\bv[a-z]+ps\b", own)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("x86-64-v3", "float32"), ("x86-64-v4", "float64")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("x86-64-v3", "float32"), ("x86-64-v4", "float64"), ("generic", "float32")]
+)
 def test_bits_are_those_of_the_engine_for_the_same_level(name: str, dtype: str, tmp_path: Path):
-    code = FIXED[name].code
+    code = build_target(name).code
     if code.name not in HERE:
         pytest.skip(f"this processor does not run {name}")
     model, x = cell("lstm", 8, 16, dtype), sequences([5, 0, 40, *[3] * 70], 8, dtype)

@@ -39,9 +39,14 @@ pytestmark = [
 SCRIPT = Path(__file__).parents[1] / "processes" / "cached.py"
 
 
-def started(cache: Path, *names: str, limit: int | None = None) -> "subprocess.Popen[str]":
-    """A process that runs models with a cache. limit: the bytes of the largest file that it may write."""
+def started(
+    cache: Path, *names: str, limit: int | None = None, cpu: str | None = None
+) -> "subprocess.Popen[str]":
+    """A process that runs models with a cache. limit: the bytes of the largest file that it may write. cpu:
+    the processor that it compiles for.
+    """
     variables = {**os.environ, "STEPNET_CACHE": "1", "STEPNET_CACHE_DIR": str(cache)}
+    variables |= {} if cpu is None else {target.VARIABLE: cpu}
 
     def limited() -> None:
         if limit is not None:
@@ -64,9 +69,9 @@ def ended(process: "subprocess.Popen[str]") -> dict[str, Any]:
     return json.loads(said)
 
 
-def ran(cache: Path, *names: str, limit: int | None = None) -> dict[str, Any]:
+def ran(cache: Path, *names: str, limit: int | None = None, cpu: str | None = None) -> dict[str, Any]:
     """What a process says that runs models with a cache."""
-    return ended(started(cache, *names, limit=limit))
+    return ended(started(cache, *names, limit=limit, cpu=cpu))
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +209,17 @@ def test_each_target_has_a_key_of_its_own() -> None:
     assert LlvmEngine(host).key(plan_of(reverse=True)) in keys, "both directions share their code"
 
 
+def test_each_chosen_processor_has_entries_of_its_own(tmp_path: Path) -> None:
+    if len(target.supported_targets()) < 2:
+        pytest.skip("this processor runs code of one kind alone")
+    first, other, again = (
+        ran(tmp_path / "cache", "gru", cpu=cpu) for cpu in ("generic", "native", "generic")
+    )
+    assert first["counts"]["stored"] > other["counts"]["stored"] > 0
+    assert other["digests"] != first["digests"] == again["digests"]
+    assert again["counts"].keys() == {"hits"}
+
+
 def test_each_version_has_a_key_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = stored_code.generator.__wrapped__
     before = generator()
@@ -273,10 +289,10 @@ def test_this_processor_is_known_by_what_the_system_says(
 ) -> None:
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
-    ask = target.available_targets.__wrapped__
-    assert ask() == available_targets()
+    ask = target.supported_targets.__wrapped__
+    assert ask() == target.supported_targets()
     monkeypatch.setattr(target, "targets", lambda: pytest.fail("LLVM is asked again"))
-    assert ask() == available_targets()
+    assert ask() == target.supported_targets()
     here = target.processor()
     assert here is not None
     with monkeypatch.context() as other:

@@ -17,7 +17,7 @@ from stepnet.errors import InputError
 Array = np.ndarray
 pytestmark = [
     pytest.mark.alone,  # threads that wait for one another, on all processors
-    pytest.mark.usefixtures("same_threads"),
+    pytest.mark.usefixtures("same_threads", "small_calls_are_shared"),
 ]
 
 
@@ -70,6 +70,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch, run: Any, inputs: list[Any]) -> 
         return [run(x) for x in inputs]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", MODELS)
 def test_parts_in_one_go_give_the_bits_of_parts_one_by_one(

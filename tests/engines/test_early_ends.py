@@ -149,6 +149,7 @@ def together(results: list[tuple[Any, Any]], last_only: bool) -> list[Any]:
     return [*joined, *(np.concatenate(leaf) for leaf in zip(*finals, strict=True))]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("statics", [False, True])
@@ -164,6 +165,7 @@ def test_each_sequence_has_the_bits_that_it_has_alone(
         assert_same_bits([*leaves(found[0]), *leaves(found[1])], alone)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(("rows", "reverse"), [(1, False), (2, True), (3, False), (50, False), (50, True)])
 @pytest.mark.parametrize("often", [0, 0.08, 0.5, 1])
 def test_values_are_those_of_a_plain_loop(often: float, rows: int, reverse: bool) -> None:
@@ -172,7 +174,7 @@ def test_values_are_those_of_a_plain_loop(often: float, rows: int, reverse: bool
     x, initial, statics = given.arguments()
     found = given.rnn(reverse)(x, initial, statics)
     wanted = right(given.step, PARAMS, x, initial, statics, until=at_flag, reverse=reverse)
-    assert_right(found, wanted, True)
+    assert_right(found, wanted, True, longest=31, width=20)
     taken = leaves(found[0])[0].lengths
     if often in (0, 1):
         assert taken.tolist() == np.minimum(given.lengths, 1 if often else 99).tolist()

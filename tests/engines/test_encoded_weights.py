@@ -19,6 +19,8 @@ from stepnet.net.precision import Precision
 from stepnet.plan.passes import narrowed
 from stepnet.rnn.recurrence import RNN
 
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+
 RANDOM = np.random.default_rng(0)
 ENCODINGS = ("bfloat16", "int8")
 DTYPES = pytest.mark.parametrize("dtype", ENCODINGS)
@@ -196,6 +198,7 @@ def threads() -> Iterator[None]:
     sn.set_threads(None)
 
 
+@pytest.mark.long(each=True)
 @DTYPES
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("reverse", [False, True])
@@ -291,6 +294,7 @@ def test_each_step_is_that_of_the_interpreter(case: Any, dtype: str) -> None:
         assert np.abs(right - exact).max() > 1e-5
 
 
+@pytest.mark.long(each=True)
 @DTYPES
 @pytest.mark.parametrize(("inputs", "units"), [(3, 17), (40, 30), (1, 130)])
 def test_a_cell_of_ones_own(dtype: str, inputs: int, units: int) -> None:

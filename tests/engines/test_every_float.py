@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from every_float import PATTERNS, truth, worst_of
 from numpy.typing import NDArray
-from test_maths import BOUNDS, TARGETS, Unfused, compiled, lanes_of
+from test_maths import BOUNDS, TARGETS, compiled, lanes_of, unfused
 
-from stepnet.engines.llvm.machine.target import Target, available_targets
+from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.writing.elementary import ELEMENTARY
 
 EVERY = 4093
@@ -42,7 +42,7 @@ def test_a_sample_of_all_numbers(target: Target, name: str):
 
 @NAMES
 def test_a_sample_without_fused_multiply_add(name: str):
-    worst = worst_of(compiled(available_targets()[-1], "f4", 4, Unfused)[name], name, sample())
+    worst = worst_of(compiled(unfused(), "f4", 4)[name], name, sample())
     assert (worst.ulp <= BOUNDS[name], worst.wrong) == (True, 0), worst
 
 

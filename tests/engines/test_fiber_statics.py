@@ -21,6 +21,8 @@ from stepnet.engines.threads import threads
 from stepnet.plan.plan import Plan, plan
 from stepnet.rnn.control import Control
 
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+
 Array = np.ndarray
 LENGTHS = [3, 0, 1, 5, 2]
 

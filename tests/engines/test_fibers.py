@@ -7,18 +7,22 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import wide_machine
 from hypothesis import given, settings
 from same_bits import assert_same_bits
 from tolerance import assert_close
 
 import stepnet as sn
+from stepnet.engines.llvm import engine
 from stepnet.engines.llvm.lower.fibers import Storage, group_width
 from stepnet.engines.llvm.lower.loops import FiberLoop
 from stepnet.engines.llvm.lower.program import lowered
-from stepnet.engines.llvm.machine.target import host_target
+from stepnet.engines.llvm.machine.target import NAMED, Target, host_target
 from stepnet.engines.threads import threads
 from stepnet.plan.plan import Plan, plan
 from stepnet.values.structure import transform
+
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 
 Array = np.ndarray
 Shapes = dict[str, tuple[int, ...]]
@@ -276,7 +280,8 @@ def test_threads_that_share_units(name: str) -> None:
             assert_same_bits(rnn(values, initial=initial), right)
 
 
-def test_sharing_is_shown() -> None:
+def test_sharing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "host_target", lambda: wide_machine.TARGET)  # wide vectors have fewer blocks
     sn.set_threads(2)
     case = Case(scan, {"dt": (512,), "u": (512,), "B": (16,), "C": (16,)}, {"h": (512, 16)})
     assert "2 threads share the units (up to 16 blocks each), no barrier per step" in str(
@@ -317,9 +322,9 @@ def test_the_first_turn_of_a_step_runs_with_the_last_one_of_the_step_before(name
     assert loop.begins_ahead is ahead
 
 
+@pytest.mark.parametrize("target", [NAMED["x86-64-v4"], NAMED["x86-64-v3"]], ids=lambda each: each.name)
 @pytest.mark.parametrize("more", [0, 1, 18])
-def test_fibers_deeper_than_the_nearest_cache_are_cut_into_tiles(more: int) -> None:
-    target = host_target()
+def test_fibers_deeper_than_the_nearest_cache_are_cut_into_tiles(target: Target, more: int) -> None:
     most, tile = 32 * 1024 // target.vector_bytes, 32 * 1024 // target.vector_bytes if more else 0
     units = target.vector_bytes // 4
     case = Case(decayed, vectors(most + more, units, g=()), {"S": (most + more, units)})

@@ -69,6 +69,7 @@ def recurrence(name: str, size: int) -> sn.RNN:
     return sn.RNN(step, memory=width or size)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.skipif(sys.platform != "linux", reason="needs mprotect, to end memory behind an array")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [16, 48])

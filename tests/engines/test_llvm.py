@@ -28,6 +28,8 @@ from stepnet.errors import InputError
 from stepnet.net.interpret import widened
 from stepnet.values.structure import leaves, transform
 
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+
 Array = np.ndarray
 HOST = host_target()
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)

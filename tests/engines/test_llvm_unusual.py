@@ -56,6 +56,7 @@ STEPS: dict[str, tuple[Any, Any, bool]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", STEPS)
@@ -75,6 +76,7 @@ def test_unusual_steps(name: str, reverse: bool, last_only: bool) -> None:
         assert_close(*pair, max(LENGTHS), 3)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("exponent", [0, 0.0, 1.7, -1.7, 2.5, -0.3, 100, 101.0])
 def test_powers_of_what_is_no_number(exponent: float, dtype: str) -> None:

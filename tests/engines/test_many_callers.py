@@ -8,6 +8,8 @@ import pytest
 import stepnet as sn
 from stepnet import cells
 
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+
 CALLERS, CALLS = 8, 6
 SIZES = ((1, 40, 128), (3, 40, 64), (4, 30, 128), (6, 50, 64))
 """Rows, steps and units of calls that threads share by rows, and by units."""

@@ -172,6 +172,7 @@ LOOKS = [
 ]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("lengths", [[3, 3, 3], [4, 0, 1, 2, 4]])

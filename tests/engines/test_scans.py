@@ -10,6 +10,7 @@ import stepnet.engines.llvm.engine
 from stepnet.engines.llvm.machine.target import Target, available_targets
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("target", available_targets(), ids=str)
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("shape", [(1,), (37,), (5, 1), (5, 16), (3, 4, 35)], ids=str)

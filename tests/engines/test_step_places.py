@@ -23,6 +23,8 @@ from stepnet.plan.schedule import schedule
 from stepnet.rnn.control import Control, run_until
 from stepnet.values.structure import leaves
 
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
 ENGINES = {"interpret": Interpreter(), "llvm": LlvmEngine()}

@@ -22,7 +22,10 @@ from stepnet.plan.partition import Wavefront, Way
 
 Array = np.ndarray
 Front = Callable[..., Wavefront]
-pytestmark = pytest.mark.alone  # threads that wait for one another, on all processors
+pytestmark = [
+    pytest.mark.alone,  # threads that wait for one another, on all processors
+    pytest.mark.usefixtures("small_calls_are_shared"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +116,7 @@ def tasks_of_runs(patch: pytest.MonkeyPatch) -> list[int]:
 # ---- results -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(("count", "block"), [(2, 1), (2, 16), (3, 4)])
 @pytest.mark.parametrize("name", STACKS)
 def test_a_wavefront_gives_the_bits_of_layers_one_by_one(

@@ -33,7 +33,10 @@ from stepnet.errors import InputError
 
 Array = np.ndarray
 LOOK = signals().look
-pytestmark = pytest.mark.alone  # threads that wait for one another, on all processors
+pytestmark = [
+    pytest.mark.alone,  # threads that wait for one another, on all processors
+    pytest.mark.usefixtures("small_calls_are_shared"),
+]
 
 
 class Words:
@@ -57,7 +60,7 @@ class Words:
 
 def until(holds: Callable[[], bool]) -> None:
     """Waits for what another thread brings about."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end, "it never came about"
         time.sleep(1e-4)

@@ -57,6 +57,7 @@ CELLS: dict[str, tuple[type[nn.RNNCellBase], dict[str, Any], tuple[str, ...]]] =
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", CELLS)
 def test_a_cell_of_pytorch_is_that_with_all_its_biases(tmp_path: Path, name: str, bias: bool):

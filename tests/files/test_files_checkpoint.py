@@ -367,6 +367,7 @@ def test_tables_cut_anywhere_are_refused(tmp_path: Path, name: str):
             assert ("it does not end as one" in str(caught.value)) == (not end)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize("name", TABLES)
 def test_changed_bytes_never_raise_anything_else(

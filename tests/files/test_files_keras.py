@@ -565,6 +565,7 @@ def stacks(keras: Any, dtype: str) -> dict[str, Any]:
     return models
 
 
+@pytest.mark.long(each=True)
 @keras_reads
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ["lstm", "grus", "both", "bare"])

@@ -157,6 +157,7 @@ def test_a_layer_in_a_timedistributed_is_no_ordinary_one(
     assert "left: layers: timed (TimeDistributed)\n" in text
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", ["mixed", "stacks"])
 @pytest.mark.parametrize(("version", "file"), TOLD)
 def test_directions_that_differ_are_modules_of_their_own(
@@ -174,6 +175,7 @@ def test_directions_that_differ_are_modules_of_their_own(
     assert "ake one by itself, say --module NAME (Python: module=NAME)" in said
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("target", ["tf1", "openvino"])
 @pytest.mark.parametrize("name", ["grus", "mixed", "stacks"])
 def test_cells_and_directions_of_their_own_stay_so_in_files_of_arrays(

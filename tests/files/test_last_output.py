@@ -119,6 +119,7 @@ def test_states_that_a_graph_gives_are_noted(tmp_path: Path):
     assert stated["notes"] == {"lstm": ["it also returns its final states, which the new file does not say"]}
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("every", [True, False])
 @pytest.mark.parametrize("name", ["LSTM", "GRU", "SimpleRNN", "both", "stack"])
 def test_states_that_a_keras_model_gives_are_given_by_the_new_one(tmp_path: Path, name: str, every: bool):

@@ -43,6 +43,7 @@ PARTS = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("dim", [0, 1, None])
 @pytest.mark.parametrize("way", WEIGHT_NORMS)

@@ -113,6 +113,7 @@ def test_layers_of_a_list_become_one_of_several(tmp_path: Path, target: str):
 # ---- names
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(
     ("names", "written"),
     [
@@ -145,6 +146,7 @@ def test_no_name_is_read_as_the_place_of_a_layer(
     )
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(("to", "file"), [("keras", "new.npz"), ("flax", "new.msgpack")])
 @pytest.mark.parametrize(("last", "written"), [("2", "rnns_2"), ("my_forward", "rnns.my_forward_layer")])
 def test_layers_have_names_by_one_rule_however_deep_they_are(

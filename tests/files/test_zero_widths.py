@@ -44,6 +44,7 @@ def refused_everywhere(source: Path, *said: str) -> None:
     assert refusal("explain", source, *said)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("widths", WIDTHS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_arrays_by_name(tmp_path: Path, layout: str, widths: tuple[int, int]):

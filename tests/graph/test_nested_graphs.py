@@ -154,6 +154,7 @@ def assert_values(name: str, outputs: dict[str, Any], x: sn.Ragged) -> None:
                 assert_close(np.reshape(one, np.shape(other)), other, LENGTH, WIDTH)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("engine", ["interpret", "llvm", ("onednn", "llvm")])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_of_documents(name: str, engine: Any) -> None:
@@ -185,6 +186,7 @@ def test_the_gradient_of_a_model_of_documents(name: str) -> None:
 EMPTY = {"no documents": (), "no sentences": ((), ()), "no words": ((0, 0), (0,))}
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("counts", EMPTY.values(), ids=EMPTY)
 def test_the_gradient_where_there_is_nothing(name: str, counts: Any) -> None:

@@ -123,6 +123,7 @@ def named_cell(name: str, reverse: bool) -> sn.RNN:
     return sn.cells.rnn(name, params, reverse=reverse)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("name", sn.cells.CELLS)
 def test_cells_are_the_operators_of_onnx(name: str, reverse: bool, tmp_path: Path) -> None:

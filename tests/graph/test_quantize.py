@@ -321,6 +321,7 @@ def speakers() -> sn.Graph:
     return stepnet.torch.graph(module.eval(), {"x": inputs[:2], "lengths": ends[:2]})
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("engine", ["llvm", BOTH], ids=str)
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "auto"])
 def test_speakers_are_recognised_as_often(dtype: str, engine: Any, speakers: sn.Graph) -> None:
@@ -343,6 +344,7 @@ def test_onednn_runs_them(speakers: sn.Graph) -> None:
 
 
 def test_a_drawing_shows_which_engine_runs_which_recurrence() -> None:
+    needs("bfloat16")
     drawn = sn.quantize(model(), [samples(3, 5)], "bfloat16", engine=("onednn", "llvm")).draw()
     lines = [line for line in drawn.splitlines() if " units " in line or line.startswith("recurrence")]
     assert [line.rpartition("  ")[2] for line in lines] == ["(onednn)", "(onednn)", "(llvm)"]

@@ -58,6 +58,7 @@ def answers(layer: Any, mask: Array | None, dtype: str = "float32") -> dict[str,
     return named | {f"result {place}": one for place, one in enumerate(own)}
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
 @pytest.mark.parametrize("sequences", [False, True], ids=["last", "sequences"])

@@ -71,6 +71,7 @@ def both(cell: Any, **options: Any) -> tuple[Any, Any]:
     return layers[0], layers[1]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("mask", ["none", "gaps"])
 @pytest.mark.parametrize("return_sequences", [True, False])
 def test_a_cell_of_ones_own(mask: str, return_sequences: bool):
@@ -261,6 +262,7 @@ STACKS: dict[str, Any] = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("stack", STACKS)
 @pytest.mark.parametrize("training", [True, False])
 def test_stacked_cells_are_one_step(stack: str, training: bool):

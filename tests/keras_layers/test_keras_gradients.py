@@ -143,6 +143,7 @@ class Spelled(Plain):
         return super().summed(ops.take(self.table, x[:, 0], axis=0), h)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", ["int64", "int32", "bool"])
 @pytest.mark.parametrize("kind", [Plain, Spelled])
 def test_outputs_of_integers_are_floats(kind: Any, dtype: str):

@@ -59,6 +59,7 @@ def check(one: Weights) -> Own:
     return found
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("layout", EVERY)
 @pytest.mark.parametrize("sizes", [{}, {"layers": 2}, {"directions": 2}, BOTH], ids=str)
 def test_each_framework_gives_what_its_layout_says(layout: str, sizes: dict[str, int]):
@@ -96,6 +97,7 @@ def test_each_setting_means_there_what_it_means_here(layout: str, field: str, va
     check(one)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("merge", ["concat", "sum", "average", "product"])
 @pytest.mark.parametrize("layout", KERAS)
 def test_keras_merges_two_directions(layout: str, merge: str):
@@ -294,7 +296,7 @@ def test_no_framework_is_imported_unless_it_is_asked():
         "verify(weights(module), weights(module))\n"
         "assert not {'torch', 'keras', 'onnx', 'onnxruntime'} & set(sys.modules), list(sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
 
 
 def test_a_conversion_is_compared_with_both_frameworks(tmp_path: Path):

@@ -102,6 +102,7 @@ def cell(name: str, reverse: bool = False, inputs: int = INPUTS, seed: int = 0) 
 LENGTHS = [(2, 5, 0, 5), (3,), (4, 4), (0,), (1, 7, 2, 9), ()]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", cells.CELLS)
 def test_named_cells(name: str, reverse: bool):
@@ -110,6 +111,7 @@ def test_named_cells(name: str, reverse: bool):
         same_gradients(cell(name, reverse), x)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", ["gru", "gru_reset_before", "lstm"])
 def test_forms_of_calls(name: str, reverse: bool):

@@ -129,6 +129,7 @@ def test_weights_changed_to_nan_are_seen():
     assert np.isnan(onednn.fusion_gru(*inputs.arguments())[1][0, 0])
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("activation", ["tanh", "relu", "identity", "sigmoid"])
 @pytest.mark.parametrize("gate_activation", ["sigmoid", "tanh", "relu"])
 @pytest.mark.parametrize("is_reverse", [False, True])

@@ -37,6 +37,7 @@ PEEPHOLES = {"gates": 4, "biases": 7}
 LENGTHS = [[2, 4, 3], [3], [4, 4, 4], [2, 0, 4], [0, 3, 0], [0], [], [5, 5, 2, 2, 1], [7, 1, 11, 13, 2]]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("biases", [PLAIN, PEEPHOLES], ids=["plain", "peepholes"])
 @pytest.mark.parametrize("is_reverse", [False, True])
 @pytest.mark.parametrize("cell", ["last", "all", "none"])

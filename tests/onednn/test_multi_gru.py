@@ -28,6 +28,7 @@ def stack(lengths: Sequence[int], sizes: Sequence[tuple[int, int]]) -> list[Case
 LAYERS = {"one": [(3, 5)], "two": [(2, 3), (6, 8)], "three": [(2, 3), (6, 6), (12, 14)]}
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("sizes", LAYERS.values(), ids=LAYERS)
 @pytest.mark.parametrize("origin_mode", [False, True])
 @pytest.mark.parametrize("bias", [False, True])

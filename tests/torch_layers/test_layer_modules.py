@@ -57,6 +57,7 @@ def by_torch_save(module: Any) -> Any:
     return torch.load(saved, weights_only=False)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), by_torch_save])
 @pytest.mark.parametrize("name", NAMES)
 def test_copies_are_modules_of_their_own(name: str, copied: Callable[[Any], Any]):

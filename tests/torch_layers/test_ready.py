@@ -129,7 +129,7 @@ def given(case: str, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
     ]
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES)

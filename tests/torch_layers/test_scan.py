@@ -89,6 +89,7 @@ CELLS: dict[str, tuple[Callable[[], Scan], Callable[[], Named], Any, tuple[int, 
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["dense", "ragged"])
 def test_a_scan_gives_what_a_loop_gives(name: str, lengths: Any):

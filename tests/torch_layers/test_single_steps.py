@@ -48,7 +48,7 @@ def answers(cell: Any, x: torch.Tensor, states: list[torch.Tensor]) -> dict[str,
     return found | {name: one.grad for name, one in cell.named_parameters()}
 
 
-@pytest.mark.long(every=7)
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("with_states", [True, False])
 @pytest.mark.parametrize("lead", [(BATCH,), (1,), (0,), ()])
 @pytest.mark.parametrize("dtype", DTYPES)

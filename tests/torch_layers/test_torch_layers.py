@@ -64,6 +64,7 @@ def test_without_gradients_results_are_those_of_torch(name: str, form: str):
         assert_same(dict(enumerate(found)), dict(enumerate(right)))  # type: ignore[arg-type]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sequence_without_a_batch(name: str, batch_first: bool):

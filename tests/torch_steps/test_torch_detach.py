@@ -32,6 +32,7 @@ def straight_through(x: Any, h: Any, p: Any) -> Any:
     return h * a, h
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("step", [of_state, of_parameter, straight_through])
 def test_gradients_end_where_a_value_is_detached(step: Any, engine: str) -> None:
     x = torch.tensor(np.random.default_rng(9).normal(size=(2, 5, 3)), requires_grad=True)

@@ -56,6 +56,7 @@ def test_every_row_of_the_table_is_used_by_an_operation_here(traced: Any) -> Non
     assert set(TABLE) - used == set()
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_operation_is_what_pytorch_gives(traced: Any, group: str, engine: str) -> None:
     rnn, step = traced[0][group], step_of(GROUPS[group])

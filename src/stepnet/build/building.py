@@ -59,8 +59,8 @@ def build(
         model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
         folder: Where the files are written: name.h, libname.a, libname.so, name.json. It is made if need be.
         name: The name of the library, with which its functions begin: letters, digits and underscores.
-        target: The processor: "native" for the one at hand, "x86-64-v3" (AVX2), "x86-64-v4" (AVX-512), or
-            "aarch64". All are for Linux.
+        target: The processor: "native" for the one at hand, "generic" for all of its family, "x86-64-v3"
+            (AVX2), "x86-64-v4" (AVX-512), or "aarch64". All are for Linux.
         weights: "inside" the library, or "beside" it, in the file name.weights.
         inputs: The features of the inputs, as for `RNN`, where the model was made without.
         statics: The features of the statics, likewise.

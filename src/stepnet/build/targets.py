@@ -5,14 +5,12 @@ import sys
 from dataclasses import dataclass
 
 from stepnet.engines.llvm.machine.elf import AARCH64, X86_64
-from stepnet.engines.llvm.machine.target import Target, host_target
+from stepnet.engines.llvm.machine.target import FEATURES, NAMED, Target, available_targets, host_target
 from stepnet.errors import InputError
 from stepnet.values.arguments import shown
 
 MACHINES = {"x86-64": X86_64, "aarch64": AARCH64}
 """The families of processors, by their numbers in ELF files."""
-AVX2 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt")
-AVX512 = (*AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 
 
 @dataclass(frozen=True)
@@ -40,20 +38,20 @@ class BuildTarget:
 
 
 FIXED = {
-    "x86-64-v3": BuildTarget("x86-64-v3", Target("avx2", "x86-64-v3", "", 32, 16), "x86-64", AVX2),
-    "x86-64-v4": BuildTarget(
-        "x86-64-v4", Target("avx512", "x86-64-v4", "-prefer-256-bit", 64, 32), "x86-64", AVX512
-    ),
-    "aarch64": BuildTarget("aarch64", Target("generic", "", "", 16, 16), "aarch64"),
+    "x86-64-v3": BuildTarget("x86-64-v3", NAMED["x86-64-v3"], "x86-64", FEATURES["avx2"]),
+    "x86-64-v4": BuildTarget("x86-64-v4", NAMED["x86-64-v4"], "x86-64", FEATURES["avx512"]),
+    "aarch64": BuildTarget("aarch64", NAMED["aarch64"], "aarch64"),
 }
-NAMES = ("native", *FIXED)
+NAMES = ("native", "generic", *FIXED)
 
 
 def build_target(name: str) -> BuildTarget:
-    """The processor of a name; raises `InputError` for others, and for "native" where that is not Linux."""
+    """The processor of a name; raises `InputError` for others, and for "native" and "generic" where that is
+    not Linux.
+    """
     if name in FIXED:
         return FIXED[name]
-    if name != "native":
+    if name not in NAMES:
         raise InputError(f"target is one of {', '.join(NAMES)}, not {shown(name)}")
     machine = {"x86_64": "x86-64", "AMD64": "x86-64", "arm64": "aarch64"}.get(*[platform.machine()] * 2)
     if sys.platform != "linux" or machine not in MACHINES:
@@ -61,6 +59,6 @@ def build_target(name: str) -> BuildTarget:
             f"libraries are built for Linux on x86-64 and aarch64, and this is {sys.platform} on "
             f"{platform.machine()}: say target= for one of {', '.join(FIXED)}"
         )
-    code = host_target()
+    code = host_target() if name == "native" else available_targets()[-1]
     stated = tuple(flag[1:] for flag in code.features.split(",") if flag.startswith("+"))
-    return BuildTarget("native", code, machine, stated or (AVX2 if code.name == "avx2" else ()))
+    return BuildTarget(name, code, machine, stated or FEATURES[code.name])

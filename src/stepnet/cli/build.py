@@ -32,7 +32,7 @@ def build(
         typer.Option(help="The name that the library's functions begin with; that of FILE by default."),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="The processor: native, x86-64-v3, x86-64-v4 or aarch64.")
+        str, typer.Option(help="The processor: native, generic, x86-64-v3, x86-64-v4 or aarch64.")
     ] = "native",
     weights: Annotated[
         str, typer.Option(help="Where the weights are: inside the library, or in a file beside it.")

@@ -43,10 +43,10 @@ __all__ = [
     "engine_named",
     "engine_names",
     "engines_of",
-    "joined",
     "joinings",
     "order_of",
     "pairs",
+    "with_joined",
 ]
 
 
@@ -146,7 +146,7 @@ def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Eng
     raise RefusedError(f"no engine runs this net; engine=(..., 'interpret') would, slowly{lines}")
 
 
-def joined(schedule: Schedule, asked: str | Sequence[str]) -> Schedule:
+def with_joined(schedule: Schedule, asked: str | Sequence[str]) -> Schedule:
     """The schedule with those recurrences joined that their engine runs in one call."""
     parts = tuple(each.part for each in joinings(schedule, asked) if each.part is not None)
     return Schedule(schedule.traced, schedule.net, parts) if parts else schedule

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.engines import Bound, Call, Order, choose, engines_of
+from stepnet.engines import Bound, Call, Order, choose, engines_of, with_joined
 from stepnet.engines.base import Cell, LowEngine
 from stepnet.engines.calibration import check_keep, data_scale
 from stepnet.engines.placed import place
@@ -81,7 +81,9 @@ class Trials:
                 if isinstance(cell, Cell) and cell.reads:
                     reads[number] = tuple(part.reads[place] for place in cell.reads)
         scales = scales_of(parts.net, reads, program, readings, keep)
-        right = tuple(run(bound_to(parts, program, engines), program, reading.call) for reading in readings)
+        # By the schedule of the user's own calls: marks may divide the work differently, which changes bits.
+        own = program.kernel(engines).bind(program.params)
+        right = tuple(run(own, program, reading.call) for reading in readings)
         for sample, arrays in enumerate(right):
             check_numbers(sample, program, arrays)
         return cls(program, engines, readings, plans, scales, right)
@@ -284,7 +286,8 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
 
 
 def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
-    """The compiled schedule, bound to the parameters of a program."""
+    """The compiled schedule, with recurrences joined as in calls, bound to the parameters of a program."""
+    parts = with_joined(parts, engines)
     return choose(parts, engines)[0].compile(parts).bind(program.params)
 
 

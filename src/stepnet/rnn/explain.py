@@ -5,6 +5,7 @@ from textwrap import wrap
 
 from stepnet.engines import engine_named, engines_of, joinings
 from stepnet.engines.llvm.engine import LlvmEngine
+from stepnet.engines.llvm.machine.target import asked, target_texts
 from stepnet.engines.placed import choice as placed_on
 from stepnet.net.types import STEPS
 from stepnet.plan.load import WORDS, Size
@@ -142,8 +143,9 @@ def end_lines(facts: Explanation) -> list[str]:
 
 
 def engine_lines(chosen: str | None, engines: dict[str, str | None]) -> list[str]:
-    """The chosen engine, and the refusals of the others."""
+    """The chosen engine, the processor if STEPNET_CPU names it, and the refusals of the other engines."""
     lines = [f"engine: {chosen or 'none of those asked for'}"]
+    lines += [f"  {'code for':<12}{target_texts()[0]}"] if chosen == "llvm" and asked() else []
     for name, reason in engines.items():
         says = f"refuses: {reason}" if reason else "chosen" if name == chosen else "runs it if asked for"
         lines += wrapped(f"  {name:<12}", says)

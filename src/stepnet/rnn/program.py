@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from stepnet.engines import Bound, Kernel, Order, Results, choose, joined, order_of
+from stepnet.engines import Bound, Kernel, Order, Results, choose, order_of, with_joined
 from stepnet.errors import InputError
 from stepnet.net.ends import Ends
 from stepnet.net.ir import Net
@@ -53,7 +53,7 @@ class NetProgram:
         """The schedule for the requested engines, with the recurrences joined that these run in one call."""
         order = order_of(asked)
         if order not in self._joined:
-            self._joined[order] = joined(self.placed_for(order), order)
+            self._joined[order] = with_joined(self.placed_for(order), order)
         return self._joined[order]
 
     def placed_for(self, order: tuple[str, ...]) -> Schedule:

@@ -19,7 +19,7 @@ from stepnet.cli.report.problems import (
 )
 from stepnet.cli.report.trial import tried
 from stepnet.engines import AUTO, engine_names
-from stepnet.engines.llvm.machine.target import available_targets, host_name
+from stepnet.engines.llvm.machine.target import host_name, target_texts
 from stepnet.engines.threads import threads_limit
 from stepnet.errors import StepnetError
 from stepnet.values.packages import PACKAGES
@@ -81,7 +81,7 @@ def examine() -> Health:
         python=f"{platform.python_version()} ({platform.python_implementation()})",
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         processor=host_name() if has_llvm else platform.machine(),
-        targets=tuple(map(str, available_targets())) if has_llvm else (),
+        targets=target_texts() if has_llvm else (),
         threads=count,
         threads_by=why,
         cache=cache.state(kept),

@@ -1,11 +1,12 @@
 """The instruction sets that code is generated for.
 
 A `Target` describes an instruction set to the rest of the engine: the vector width, the number of registers,
-and LLVM's names for the processor and its features. `host_target()` is the widest that this processor
-supports. `available_targets()` has the narrower ones too, so AVX2 and generic code can be tested on an
-AVX-512 machine.
+and LLVM's names for the processor and its features. `host_target()` is the one that code is generated for:
+the widest that this processor supports, or the one that the environment variable STEPNET_CPU names.
+`available_targets()` has the narrower ones too, so AVX2 and generic code can be tested on an AVX-512 machine.
 """
 
+import os
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
@@ -16,7 +17,9 @@ import numpy as np
 from stepnet.disk import store
 from stepnet.disk.data import Form
 from stepnet.engines.apart import run_in_thread
+from stepnet.errors import InputError
 from stepnet.net.digest import digest
+from stepnet.values.arguments import shown
 
 
 @dataclass(frozen=True)
@@ -69,18 +72,71 @@ class Target:
 
 
 TARGETS = Form(Target)
-AVX512_FEATURES = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "f16c")
-AVX2_FEATURES = ("avx2", "fma", "f16c")
+AVX2 = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt")
+FEATURES = {
+    "avx512": (*AVX2, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"),
+    "avx2": AVX2,
+    "generic": (),
+}
+"""The features, by LLVM's names, that a processor of x86-64 needs for a target, by the target's name."""
+NAMED = {
+    "x86-64-v4": Target("avx512", "x86-64-v4", "-prefer-256-bit", 64, 32),
+    "x86-64-v3": Target("avx2", "x86-64-v3", "", 32, 16),
+    "aarch64": Target("generic", "", "", 16, 16),
+}
+"""The targets that users may name. Besides these there are `native`, the widest that this processor supports,
+and `generic`, the one that all processors of its family support.
+"""
+VARIABLE = "STEPNET_CPU"
 
 
 @cache
 def host_target() -> Target:
-    """The widest target that this processor supports."""
+    """The target that code is generated for: the widest one available."""
     return available_targets()[0]
 
 
 @cache
 def available_targets() -> tuple[Target, ...]:
+    """The targets that this processor supports, widest first; none wider than the one that STEPNET_CPU names.
+    The variable is read once per process.
+
+    Raises `InputError` if STEPNET_CPU names no target of this processor.
+    """
+    return up_to(asked(), supported_targets())
+
+
+def asked() -> str:
+    """The value of STEPNET_CPU; "" if it is not set."""
+    return os.environ.get(VARIABLE, "").strip()
+
+
+def up_to(name: str, supported: tuple[Target, ...]) -> tuple[Target, ...]:
+    """The named target and the narrower ones that a processor supports; all that it supports for "".
+
+    Raises `InputError` for another name, and for a target that the processor does not support.
+    """
+    kinds = {(target.name, target.is_x86) for target in supported}
+    named = {key: target for key, target in NAMED.items() if (target.name, target.is_x86) in kinds}
+    choices = {"native": supported[0], **named, "generic": supported[-1]}
+    if name and name not in choices:
+        why = "which this processor cannot run" if name in NAMED else "which is no name of a processor"
+        raise InputError(
+            f"the environment variable {VARIABLE} is {shown(name)}, {why}: set it to one of "
+            f"{', '.join(choices)}, or unset it"
+        )
+    first = choices[name or "native"]
+    return first, *(target for target in supported if target.vector_bytes < first.vector_bytes)
+
+
+def target_texts() -> tuple[str, ...]:
+    """The available targets as text. The first one says so if STEPNET_CPU chose it."""
+    first, *others = map(str, available_targets())
+    return f"{first}: {VARIABLE} is {asked()}" if asked() else first, *others
+
+
+@cache
+def supported_targets() -> tuple[Target, ...]:
     """The targets that this processor supports, widest first. They are read from disk if possible, which
     avoids loading LLVM.
     """
@@ -135,11 +191,11 @@ def targets() -> tuple[Target, ...]:
 
     features = dict(llvm.get_host_cpu_features())
     usable: list[Target] = []
-    if all(features.get(name) for name in AVX512_FEATURES):
+    if all(features.get(name) for name in FEATURES["avx512"]):
         # Without this flag LLVM prefers vectors of 256 bits on these processors.
         flags = llvm.get_host_cpu_features().flatten() + ",-prefer-256-bit"
         usable.append(Target("avx512", llvm.get_host_cpu_name(), flags, 64, 32))
-    if all(features.get(name) for name in AVX2_FEATURES):
+    if all(features.get(name) for name in FEATURES["avx2"]):
         usable.append(Target("avx2", "haswell", "", 32, 16))
     generic = "x86-64" if llvm.get_process_triple().startswith(("x86_64", "amd64")) else ""
     usable.append(Target("generic", generic, "", 16, 16))
