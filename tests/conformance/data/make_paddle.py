@@ -6,7 +6,6 @@ python tests/conformance/data/make_paddle.py
 
 from pathlib import Path
 
-import numpy as np
 import paddle
 from paddle import nn
 from recording import FEATURES, WORDS, Arrays, Corpus, padded, weights
