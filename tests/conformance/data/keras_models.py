@@ -59,7 +59,7 @@ def texts(*parts) -> keras.Sequential:
     return keras.Sequential([words(), *parts])
 
 
-# ---- recurrent layers alone ---------------------------------------------------------------------------------
+# ---- recurrent layers alone --------------------------------------------------------------------------------
 
 
 @model()
@@ -209,7 +209,7 @@ def gru_stack_h5():
     return row(layers.GRU(5, **EVERY), layers.GRU(4, **EVERY))
 
 
-# ---- texts --------------------------------------------------------------------------------------------------
+# ---- texts -------------------------------------------------------------------------------------------------
 
 
 @model("gapped tokens")
@@ -221,7 +221,7 @@ def sentiment():
 
 @model("gapped tokens")
 def sentiment_averaged():
-    """Embedding with mask_zero, a GRU in both directions, the mean of the steps that are not masked, Dense."""
+    """Embedding with mask_zero, a GRU in both directions, the mean of steps that are not masked, Dense."""
     return texts(
         layers.Embedding(WORDS, 4, mask_zero=True),
         layers.SpatialDropout1D(0.2),
@@ -284,7 +284,7 @@ def translator():
     return keras.Model([source, target], layers.Dense(WORDS, activation="softmax")(y))
 
 
-# ---- masks over frames --------------------------------------------------------------------------------------
+# ---- masks over frames -------------------------------------------------------------------------------------
 
 
 @model("gapped frames")
@@ -312,7 +312,7 @@ def masked_backwards():
     return row(layers.Masking(), gru)
 
 
-# ---- sensors and speech -------------------------------------------------------------------------------------
+# ---- sensors and speech ------------------------------------------------------------------------------------
 
 
 @model()
@@ -441,7 +441,7 @@ def padded_convolution():
 
 @model()
 def pictures_of_lines():
-    """Conv2D and MaxPooling2D over frames as columns of a picture, an LSTM in both directions, Dense: a CRNN."""
+    """Conv2D, MaxPooling2D over frames as columns of a picture, LSTM in both directions, Dense: a CRNN."""
     x = frames(features=8)
     y = layers.Conv2D(3, 3, padding="same", activation="relu")(layers.Reshape((-1, 8, 1))(x))
     y = layers.Reshape((-1, 12))(layers.MaxPooling2D((1, 2))(y))
@@ -449,7 +449,7 @@ def pictures_of_lines():
     return keras.Model(x, layers.Dense(6, activation="softmax")(y))
 
 
-# ---- attention, sequence to sequence, several outputs -------------------------------------------------------
+# ---- attention, sequence to sequence, several outputs ------------------------------------------------------
 
 
 @model()
@@ -544,7 +544,7 @@ def only_one_step():
     return keras.Model(x, layers.Dense(2)(layers.GRU(5, **EVERY)(x)[:, -1]))
 
 
-# ---- code of users, and other recurrent layers --------------------------------------------------------------
+# ---- code of users, and other recurrent layers -------------------------------------------------------------
 
 
 @keras.saving.register_keras_serializable("corpus")

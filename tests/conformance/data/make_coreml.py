@@ -1,5 +1,5 @@
-"""Makes coreml.tar.xz and coreml.json: models that coremltools converted from PyTorch, and what PyTorch computes,
-as Core ML runs on macOS alone.
+"""Makes coreml.tar.xz and coreml.json: models that coremltools converted from PyTorch, and what PyTorch
+computes, as Core ML runs on macOS alone.
 
 Needs coremltools beside what the tests need: python tests/conformance/data/make_coreml.py
 """

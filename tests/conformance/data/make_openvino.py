@@ -1,4 +1,4 @@
-"""Makes openvino.tar.xz and openvino.json: models that OpenVINO converted from ONNX, and what OpenVINO computes.
+"""Makes openvino.tar.xz and openvino.json: models that OpenVINO converted from ONNX, and what it computes.
 
 Needs what the group peer-openvino of pyproject.toml has, in an environment of its own, and onnx.tar.xz, of
 which it takes files: python tests/conformance/data/make_openvino.py

@@ -1,4 +1,4 @@
-"""Makes tensorflow.tar.xz and tensorflow.json: models as Keras 2 and TensorFlow save them, and what they compute.
+"""Makes tensorflow.tar.xz and tensorflow.json: models of Keras 2 and TensorFlow, and what they compute.
 
 Needs what the group peer-tensorflow of pyproject.toml has, in an environment of its own:
 python tests/conformance/data/make_tensorflow.py

@@ -1,5 +1,5 @@
-"""Makes torch.tar.xz and torch.json: models as PyTorch saves them, with and without their architecture, and what
-PyTorch computes.
+"""Makes torch.tar.xz and torch.json: models as PyTorch saves them, with and without their architecture, and
+what PyTorch computes.
 
 Runs in the environment of the tests: python tests/conformance/data/make_torch.py
 """

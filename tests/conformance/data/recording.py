@@ -4,9 +4,9 @@ A script of a framework adds models to a `Corpus` and packs it: FRAMEWORK.tar.xz
 model, NAME.npz with its inputs and outputs; FRAMEWORK.json lists the models. Needs NumPy alone, as it runs in
 the environment of each framework.
 
-Every model is run on one batch of sequences of 7, 4 and 1 steps, padded to 7 with zeros (`padded`), and on each
-sequence alone (`alone/0` to `alone/2`). The keys of NAME.npz are `lengths`, `padded/in/INPUT`, `padded/out/OUTPUT`,
-`alone/0/in/INPUT`, `alone/0/out/OUTPUT` and so on.
+Every model is run on one batch of sequences of 7, 4 and 1 steps, padded to 7 with zeros (`padded`), and on
+each sequence alone (`alone/0` to `alone/2`). The keys of NAME.npz are `lengths`, `padded/in/INPUT`,
+`padded/out/OUTPUT`, `alone/0/in/INPUT`, `alone/0/out/OUTPUT` and so on.
 """
 
 import json
@@ -33,9 +33,9 @@ Run = Callable[[Arrays], Arrays]
 class Model:
     """A line of a manifest.
 
-    around: layers or operators around the recurrence, by name, with the class or the type of each. inputs: the
-    kind of each input, by its name. axes: `batch` or `time`, the first axis of sequences. limits: what of the
-    results there is none of, and why; empty if there are all.
+    around: layers or operators around the recurrence, by name, with the class or the type of each. inputs:
+    the kind of each input, by its name. axes: `batch` or `time`, the first axis of sequences. limits: for
+    which inputs alone the model is made, so that there are fewer results; empty if there are all.
     """
 
     name: str
@@ -67,9 +67,9 @@ def weights(name: str, array_name: str, shape: tuple[int, ...], scale: float = 0
 def padded(name: str, kind: str, shape: tuple[int, ...] = (FEATURES,)) -> np.ndarray:
     """A batch of an input.
 
-    kind: frames, tokens, context (numbers of a sequence), state (a memory to begin with, with its axis of layers
-    first) or lengths. `gapped` ahead of frames and tokens: the third step of the first sequence is zero, and
-    so is masked.
+    kind: frames, images, tokens, context (numbers of a sequence), state (a memory to begin with, with its
+    axis of layers first) or lengths. `gapped` ahead of frames and tokens: the third step of the first
+    sequence is zero, and so is masked.
     """
     draw, rows = generator(f"{name}/{kind}"), len(LENGTHS)
     if kind == "lengths":
@@ -123,8 +123,8 @@ class Corpus:
     def add(self, run: Run, batch: Arrays, *, results: str = "padded, alone", **line: Any) -> Model:
         """Runs a model, of which the folder has the file already, and keeps its results and its line.
 
-        batch: the padded inputs, batch first. results: `padded`, `alone`, both, or `row 0`: the longest sequence
-        alone.
+        batch: the padded inputs, batch first. results: `padded`, `alone`, both, or `row 0`: of those
+        alone the longest.
         """
         kinds, axes = line["inputs"], line.get("axes", "batch")
         calls = {"padded": batch} if "padded" in results else {}

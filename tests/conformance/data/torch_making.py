@@ -11,7 +11,7 @@ from torch_models import HIDDEN, MODELS, Made
 SHAPES = {"frames": (FEATURES,), "context": (CONTEXT,), "state": (1, HIDDEN), "tokens": (), "lengths": ()}
 LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 VIEWS = ("zeros", "size", "select", "slice", "dim", "len", "__contains__", "eq", "ne", "__is__", "__not__")
-"""Operators that recurrent layers are, and those with which PyTorch's own layers make ready what they take."""
+"""Operators that recurrent layers are, and those with which PyTorch's own layers prepare what they take."""
 
 
 def filled(name: str) -> nn.Module:

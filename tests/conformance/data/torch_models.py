@@ -224,18 +224,19 @@ class Streaming(nn.Module):
         return nn.functional.gelu(self.fc(self.norm(y))), h, c
 
 
-class Heads(nn.Module):
-    """GRU, MultiheadAttention with a residual, Linear."""
+class Attention(nn.Module):
+    """GRU, attention of its outputs to themselves with a residual, Linear."""
 
     def __init__(self):
         super().__init__()
-        self.gru = nn.GRU(FEATURES, 6, batch_first=True)
-        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
-        self.fc = nn.Linear(6, 2)
+        self.gru = nn.GRU(FEATURES, HIDDEN, batch_first=True)
+        self.query, self.key, self.value = (nn.Linear(HIDDEN, HIDDEN) for _ in range(3))
+        self.fc = nn.Linear(HIDDEN, 2)
 
     def forward(self, frames: Tensor) -> Tensor:
         y = self.gru(frames)[0]
-        return self.fc(y + self.attention(y, y, y, need_weights=False)[0])
+        seen = nn.functional.scaled_dot_product_attention(self.query(y), self.key(y), self.value(y))
+        return self.fc(y + seen)
 
 
 class WakeWord(nn.Module):
@@ -338,7 +339,7 @@ MODELS = {
     "pooled": Made(Pooled, FRAMES, ("classes",)),
     "sensors": Made(Sensors, FRAMES, ("classes",)),
     "streaming": Made(Streaming, {"frames": "frames", "h": "state", "c": "state"}, ("classes", "h_n", "c_n")),
-    "heads": Made(Heads, FRAMES),
+    "attention": Made(Attention, FRAMES),
     "wake_word": Made(WakeWord, FRAMES, ("classes",)),
     "two_outputs": Made(TwoOutputs, FRAMES, ("steps", "whole")),
     "conditioned": Made(Conditioned, {"frames": "frames", "context": "context"}, ("steps",)),
