@@ -152,6 +152,7 @@ def test_a_model_gives_what_its_framework_gives_or_is_refused_by_name(
         if VERDICT[model.title] in (REFUSED, WEIGHTS):
             said = refusal(*run)
             asked = {"no architecture"} if VERDICT[model.title] == WEIGHTS else model.names
+            assert model.file in said, f"is not about the model: {said}"
             assert named(said, asked), f"has none of {sorted(asked)}: {said}"
             assert not out.exists()
             continue

@@ -41,7 +41,11 @@ def main() -> None:
             kind="CoreML",
             file=f"{name}_coreml.mlpackage",
             about=f"{about(name)}; coremltools.convert",
-            around={one.outputs[0].name: one.type for one in operations if one.type not in RECURRENT},
+            around={
+                f"{one.type}_{place}": one.type
+                for place, one in enumerate(operations)
+                if one.type not in RECURRENT
+            },
             inputs=made.inputs,
             limits="one sequence of 7 steps, as PyTorch computes it",
         )
