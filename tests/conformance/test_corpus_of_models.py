@@ -22,17 +22,18 @@ WHOLE, RECURRENT, REFUSED, WEIGHTS = "whole", "recurrent only", "refused", "no a
 VERDICTS = {
     ("keras", RECURRENT): """
         lstm_steps lstm_last gru_steps gru_reset_before simple_rnn_steps simple_rnn_relu_last
-        lstm_both_concat gru_both_sum simple_rnn_both_mul lstm_both_ave_last gru_both_apart
-        lstm_forward_gru_backward lstm_stack_last mixed_stack lstm_backwards gru_backwards_last
-        lstm_states rnn_of_cells lstm_hard gru_without_bias lstm_stateful gru_unrolled gru_stack_h5
+        lstm_both_concat gru_both_sum simple_rnn_both_mul lstm_both_ave_last lstm_stack_last mixed_stack
+        lstm_backwards gru_backwards_last lstm_states rnn_of_cells lstm_hard gru_without_bias
+        lstm_stateful gru_unrolled gru_stack_h5
     """,
     ("keras", REFUSED): """
-        sentiment sentiment_averaged tagger characters tagger_of_two_inputs siamese captions translator
-        masked_classifier masked_steps masked_both masked_backwards sensors voice_activity deep_speech
-        forecaster standardised rescaled normalised_stack residual dense_before leaky pooled
-        padded_convolution pictures_of_lines attention_pooling attention heads autoencoder
-        frames_and_context two_outputs head_h5 model_in_model stateful_head flattened only_one_step
-        lstm_bent lambda_before layer_of_the_user cell_of_the_user convolution_in_the_cell
+        gru_both_apart lstm_forward_gru_backward sentiment sentiment_averaged tagger characters
+        tagger_of_two_inputs siamese captions translator masked_classifier masked_steps masked_both
+        masked_backwards sensors voice_activity deep_speech forecaster standardised rescaled
+        normalised_stack residual dense_before leaky pooled padded_convolution pictures_of_lines
+        attention_pooling attention heads autoencoder frames_and_context two_outputs head_h5
+        model_in_model stateful_head flattened only_one_step lstm_bent lambda_before layer_of_the_user
+        cell_of_the_user convolution_in_the_cell
     """,
     ("keras", WEIGHTS): "head_weights stack_weights",
     ("tensorflow", RECURRENT): """
@@ -82,7 +83,7 @@ VERDICTS = {
     ("openvino", REFUSED): "tagger_openvino voice_openvino by_last_state_openvino",
 }
 """The models of each archive that run whole, that have nothing but recurrent layers, that have more and
-are refused, and that are weights alone."""
+are refused, and that are weights alone. Refused, too, are directions that are not merged or not alike."""
 
 
 VERDICT = {
