@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from stepnet.graph.graph import Graph
     from stepnet.graph.quantize import quantize
     from stepnet.layout.convert import Conversion, convert
+    from stepnet.model_file import load
     from stepnet.rnn import builder, masks
     from stepnet.rnn.beams import beam_search
     from stepnet.rnn.builder import create_rnn_op, foreach
@@ -71,6 +72,7 @@ __all__ = [
     "layer_norm",
     "layout",
     "leaky_relu",
+    "load",
     "masks",
     "one_hot",
     "progress",
@@ -109,6 +111,7 @@ HOMES = {
     "create_rnn_op": "stepnet.rnn.builder",
     "foreach": "stepnet.rnn.builder",
     "generate": "stepnet.rnn.generate",
+    "load": "stepnet.model_file",
     "quantize": "stepnet.graph.quantize",
     "sampling": "stepnet.rnn.samplers",
     "value_and_grad": "stepnet.rnn.losses",

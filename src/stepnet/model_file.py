@@ -1,30 +1,215 @@
-"""The model in a file: its whole graph if it has one, else its recurrent layers."""
+"""One function from a model file to a model: the whole of what the file computes, or a refusal by name.
 
+    .onnx, a program of Paddle           the whole graph
+    .keras with an LSTM and no more      its recurrent layers, which are all that the model computes
+    .keras with a Dense above the LSTM   refused: dense (Dense)
+    a state dict                         refused: it holds weights and no architecture
+    any file, recurrent_only=True        its recurrent layers, and the names of everything that was left out
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from stepnet.files.layers import layers_of
+from stepnet.errors import FileError, LayoutError, named
+from stepnet.files.account import Account, check_merges, check_stack, listed
+from stepnet.files.choice import Choice
+from stepnet.files.formats import read
+from stepnet.files.model import Model, Module, bare
+from stepnet.files.paths import existing
+from stepnet.files.stacks import stacked
+from stepnet.files.verified import weights
 from stepnet.graph.graph import Graph
+from stepnet.layout.options import option
 from stepnet.onnx import load as load_onnx
 from stepnet.paddle import load as load_paddle
-from stepnet.rnn.compose import Layer
+from stepnet.rnn.compose import Layer, Stack, recurrences
 from stepnet.values.arguments import file_path
 
 
-def model_of(path: str | Path) -> Graph | Layer:
-    """The graph in a file, or its recurrent layers if it has no graph.
+@dataclass(frozen=True)
+class FileModel:
+    """A model that was read from a file.
 
-    Raises `FileError` for a file that cannot be read, and `LayoutError` if the file does not specify what its
-    arrays mean.
+    Attributes:
+        model: A `Graph`, or recurrent layers.
+        left_out: The names of the layers, operators and arrays of the file that the model lacks. Empty unless
+            only the recurrent layers were asked for.
+        notes: Facts in the file that recurrent layers alone do not express, by module.
     """
-    file = file_path(path, "model")
+
+    model: Graph | Layer
+    left_out: tuple[str, ...] = ()
+    notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+def load(
+    path: str | Path, *, recurrent_only: bool = False, layout: str | None = None, module: str | None = None
+) -> Any:
+    """The model in a file, ready to run: everything that the file computes.
+
+    Args:
+        path: The file. `.onnx` files and programs of PaddlePaddle are read whole. Files of other kinds are
+            read if they specify that their model consists of recurrent layers alone.
+        recurrent_only: Whether to read only the recurrent layers of a file, as if they stood in a row, and to
+            leave out everything else.
+        layout: The layout of the layers, or the framework that wrote the file, if the file does not specify
+            it.
+        module: The name of the only recurrent layer to read; implies `recurrent_only`.
+
+    Returns:
+        A `Graph`, an `RNN`, a `Stack` or a `Bidirectional`.
+
+    Raises:
+        FileError: For a file that cannot be read.
+        LayoutError: For a file with other layers, which are named, and for one that holds weights and no
+            architecture, unless `recurrent_only`.
+        ModelError: For operators that are not supported.
+
+    >>> load("model.onnx")
+    Traceback (most recent call last):
+    stepnet.errors.FileError: model.onnx: there is no such file
+    """
+    return read_model(path, Choice(layout=layout, module=module), recurrent_only=recurrent_only).model
+
+
+def read_model(
+    path: str | Path, choice: Choice | None = None, *, recurrent_only: bool = False
+) -> FileModel:
+    """The model in a file, with the names of what it lacks; see `load`.
+
+    choice: what the user states about recurrent layers. To choose modules implies `recurrent_only`.
+    """
+    file, stated = file_path(path, "model"), choice or Choice()
+    if recurrent_only or stated.module is not None or stated.order:
+        return recurrent_layers(file, stated)
     graph = whole_graph(file)
-    return layers_of(file)[0] if graph is None else graph
+    if graph is None:
+        return only_recurrent(file, stated)
+    if stated != Choice():
+        raise LayoutError(
+            f"{file}: its whole graph is read, and what is said of recurrent layers applies to these alone: "
+            f"say {option('recurrent only')} for them"
+        )
+    return FileModel(graph)
 
 
 def whole_graph(file: Path) -> Graph | None:
     """The graph in a file of ONNX or PaddlePaddle; None for files of other kinds."""
-    if file.suffix == ".onnx":
+    if file.suffix.lower() == ".onnx":
         return load_onnx(file)
-    if file.suffix in (".pdmodel", ".json") and file.with_suffix(".pdiparams").exists():
+    if file.suffix == ".pdmodel" or (file.suffix == ".json" and file.with_suffix(".pdiparams").exists()):
         return load_paddle(file)
+    if file.suffix == ".pdiparams":
+        raise FileError(f"{existing(file)}: these are the parameters of a program: give the .json or .pdmodel")
     return None
+
+
+# ---- files whose only layers are recurrent -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LastOutput:
+    """A model function: the last output of layers, for each sequence."""
+
+    layer: Layer
+
+    @property
+    def __name__(self) -> str:
+        return "last_output"
+
+    def __call__(self, x: Any, params: Any) -> Any:
+        """The output at the end of each direction."""
+        return self.layer(x, last_only=True)[0]
+
+
+def only_recurrent(file: Path, choice: Choice) -> FileModel:
+    """The model of a file that specifies nothing but recurrent layers; raises `LayoutError` for others."""
+    model = read(file, choice.layout, choice.layouts)
+    if not model.unread(choice.drop) and model.modules:
+        check_whole(model)
+    selected = choice.checked_modules(model)
+    check_whole(model)
+    with named(str(file)):
+        check_alone(model, selected)
+        modules = stacked(selected, choice.stack)
+        check_stack(modules, file, choice.stack)
+        layer = layer_of(modules)
+    if not modules[-1].last_only:
+        return FileModel(layer)
+    inputs = recurrences(layer, str(file))[0].inputs
+    return FileModel(Graph(LastOutput(layer), inputs=inputs))
+
+
+def check_whole(model: Model) -> None:
+    """Raises `LayoutError` if a file has other layers than recurrent ones, or does not specify its layers."""
+    names = [f"{bare(module.name) or 'the layer'} ({' or '.join(module.layouts)})" for module in model.modules]
+    alone = f"say {option('recurrent only')} for {listed(names)} alone"
+    if model.unspecified:
+        raise LayoutError(
+            f"{model.path}: {model.unspecified}, so it does not say what its model computes beside the "
+            f"recurrent layers: {alone}"
+        )
+    around = [name for name in model.layers if name not in model.neutral]
+    if around:
+        raise LayoutError(f"{model.path}: not only recurrent layers: it has {listed(around)}; {alone}")
+
+
+def check_alone(model: Model, modules: Sequence[Module]) -> None:
+    """Raises `LayoutError` for a use of recurrent layers in a model that layers in a row do not express."""
+    facts = [f"{bare(module.name)}: {fact}" for module in modules for fact in unexpressed(module)]
+    first = modules[0]
+    if first.follows and first.follows not in (*model.entrances, *(module.name for module in modules)):
+        facts.append(f"{bare(first.name)}: it takes what {first.follows} computes")
+    if facts:
+        raise LayoutError(f"{'; '.join(facts)}: say {option('recurrent only')} for the layers without that")
+
+
+def unexpressed(module: Module) -> list[str]:
+    """Facts about the use of a module that the layers of `layer_of` do not express."""
+    facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
+    if module.flipped:
+        facts.append("it returns its outputs last step first")
+    if module.returned:
+        facts.append("its final states are outputs of the model too")
+    return facts
+
+
+def layer_of(modules: Sequence[Module]) -> Layer:
+    """Modules as layers, each of which takes the outputs of the one before it."""
+    check_merges(modules)
+    layers = [weights(module).layers() for module in modules]
+    return layers[0] if len(layers) == 1 else Stack(layers)
+
+
+# ---- the recurrent layers of any file ----------------------------------------------------------------------
+
+
+def recurrent_layers(file: Path, choice: Choice) -> FileModel:
+    """The recurrent layers of a file, and the names of everything that was left out."""
+    model = read(file, choice.layout, choice.layouts)
+    selected = choice.checked_modules(model)
+    with named(str(file)):
+        modules = stacked(selected, choice.stack)
+        if choice.module is None:
+            check_stack(modules, file, choice.stack)
+        layer = layer_of(modules)
+    account = Account.of(model, selected, None)
+    notes = {module.name: tuple(left_notes(module)) for module in modules}
+    return FileModel(
+        layer, (*account.layers, *account.left), {name: some for name, some in notes.items() if some}
+    )
+
+
+def left_notes(module: Module) -> list[str]:
+    """Notes on what a module does in its model and layers alone do not do."""
+    facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
+    if module.flipped:
+        facts.append("its model takes its outputs last step first; here they are in the order of the steps")
+    if module.last_only:
+        facts.append("its model takes only its last output; here it has an output at every step")
+    if module.returned:
+        facts.append("its final states are outputs of the model too, which are left out")
+    return facts
+

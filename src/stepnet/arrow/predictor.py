@@ -1,5 +1,6 @@
 """Models over record batches: columns are checked once by the schema, and the model runs batch by batch."""
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +13,15 @@ from stepnet.arrow.results import result_column
 from stepnet.arrow.runnable import Compiled, Runnable
 from stepnet.arrow.sources import opened
 from stepnet.errors import InputError, StepnetError, named, printable
-from stepnet.model_file import model_of
+from stepnet.model_file import FileModel, read_model
 from stepnet.ragged.arrow import check_whole, pyarrow_module
 from stepnet.rnn.program import Asked
 from stepnet.values.arguments import flag, instance, kind, shown, whole
 
 MEMORY = 1 << 28
 """The default limit of the bytes that a call takes."""
+LEFT_OUT = b"stepnet.left_out"
+"""The key of the metadata that lists what was left out of a model file."""
 JOINED = 1 << 24
 """The number of bytes up to which small pieces are joined. Larger calls do not take less time per step."""
 OFFSETS = 32
@@ -69,8 +72,10 @@ class Predictor:
         memory: int = MEMORY,
         engine: Asked = "auto",
         refuse_nan: bool = False,
+        recurrent_only: bool = False,
     ) -> None:
-        self.model = model_of(model) if isinstance(model, str) or hasattr(model, "__fspath__") else model
+        source = read_source(model, flag(recurrent_only, "recurrent_only"))
+        self.model, self.left_out = source.model, source.left_out
         self.column = instance(column, str, "column is the name of the list column")
         self.runnable = Runnable.of(self.model, output, engine)
         self.output, self.keep = output, None if keep is None else checked_names(keep)
@@ -81,7 +86,7 @@ class Predictor:
     def __reduce__(self) -> tuple[Any, ...]:
         """The arguments it was made from, with the model of a file as it was read."""
         made = partial(Predictor, memory=self.memory, engine=self.engine, refuse_nan=self.refuse_nan)
-        return made, (self.model, self.column, self.output, self.keep)
+        return made, (FileModel(self.model, self.left_out), self.column, self.output, self.keep)
 
     def __repr__(self) -> str:
         return f"Predictor({self.model!r}, column={self.column!r}, output={self.output!r}, keep={self.keep})"
@@ -138,7 +143,7 @@ class Predictor:
             (*(size + OFFSETS for size in outer), inner + column.entry_bytes),
             {name: schema.field(name).type for name in (self.column, *names)},
             self.keep is None,
-            pyarrow.schema([*(schema.field(name) for name in names), result]),
+            pyarrow.schema([*(schema.field(name) for name in names), result], left_out(self.left_out)),
         )
 
     def results(self, batches: Iterator[Batch], chosen: Chosen) -> Iterator[Any]:
@@ -184,6 +189,7 @@ def predict(
     memory: int = MEMORY,
     engine: Asked = "auto",
     refuse_nan: bool = False,
+    recurrent_only: bool = False,
 ) -> Any:
     """The results of a model for each row of a stream of Arrow record batches, as such a stream.
 
@@ -194,7 +200,8 @@ def predict(
     Args:
         batches: An iterator of record batches, or what has them: a table, a dataset, a reader, and all that
             has Arrow's C stream, as relations of DuckDB and frames of Polars.
-        model: A recurrence, a `Stack`, a `Bidirectional`, a `Graph`, or the path of a model file.
+        model: A recurrence, a `Stack`, a `Bidirectional`, a `Graph`, or the path of a model file, which is
+            read as by `stepnet.load`.
         column: The name of the list column. A row is a sequence of steps: numbers, lists of numbers of one
             size, or sequences again for a nested recurrence. The numbers are cast to the model's dtype, from
             floats to floats and from whole numbers to whole numbers. A null is a null in the result.
@@ -207,6 +214,8 @@ def predict(
             sequence that takes more is run by itself.
         engine: An engine, or several in order of preference.
         refuse_nan: Whether NaN and infinite numbers in sequences are an error.
+        recurrent_only: Whether to run only the recurrent layers of a model file. The metadata of the
+            results' schema, "stepnet.left_out", lists what was left out, as JSON.
 
     Returns:
         A pyarrow `RecordBatchReader`: an iterator of record batches with a schema.
@@ -217,6 +226,8 @@ def predict(
             sequences, steps of another size, numbers that the model's dtype does not hold, and a schema that
             changes. With `refuse_nan` for NaN and infinite numbers. Without pyarrow.
         FileError: For a model file that cannot be read.
+        LayoutError: For a model file that is more than recurrent layers, naming the others, unless
+            `recurrent_only`.
 
     >>> import numpy as np, pyarrow as pa, stepnet as sn
     >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"), inputs=())
@@ -224,7 +235,16 @@ def predict(
     >>> predict(table, total, column="x", output="outputs").read_all().to_pylist()
     [{'id': 7, 'outputs': [1.0, 3.0]}, {'id': 8, 'outputs': [3.0]}]
     """
-    predictor = Predictor(model, column, output, keep, memory=memory, engine=engine, refuse_nan=refuse_nan)
+    predictor = Predictor(
+        model,
+        column,
+        output,
+        keep,
+        memory=memory,
+        engine=engine,
+        refuse_nan=refuse_nan,
+        recurrent_only=recurrent_only,
+    )
     schema, source = opened(batches)
     if schema is None:
         schema, source = begun(source)
@@ -237,6 +257,20 @@ def predict(
     return pyarrow_module().RecordBatchReader.from_batches(
         chosen.schema, predictor.results(numbered(source), chosen)
     )
+
+
+def read_source(model: Any, recurrent_only: bool) -> FileModel:
+    """A model and what it lacks of its file; raises `InputError` for `recurrent_only` with no path."""
+    if isinstance(model, str) or hasattr(model, "__fspath__"):
+        return read_model(model, recurrent_only=recurrent_only)
+    if recurrent_only:
+        raise InputError("recurrent_only is about a model file, and the model is none: give its path")
+    return model if isinstance(model, FileModel) else FileModel(model)
+
+
+def left_out(names: Iterable[str]) -> dict[bytes, bytes] | None:
+    """The metadata of a schema that lists what was left out of a model file; None if nothing was."""
+    return {LEFT_OUT: json.dumps([*names]).encode()} if names else None
 
 
 def numbered(batches: Iterator[Any]) -> Iterator[Batch]:

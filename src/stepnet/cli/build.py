@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,12 +14,13 @@ from stepnet.cli.options import (
     Json,
     Model,
     Part,
+    RecurrentOnly,
     SemanticsOptions,
     SizeOptions,
     StackOption,
     choice,
 )
-from stepnet.cli.writing import write_json, write_notes
+from stepnet.cli.writing import write_json, write_left_out, write_notes
 
 
 def build(
@@ -37,6 +38,7 @@ def build(
     weights: Annotated[
         str, typer.Option(help="Where the weights are: inside the library, or in a file beside it.")
     ] = "inside",
+    recurrent_only: RecurrentOnly = False,
     layout: From = None,
     module: Part = None,
     size: SizeOptions = None,
@@ -48,18 +50,16 @@ def build(
 ) -> None:
     """Build a library for C of FILE: a header, a static and a shared library, which need no Python.
 
-    Of an .onnx file or a program of Paddle's it is the whole graph, unless layers are chosen with --module;
-    of other files it is the recurrent layers.
+    The library computes the whole model, which is read as by `stepnet run`: --recurrent-only builds the
+    recurrent layers of a file without the rest.
     """
     from stepnet import build as building
-    from stepnet.files.layers import layers_of
-    from stepnet.model_file import whole_graph
+    from stepnet.model_file import read_model
 
     chosen = choice(layout, module, size, semantics, stack, drop)
-    graph = whole_graph(file) if module is None and not stack else None
-    model, notes = (graph, dict[str, Any]()) if graph is not None else layers_of(file, chosen)
+    source = read_model(file, chosen, recurrent_only=recurrent_only)
     made = building.build(
-        model,
+        source.model,
         output,
         name=library_name(file) if name is None else name,
         target=target,
@@ -68,8 +68,9 @@ def build(
     )
     paths = {kind: str(path) for kind, path in asdict(made).items() if path is not None}
     if as_json:
-        write_json({**paths, "notes": notes})
+        write_json({**paths, "left_out": source.left_out, "notes": dict(source.notes)})
     else:
-        write_notes(notes)
+        write_notes(source.notes)
+        write_left_out(source.left_out)
         for kind, path in paths.items():
             typer.echo(f"{kind + ':':10}{path}")

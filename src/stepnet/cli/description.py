@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stepnet.cli.models import parts
+from stepnet.cli.models import explanations
 from stepnet.cli.options import (
     DropOption,
     DtypeOption,
@@ -16,12 +16,13 @@ from stepnet.cli.options import (
     Json,
     Model,
     Part,
+    RecurrentOnly,
     SemanticsOptions,
     SizeOptions,
     StackOption,
     choice,
 )
-from stepnet.cli.writing import write_json
+from stepnet.cli.writing import write_json, write_left_out
 
 
 def show(
@@ -75,16 +76,21 @@ def explain(
     semantics: SemanticsOptions = None,
     stack: StackOption = False,
     drop: DropOption = None,
+    recurrent_only: RecurrentOnly = False,
     engine: Engine = "auto",
     as_json: Json = False,
 ) -> None:
-    """Print the plan of the recurrent layers of FILE: what runs when, what it costs, and on which engine."""
-    from stepnet.files.layers import layers_of
-    from stepnet.rnn.explanation import explanation
+    """Print the plan of the model of FILE: what runs when, what it costs, and on which engine.
 
-    layer, _ = layers_of(file, choice(layout, module, size, semantics, stack, drop))
+    The model is read as by `stepnet run`.
+    """
+    from stepnet.model_file import read_model
+
+    chosen = choice(layout, module, size, semantics, stack, drop)
+    source = read_model(file, chosen, recurrent_only=recurrent_only)
     if as_json:
-        plans = [{"name": name, **asdict(explanation(rnn.schedule, engine))} for name, rnn in parts(layer)]
-        write_json({"file": str(file), "recurrences": plans})
+        plans = [{"name": name, **asdict(facts)} for name, facts in explanations(source.model, engine)]
+        write_json({"file": str(file), "left_out": source.left_out, "recurrences": plans})
     else:
-        typer.echo(layer.explain(engine))
+        typer.echo(source.model.explain(engine))
+        write_left_out(source.left_out)

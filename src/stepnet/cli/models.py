@@ -1,4 +1,4 @@
-"""The models that commands are given: what a file holds, ready to run, and by what name."""
+"""Models for the commands: the model of a file, its name in a library, and its recurrences."""
 
 import re
 from collections.abc import Iterator
@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 
-def runnable(file: Path, chosen: Any, trust: bool) -> tuple[Any, dict[str, Any]]:
-    """What runs sequences of a Parquet file: a model, or a library that is trusted; and notes by module."""
+def runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool) -> Any:
+    """What `stepnet.arrow` runs: the `FileModel` of a file, or a library that is trusted."""
     if trust or file.suffix == ".so":
         from stepnet.build import load as load_library
 
-        return load_library(file, trust=trust).runnable(), {}
-    from stepnet.files.layers import layers_of
+        return load_library(file, trust=trust).runnable()
+    from stepnet.model_file import read_model
 
-    return layers_of(file, chosen)
+    return read_model(file, chosen, recurrent_only=recurrent_only)
 
 
 def library_name(file: Path) -> str:
@@ -25,6 +25,23 @@ def library_name(file: Path) -> str:
     """
     name = re.sub(r"[^0-9A-Za-z]+", "_", file.stem.encode("ascii", "ignore").decode()).strip("_")[:50]
     return name if name[:1].isalpha() else f"model_{name}".rstrip("_")
+
+
+def explanations(model: Any, engine: str) -> Iterator[tuple[str, Any]]:
+    """The facts about each recurrence of a model, with the name of its place."""
+    from stepnet.graph.graph import Graph
+    from stepnet.rnn.nesting import parts_of
+    from stepnet.rnn.explanation import choice, explanation, plan_explanation
+
+    if not isinstance(model, Graph):
+        yield from ((name, explanation(rnn.schedule, engine)) for name, rnn in parts(model))
+    elif model.schedule.whole is not None:
+        yield "", explanation(model.schedule, engine)
+    else:
+        chosen = choice(model.schedule, engine)
+        for number, part, _ in parts_of(model.schedule):
+            if part.plan is not None:
+                yield f"part {number}", plan_explanation(part.plan, *chosen)
 
 
 def parts(layer: Any, name: str = "") -> Iterator[tuple[str, Any]]:

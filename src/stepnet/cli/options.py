@@ -45,6 +45,13 @@ SemanticsOptions = Annotated[
         help="A setting that the arrays leave open: reset=after, or encoder:reset=after.",
     ),
 ]
+RecurrentOnly = Annotated[
+    bool,
+    typer.Option(
+        "--recurrent-only",
+        help="Take the recurrent layers of FILE alone, and list what is left out; --module implies it.",
+    ),
+]
 StackOption = Annotated[
     bool, typer.Option("--stack", help="Each layer takes the outputs of the layer before it.")
 ]

@@ -1,4 +1,4 @@
-"""The command `run`: the recurrent layers of a file, over sequences in Parquet and Arrow files."""
+"""The command `run`: the model of a file, over sequences in Parquet and Arrow files."""
 
 from dataclasses import asdict
 from enum import StrEnum
@@ -15,6 +15,7 @@ from stepnet.cli.options import (
     Json,
     Model,
     Part,
+    RecurrentOnly,
     SemanticsOptions,
     SizeOptions,
     StackOption,
@@ -87,6 +88,7 @@ def run(
     compression: Annotated[
         Compression | None, typer.Option(help="snappy, as without it, none or zstd; of Arrow none or zstd.")
     ] = None,
+    recurrent_only: RecurrentOnly = False,
     layout: From = None,
     module: Part = None,
     size: SizeOptions = None,
@@ -104,11 +106,15 @@ def run(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Run the recurrent layers of FILE over sequences in Parquet and Arrow files, which may be of any size.
+    """Run the model of FILE over sequences in Parquet and Arrow files, which may be of any size.
+
+    An .onnx file or a program of Paddle is run whole. Of other files only those run whose model consists of
+    recurrent layers alone. A file with other layers is refused, and so is a file of weights, which has no
+    architecture: --recurrent-only runs the recurrent layers of these without the rest.
 
     A row is a sequence: a list of steps, each a list of numbers (or one number). A result has the same rows
     in the same order, all other columns, and in place of the sequences a column "outputs": the outputs of the
-    last layer at every step. A null gives a null.
+    model, at every step or once for each sequence. A null gives a null.
 
     The results of a folder have its tree. Each appears under its name when it is whole, so what was stopped,
     by Ctrl-C or otherwise, goes on with --resume.
@@ -117,7 +123,8 @@ def run(
     from stepnet.cli.report.sequences import bar
 
     chosen = choice(layout, module, size, semantics, stack, drop)
-    model, notes = runnable(file, chosen, trust)
+    model = runnable(file, chosen, recurrent_only, trust)
+    notes = getattr(model, "notes", {})
     paths = [*(inputs or ()), *(also or ())]
     if not paths:
         raise typer.BadParameter("there is no INPUT: give files, folders or globs")

@@ -19,6 +19,12 @@ def write_notes(notes: Mapping[str, Iterable[str]]) -> None:
             typer.echo(f"note: {name}: {note}" if name else f"note: {note}")
 
 
+def write_left_out(names: Iterable[str]) -> None:
+    """Writes a line with what was left out of a model file, if anything was."""
+    if names:
+        typer.echo(f"recurrent layers alone; left out: {', '.join(names)}")
+
+
 def counted(number: int, what: str) -> str:
     """A number with a noun.
 

@@ -93,8 +93,9 @@ class Format:
         described: dict[str, Any] = {}
         if held:
             described = {"settings": held.settings, "classes": held.classes, "unspecified": held.unspecified}
-            printable(path, [*held.classes.values(), held.unspecified], "a layer's class")
-        return among(str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix, **described)
+            printable(path, [*held.classes.values(), held.unspecified, *held.layers], "a layer or its class")
+        model = among(str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix, **described)
+        return replace(model, layers=held.layers) if held else model
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
         """Writes modules, and other arrays under their own names."""

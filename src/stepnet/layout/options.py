@@ -30,6 +30,7 @@ OPTIONS = {
     "layout": Option("--from", "LAYOUT", "layout=LAYOUT"),
     "layout of": Option("--from", "{module}={layout}", "layouts={{{module!r}: {layout!r}}}"),
     "module": Option("--module", "NAME", "module=NAME"),
+    "recurrent only": Option("--recurrent-only", "", "recurrent_only=True"),
     "sizes": Option("--size", "inputs=N --size hidden=N", "sizes={{'inputs': N, 'hidden': N}}"),
     "semantics": Option("--semantics", "{field}={value}", "semantics={{{field!r}: {choice}}}"),
     "semantics of": Option(

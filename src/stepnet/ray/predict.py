@@ -30,6 +30,7 @@ def predict(
     memory: int = MEMORY,
     engine: Asked = "auto",
     refuse_nan: bool = False,
+    recurrent_only: bool = False,
     **options: Any,
 ) -> Any:
     """The results of a model for each row of a dataset of Ray, as such a dataset.
@@ -54,6 +55,8 @@ def predict(
             this much for a worker, beside what the process and the parameters take.
         engine: An engine, or several in order of preference.
         refuse_nan: Whether NaN and infinite numbers in sequences are an error.
+        recurrent_only: Whether to run only the recurrent layers of a model file, as for
+            `stepnet.arrow.predict`.
         options: Further options of Ray's `Dataset.map_batches`, for its actors: `runtime_env`, `resources`.
 
     Returns:
@@ -80,7 +83,16 @@ def predict(
         )
     check_options(options)
     strategy, (reserved, count) = pool(concurrency), processors(num_cpus)
-    predictor = Predictor(model, column, output, keep, memory=memory, engine=engine, refuse_nan=refuse_nan)
+    predictor = Predictor(
+        model,
+        column,
+        output,
+        keep,
+        memory=memory,
+        engine=engine,
+        refuse_nan=refuse_nan,
+        recurrent_only=recurrent_only,
+    )
     check(predictor, dataset)
     sent = pickled(predictor)
     return dataset.map_batches(

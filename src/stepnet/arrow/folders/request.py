@@ -93,6 +93,7 @@ class Work:
         keep: Iterable[str] | None,
         engine: Asked,
         refuse_nan: bool,
+        recurrent_only: bool,
     ) -> "Work":
         """The work by the arguments of `run`; all files are opened, and none of their rows is read."""
         choice(result, "result is 'last' or 'outputs'", OUTPUTS)
@@ -101,7 +102,16 @@ class Work:
         first = TableFile.of(found.files[0].path)
         with named(first.name):
             name = list_column(first.schema, column)
-        predictor = Predictor(model, name, result, keep, memory=JOINED, engine=engine, refuse_nan=refuse_nan)
+        predictor = Predictor(
+            model,
+            name,
+            result,
+            keep,
+            memory=JOINED,
+            engine=engine,
+            refuse_nan=refuse_nan,
+            recurrent_only=recurrent_only,
+        )
         with named(first.name):
             chosen = predictor.choose(first.schema)
         options = {
@@ -114,6 +124,8 @@ class Work:
         }
         digest = model_digest(predictor.runnable, chosen.column.spec)
         mark = {"version": __version__, "model": digest, "options": options}
+        if predictor.left_out:
+            mark["left_out"] = list(predictor.left_out)
         jobs = jobs_of(found, target.path, target.alone, FORMATS[target.format], predictor.choose, mark)
         return cls(predictor, chosen, mark, tuple(jobs))
 

@@ -40,6 +40,7 @@ def run(
     force: bool = False,
     file_format: str | None = None,
     compression: str | None = None,
+    recurrent_only: bool = False,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Summary:
     """Runs a model over Parquet and Arrow files larger than memory into files of results; gives a `Summary`.
@@ -64,6 +65,8 @@ def run(
         force: Whether to replace an output file; not for a folder.
         file_format: "parquet" or "arrow"; by default that of an output file's ending, Parquet for a folder.
         compression: "snappy", which is the default, "none" or "zstd" for Parquet; "none" or "zstd" for Arrow.
+        recurrent_only: Whether to run only the recurrent layers of a model file. The metadata of each result
+            lists what was left out.
         progress: Called after each step of the work.
 
     Raises:
@@ -86,7 +89,7 @@ def run(
         raise InputError(f"progress is a function of a `Progress`, not {shown(progress)}")
     found = listing(inputs)
     target = Place.of(output, found, resume, force, file_format, compression)
-    work = Work.of(found, target, model, column, result, keep, engine, refuse_nan)
+    work = Work.of(found, target, model, column, result, keep, engine, refuse_nan, recurrent_only)
     before, made, counts = executed(work, target, found, None if bad is None else parquet_path(bad), progress)
     seconds = time.perf_counter() - begun
     return Summary(
@@ -101,6 +104,7 @@ def run(
         seconds=seconds,
         sequences_per_second=counts.sequences / seconds,
         output=str(output),
+        left_out=work.predictor.left_out,
     )
 
 

@@ -14,6 +14,7 @@ class Summary:
     results that existed already. sequences, steps: those of this run, without rows that were set aside.
     features: the numbers of an output. bad: the number of rows that were set aside, with those of the runs
     before. passed_over: the number of files in folders that are no tables. seconds: the time of this run.
+    left_out: the layers and arrays of the model file that were left out.
     """
 
     files: int
@@ -27,6 +28,7 @@ class Summary:
     seconds: float
     sequences_per_second: float
     output: str
+    left_out: tuple[str, ...] = ()
 
     def text(self, bad: str | Path | None = None) -> str:
         """The summary in words. bad: the file of the rows that were set aside."""
@@ -36,6 +38,8 @@ class Summary:
         lines = [
             f"{counts} in {where}, after {self.seconds:.2f} s ({self.sequences_per_second:.0f} a second)"
         ]
+        if self.left_out:
+            lines.append(f"recurrent layers alone; left out: {', '.join(self.left_out)}")
         if self.before:
             lines.append(f"{self.before} of {self.results} results were there already")
         if self.bad:

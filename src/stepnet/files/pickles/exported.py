@@ -10,6 +10,7 @@ PyTorch before 2.8 wrote serialized_state_dict.pt, which is a file of torch.save
 Source: torch/export/pt2_archive/_package.py and torch/_export/serde/schema.py of PyTorch 2.13.
 """
 
+import re
 from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +20,8 @@ from stepnet.files import jsons, zips
 from stepnet.files.model import Array
 from stepnet.files.part import part
 from stepnet.files.paths import opened
+from stepnet.files.pickles.objects import Held
+from stepnet.files.pickles.program import around
 from stepnet.files.pickles.torch import arrays_in
 from stepnet.files.pickles.torch_tensor import SIZES, Storage, Tensor, arrays
 from stepnet.files.pickles.values import Pairs, are_counts, is_shape
@@ -26,6 +29,7 @@ from stepnet.files.store import Store
 from stepnet.files.zips import Member, Place, bytes_at
 
 CONFIGS = ("_weights_config.json", "_constants_config.json")
+PROGRAM = re.compile(r"(/models/[^/]+|serialized_exported_program)[.]json$")
 OLDER = ("serialized_state_dict.pt", "serialized_constants.pt")
 DTYPES = {  # torch/_export/serde/schema.py: ScalarType
     1: "uint8",
@@ -57,13 +61,24 @@ def read(path: str | Path) -> dict[str, Array]:
     Traceback (most recent call last):
     stepnet.errors.FileError: model.pt2: there is no such file
     """
+    return held(path).arrays
+
+
+def held(path: str | Path) -> Held:
+    """As `read`, with the operators of the program around its recurrent layer."""
     with opened(path) as (stream, size):
-        return in_archive(stream, size)
+        members = zips.members(stream, size)
+        arrays_by_name = in_archive(stream, size, members)
+        programs = [member for name, member in members.items() if PROGRAM.search(name)]
+        if len(programs) != 1:
+            return Held(arrays_by_name)
+        data = bytes_at(stream, zips.place_of(stream, programs[0], size)).tobytes()
+        program = jsons.parsed(data, programs[0].name, Store(None, size))
+        return Held(arrays_by_name, layers=around(program), unspecified="")
 
 
-def in_archive(stream: BufferedIOBase, size: int) -> dict[str, Array]:
+def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) -> dict[str, Array]:
     """The weights of an open archive of `size` bytes."""
-    members = zips.members(stream, size)
     listed = [member for name, member in members.items() if name.endswith(CONFIGS)]
     older = [member for name, member in members.items() if name.endswith(OLDER)]
     if not listed and not older:

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stepnet.files.model import WEIGHTS
 from stepnet.files.pickles.values import Call, Inside, Pairs, children, leaves, parts
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
 SCRIPTED = "__torch__."  # before the names of TorchScript's classes
 TYPED = "torch.jit._pickle."  # a value of TorchScript with its type
 AGAIN = "_flat_weights"  # torch.nn.GRU, LSTM and RNN hold their parameters here a second time
+RECIPE = "torch.onnx.export(model, ...) writes a file that specifies the whole model"
 NONLINEARITY = {"RNN_TANH": "tanh", "RNN_RELU": "relu"}  # by the mode of torch.nn.RNN in older versions
 
 
@@ -31,16 +33,39 @@ class Held:
     arrays: the arrays by name.
     settings: the settings of whole recurrent modules, by the prefix of their names, then by PyTorch's name.
     classes: the classes of modules that are not PyTorch's, by the prefix of their names.
+    layers: the operators around its recurrent layers, if it is a program.
+    unspecified: why the file does not specify how its model computes.
     """
 
     arrays: dict[str, np.ndarray]
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     classes: Mapping[str, str] = field(default_factory=dict[str, str])
+    layers: tuple[str, ...] = ()
+    unspecified: str = WEIGHTS
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], root: object) -> "Held":
         """Arrays with the settings and classes of the modules in a pickle's value."""
-        return cls(arrays, settings(root), by_prefix(root, own_class))
+        return cls(arrays, settings(root), by_prefix(root, own_class), unspecified=code_of(root))
+
+
+def code_of(root: object) -> str:
+    """Why a pickle's value does not specify how its model computes: a module's architecture is code."""
+    modules = [value for _, value in leaves(root, is_module, everything())]
+    names = [value.name for value in modules if isinstance(value, Call)]
+    if not names:
+        return WEIGHTS
+    if names[0].startswith(SCRIPTED):
+        return f"it is a program of TorchScript ({names[0].removeprefix(SCRIPTED)}), which is not run; {RECIPE}"
+    return f"it is a pickled {names[0]}, whose code it lacks; {RECIPE}"
+
+
+def is_module(value: object) -> bool:
+    """Whether a value is a module of PyTorch: TorchScript's, or an object with inner modules."""
+    if not isinstance(value, Call):
+        return False
+    scripted = value.name.startswith(SCRIPTED) and value.state is not None
+    return scripted or any(name == "_modules" for name, _ in attributes(value))
 
 
 def settings(root: object) -> dict[str, dict[str, str]]:
