@@ -1,8 +1,9 @@
 /* A recurrent network in C: whole sequences in one call, and the same sequence in pieces as it arrives.
 
-   The library is built of a model file; no Python runs here, and the build needs no compiler:
+   The library is built of the recurrent layer in a file of weights; no Python runs here, and the build needs
+   no compiler:
 
-       stepnet build src/stepnet/cli/data/speaker_gru.safetensors -o build/speaker
+       stepnet build src/stepnet/cli/data/speaker_gru.safetensors -o build/speaker --recurrent-only
        cc examples/speaker_stream.c -Ibuild/speaker build/speaker/libspeaker_gru.a -o build/speaker/stream
        build/speaker/stream
 */

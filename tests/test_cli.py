@@ -80,7 +80,7 @@ def listed(path: Path, column: str = "outputs") -> list[np.ndarray]:
 
 def test_run_gives_what_torch_gives(tmp_path: Path, vowels: Path, engine: str):
     out = tmp_path / "out.parquet"
-    code, stdout, stderr = stepnet("run", MODEL, vowels, "-o", out, "--engine", engine)
+    code, stdout, stderr = stepnet("run", "--recurrent-only", MODEL, vowels, "-o", out, "--engine", engine)
     assert (code, stderr) == (0, "")
     assert stdout.startswith("9 sequences of ")
     gru = torch.nn.GRU(12, 64)
@@ -109,9 +109,9 @@ def test_run_of_layers_and_directions(tmp_path: Path, vowels: Path):
 
 def test_run_as_json_in_chunks(tmp_path: Path, vowels: Path, monkeypatch: pytest.MonkeyPatch):
     whole, chunked = tmp_path / "whole.parquet", tmp_path / "chunked.parquet"
-    assert stepnet("run", MODEL, vowels, "-o", whole)[0] == 0
+    assert stepnet("run", "--recurrent-only", MODEL, vowels, "-o", whole)[0] == 0
     monkeypatch.setattr(tables, "CHUNK_ROWS", 2)
-    code, stdout, _ = stepnet("run", MODEL, vowels, "-o", chunked, "--json")
+    code, stdout, _ = stepnet("run", "--recurrent-only", MODEL, vowels, "-o", chunked, "--json")
     found = json.loads(stdout)
     assert found.pop("sequences_per_second") > 0
     steps = sum(map(len, listed(vowels, "frames")))
@@ -119,7 +119,8 @@ def test_run_as_json_in_chunks(tmp_path: Path, vowels: Path, monkeypatch: pytest
     assert found.pop("seconds") > 0
     counts = {"files": 1, "results": 1, "before": 0, "bad": 0, "passed_over": 0}
     counts |= {"sequences": 9, "steps": steps, "features": 64}
-    assert found == {**counts, "output": str(chunked), "notes": {}}
+    left_out = ["head.bias", "head.weight"]
+    assert found == {**counts, "output": str(chunked), "notes": {}, "left_out": left_out}
     # A sequence's result is the same bits, whatever else is in its batch.
     assert parquet.read_table(whole).equals(parquet.read_table(chunked))
 
@@ -136,7 +137,7 @@ def test_run_over_lists_of_lists_of_doubles_and_empty_ones(tmp_path: Path, rows:
     sequences = [[[float(step)] * 12 for step in range(length)] for length in (2, 0, 3)][:rows]
     source = write(tmp_path / "in.parquet", x=pa.array(sequences, pa.large_list(pa.list_(pa.float64()))))
     out = tmp_path / "out.parquet"
-    assert stepnet("run", MODEL, source, "-o", out)[0] == 0
+    assert stepnet("run", "--recurrent-only", MODEL, source, "-o", out)[0] == 0
     assert [len(outputs) for outputs in listed(out)] == [2, 0, 3][:rows]
     assert parquet.read_table(out)["outputs"].type == pa.large_list(pa.list_(pa.float32(), 64))
 
@@ -145,11 +146,11 @@ def test_run_over_one_number_per_step(tmp_path: Path):
     model = tmp_path / "rnn.safetensors"
     save_file(torch.nn.RNN(1, 2).state_dict(), model)
     source = write(tmp_path / "in.parquet", x=pa.array([[1.0, 2.0], [3.0]], pa.list_(pa.float32())))
-    said = refusal("run", model, source, "-o", tmp_path / "out.parquet")
+    said = refusal("run", "--recurrent-only", model, source, "-o", tmp_path / "out.parquet")
     assert (
         "torch.rnn: the arrays do not determine candidate_activation (its name there: nonlinearity)" in said
     )
-    run = ("run", model, source, "-o", tmp_path / "out.parquet")
+    run = ("run", "--recurrent-only", model, source, "-o", tmp_path / "out.parquet")
     assert stepnet(*run, "--semantics", "activation=tanh")[0] == 0
     assert [outputs.shape for outputs in listed(tmp_path / "out.parquet")] == [(2, 2), (1, 2)]
 
@@ -157,12 +158,12 @@ def test_run_over_one_number_per_step(tmp_path: Path):
 def test_run_replaces_an_output_only_by_force(tmp_path: Path, vowels: Path):
     out = tmp_path / "out.parquet"
     out.write_text("precious")
-    message = refusal("run", MODEL, vowels, "-o", out)
+    message = refusal("run", "--recurrent-only", MODEL, vowels, "-o", out)
     assert message == f"{out}: the file is there already; --force (Python: force=True) replaces it"
     assert out.read_text() == "precious"
-    assert stepnet("run", MODEL, vowels, "-o", out, "--force")[0] == 0
+    assert stepnet("run", "--recurrent-only", MODEL, vowels, "-o", out, "--force")[0] == 0
     assert len(listed(out)) == 9
-    message = refusal("run", MODEL, vowels, "-o", vowels, "--force")
+    message = refusal("run", "--recurrent-only", MODEL, vowels, "-o", vowels, "--force")
     assert message == f"{vowels}: the output is the input; choose another name"
     assert len(listed(vowels, "frames")) == 9
 
@@ -170,12 +171,12 @@ def test_run_replaces_an_output_only_by_force(tmp_path: Path, vowels: Path):
 def test_run_leaves_nothing_behind_when_it_fails(tmp_path: Path):
     source = write(tmp_path / "in.parquet", x=pa.array([[[1.0] * 12], [[1.0] * 13]]))
     out = tmp_path / "out.parquet"
-    message = refusal("run", MODEL, source, "-o", out)
+    message = refusal("run", "--recurrent-only", MODEL, source, "-o", out)
     reason = "column `x`: row 1, entry 0 has 13 numbers, and the model takes 12"
     assert message == f"{source}: {reason}; {ASIDE}"
     assert list(tmp_path.iterdir()) == [source]
     out.write_text("precious")
-    refusal("run", MODEL, source, "-o", out, "--force")
+    refusal("run", "--recurrent-only", MODEL, source, "-o", out, "--force")
     assert out.read_text() == "precious"
     assert sorted(tmp_path.iterdir()) == [source, out]
 
@@ -227,7 +228,7 @@ def test_run_with_columns_that_do_not_fit(tmp_path: Path):
     for columns, options, expected in cases.values():
         source = write(tmp_path / "in.parquet", **columns)
         options += ["--engine", "interpret", "-o", str(tmp_path / "out.parquet")]
-        message = refusal("run", MODEL, source, *options)
+        message = refusal("run", "--recurrent-only", MODEL, source, *options)
         assert message.startswith(str(source))
         assert message.removesuffix(f"; {ASIDE}").endswith(expected)
 
@@ -236,7 +237,7 @@ def test_run_with_files_that_are_none(tmp_path: Path, vowels: Path):
     out, broken, slow = tmp_path / "out.parquet", tmp_path / "broken.parquet", ("--engine", "interpret")
 
     def over(source: Path) -> str:
-        return refusal("run", MODEL, source, "-o", out, *slow).removeprefix(f"{source}: ")
+        return refusal("run", "--recurrent-only", MODEL, source, "-o", out, *slow).removeprefix(f"{source}: ")
 
     assert over(tmp_path / "nowhere") == "there is no such file"
     (tmp_path / "empty").mkdir()
@@ -254,7 +255,7 @@ def test_run_with_files_that_are_none(tmp_path: Path, vowels: Path):
     broken.write_bytes(spoilt)
     assert over(broken).startswith("this is no whole Parquet file ('utf-8' codec")
     missing = tmp_path / "nowhere" / "out.parquet"
-    message = refusal("run", MODEL, vowels, "-o", missing, *slow)
+    message = refusal("run", "--recurrent-only", MODEL, vowels, "-o", missing, *slow)
     assert message == f"{missing}: the file cannot be written (there is no folder {missing.parent})"
 
 
@@ -262,7 +263,7 @@ def test_run_with_files_that_are_none(tmp_path: Path, vowels: Path):
 
 
 def test_explain_prints_the_plan():
-    code, stdout, stderr = stepnet("explain", MODEL)
+    code, stdout, stderr = stepnet("explain", "--recurrent-only", MODEL)
     assert (code, stderr) == (0, "")
     assert "in the loop, per step: 28.0 kflop, 49.4 kB of weights" in stdout
     assert "engine: llvm" in stdout
@@ -271,7 +272,7 @@ def test_explain_prints_the_plan():
 def test_explain_as_json_names_each_recurrence(tmp_path: Path):
     model = tmp_path / "gru.safetensors"
     save_file(torch.nn.GRU(3, 4, num_layers=2, bidirectional=True).state_dict(), model)
-    code, stdout, _ = stepnet("explain", model, "--json", "--engine", "interpret")
+    code, stdout, _ = stepnet("explain", "--recurrent-only", model, "--json", "--engine", "interpret")
     found = json.loads(stdout)
     assert code == 0
     names = [one["name"] for one in found["recurrences"]]
@@ -296,7 +297,9 @@ def test_explain_of_models_that_are_none(tmp_path: Path):
         f"{MODEL}: no recurrent module is called 'rnn'; there are 'gru.': "
         "say --module NAME (Python: module=NAME) for one of these"
     )
-    assert refusal("explain", MODEL, "--engine", "cuda").startswith("no engine is called 'cuda'")
+    assert refusal("explain", "--recurrent-only", MODEL, "--engine", "cuda").startswith(
+        "no engine is called 'cuda'"
+    )
 
 
 def test_cache_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -366,8 +369,8 @@ def test_version():
         ("explode",),
         ("explain",),
         ("explain", MODEL, "--loud"),
-        ("run", MODEL),
-        ("run", MODEL, "-o"),
+        ("run", "--recurrent-only", MODEL),
+        ("run", "--recurrent-only", MODEL, "-o"),
         ("doctor", "surplus"),
     ],
 )
@@ -385,14 +388,14 @@ def test_refusals_of_several_lines_become_one(monkeypatch: pytest.MonkeyPatch, t
     from stepnet.engines import engine_named
 
     monkeypatch.setattr(type(engine_named("llvm")), "refuse", lambda self, schedule: "it is Sunday")
-    message = refusal("run", MODEL, vowels, "-o", tmp_path / "out.parquet")
+    message = refusal("run", "--recurrent-only", MODEL, vowels, "-o", tmp_path / "out.parquet")
     assert message.endswith("; llvm: it is Sunday")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (lambda path: ["explain", MODEL], 0, ""),
+        (lambda path: ["explain", "--recurrent-only", MODEL], 0, ""),
         (lambda path: ["explain", path / "nowhere"], 1, "stepnet: {path}/nowhere: there is no such file\n"),
         (lambda path: ["explain", MODEL, "--loud"], 2, None),
     ],

@@ -1,10 +1,10 @@
 """One function from a model file to a model: the whole of what the file computes, or a refusal by name.
 
-    .onnx, a program of Paddle           the whole graph
-    .keras with an LSTM and no more      its recurrent layers, which are all that the model computes
-    .keras with a Dense above the LSTM   refused: dense (Dense)
-    a state dict                         refused: it holds weights and no architecture
-    any file, recurrent_only=True        its recurrent layers, and the names of everything that was left out
+.onnx, a program of Paddle           the whole graph
+.keras with an LSTM and no more      its recurrent layers, which are all that the model computes
+.keras with a Dense above the LSTM   refused: dense (Dense)
+a state dict                         refused: it holds weights and no architecture
+any file, recurrent_only=True        its recurrent layers, and the names of everything that was left out
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,11 +37,13 @@ class FileModel:
         left_out: The names of the layers, operators and arrays of the file that the model lacks. Empty unless
             only the recurrent layers were asked for.
         notes: Facts in the file that recurrent layers alone do not express, by module.
+        path: The file.
     """
 
     model: Graph | Layer
     left_out: tuple[str, ...] = ()
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    path: str = ""
 
 
 def load(
@@ -74,9 +76,7 @@ def load(
     return read_model(path, Choice(layout=layout, module=module), recurrent_only=recurrent_only).model
 
 
-def read_model(
-    path: str | Path, choice: Choice | None = None, *, recurrent_only: bool = False
-) -> FileModel:
+def read_model(path: str | Path, choice: Choice | None = None, *, recurrent_only: bool = False) -> FileModel:
     """The model in a file, with the names of what it lacks; see `load`.
 
     choice: what the user states about recurrent layers. To choose modules implies `recurrent_only`.
@@ -92,7 +92,7 @@ def read_model(
             f"{file}: its whole graph is read, and what is said of recurrent layers applies to these alone: "
             f"say {option('recurrent only')} for them"
         )
-    return FileModel(graph)
+    return FileModel(graph, path=str(file))
 
 
 def whole_graph(file: Path) -> Graph | None:
@@ -102,7 +102,9 @@ def whole_graph(file: Path) -> Graph | None:
     if file.suffix == ".pdmodel" or (file.suffix == ".json" and file.with_suffix(".pdiparams").exists()):
         return load_paddle(file)
     if file.suffix == ".pdiparams":
-        raise FileError(f"{existing(file)}: these are the parameters of a program: give the .json or .pdmodel")
+        raise FileError(
+            f"{existing(file)}: these are the parameters of a program: give the .json or .pdmodel"
+        )
     return None
 
 
@@ -137,19 +139,22 @@ def only_recurrent(file: Path, choice: Choice) -> FileModel:
         check_stack(modules, file, choice.stack)
         layer = layer_of(modules)
     if not modules[-1].last_only:
-        return FileModel(layer)
+        return FileModel(layer, path=str(file))
     inputs = recurrences(layer, str(file))[0].inputs
-    return FileModel(Graph(LastOutput(layer), inputs=inputs))
+    return FileModel(Graph(LastOutput(layer), inputs=inputs), path=str(file))
 
 
 def check_whole(model: Model) -> None:
     """Raises `LayoutError` if a file has other layers than recurrent ones, or does not specify its layers."""
-    names = [f"{bare(module.name) or 'the layer'} ({' or '.join(module.layouts)})" for module in model.modules]
+    names = [
+        f"{bare(module.name) or 'the layer'} ({' or '.join(module.layouts)})" for module in model.modules
+    ]
     alone = f"say {option('recurrent only')} for {listed(names)} alone"
     if model.unspecified:
+        others = f"; it also has {listed(model.rest)}" if model.rest else ""
         raise LayoutError(
             f"{model.path}: {model.unspecified}, so it does not say what its model computes beside the "
-            f"recurrent layers: {alone}"
+            f"recurrent layers{others}: {alone}"
         )
     around = [name for name in model.layers if name not in model.neutral]
     if around:
@@ -196,10 +201,8 @@ def recurrent_layers(file: Path, choice: Choice) -> FileModel:
             check_stack(modules, file, choice.stack)
         layer = layer_of(modules)
     account = Account.of(model, selected, None)
-    notes = {module.name: tuple(left_notes(module)) for module in modules}
-    return FileModel(
-        layer, (*account.layers, *account.left), {name: some for name, some in notes.items() if some}
-    )
+    notes = {module.name: tuple(some) for module in modules if (some := left_notes(module))}
+    return FileModel(layer, (*account.layers, *account.left), notes, str(file))
 
 
 def left_notes(module: Module) -> list[str]:
@@ -212,4 +215,3 @@ def left_notes(module: Module) -> list[str]:
     if module.returned:
         facts.append("its final states are outputs of the model too, which are left out")
     return facts
-

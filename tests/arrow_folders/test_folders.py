@@ -223,20 +223,25 @@ def test_the_command_is_the_function(tmp_path: Path):
         written(tmp_path / "in" / f"{name}.parquet", pa.table({"id": [1, 2, 3], "x": rows}))
     options = ["--result", "last", "--refuse-nan", "--keep", "id", "--compression", "zstd"]
     options += ["--bad", tmp_path / "bad.parquet", "--engine", "interpret"]
-    code, told, said = stepnet("run", MODEL, tmp_path / "in", "-o", tmp_path / "out", *options, "--json")
+    code, told, said = stepnet(
+        "run", "--recurrent-only", MODEL, tmp_path / "in", "-o", tmp_path / "out", *options, "--json"
+    )
     assert (code, said) == (0, "")
     done = json.loads(told)
     assert (done["files"], done["sequences"], done["steps"], done["bad"]) == (2, 4, 8, 2)
     assert (done["output"], done["notes"]) == (str(tmp_path / "out"), {})
     arrow.run(
         tmp_path / "in", MODEL, tmp_path / "same", result="last", refuse_nan=True, keep=["id"],
-        compression="zstd", bad=tmp_path / "bad2.parquet", engine="interpret",
+        compression="zstd", bad=tmp_path / "bad2.parquet", engine="interpret", recurrent_only=True,
     )  # fmt: skip
     assert contents(tmp_path / "out") == contents(tmp_path / "same")
-    code, told, _ = stepnet("run", MODEL, tmp_path / "in", "-o", tmp_path / "out", *options, "--resume")
+    code, told, _ = stepnet(
+        "run", "--recurrent-only", MODEL, tmp_path / "in", "-o", tmp_path / "out", *options, "--resume"
+    )
     assert code == 0
     lines = told.splitlines()
     assert lines[1:] == [
+        "recurrent layers alone; left out: head.bias, head.weight",
         "2 of 2 results were there already",
         f"2 rows were set aside in {tmp_path}/bad.parquet",
     ]
@@ -249,7 +254,9 @@ def test_a_value_that_an_option_does_not_have_is_wrong_usage(tmp_path: Path, opt
     from test_cli import MODEL, stepnet
 
     source = written(tmp_path / "a.parquet", pa.table({"x": [[[0.5] * 12]]}))
-    code, told, said = stepnet("run", MODEL, source, "-o", tmp_path / "out", option, value)
+    code, told, said = stepnet(
+        "run", "--recurrent-only", MODEL, source, "-o", tmp_path / "out", option, value
+    )
     assert (code, told) == (2, "")
     assert f"'{option}'" in said
     assert f"'{value}' is not one of" in said

@@ -166,7 +166,16 @@ def test_the_command_that_is_interrupted_says_how_to_go_on(tmp_path: Path, monke
         yield stop_at(2, interrupt)
 
     monkeypatch.setattr(sequences, "bar", stopping)
-    command = ("run", MODEL, tmp_path / "in", "-o", tmp_path / "out", "--engine", "interpret")
+    command = (
+        "run",
+        "--recurrent-only",
+        MODEL,
+        tmp_path / "in",
+        "-o",
+        tmp_path / "out",
+        "--engine",
+        "interpret",
+    )
     code, told, said = stepnet(*command)
     assert (code, told) == (130, "")
     assert said == f"stepnet: stopped; what is in {tmp_path}/out is whole, and --resume goes on from there\n"

@@ -18,7 +18,7 @@ import stepnet as sn
 from stepnet.build import Build, build
 from stepnet.build.header import C_TYPES
 from stepnet.build.loaded import load
-from stepnet.files.layers import layers_of
+from stepnet.model_file import load as load_model
 from stepnet.values.structure import leaves
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
@@ -92,7 +92,7 @@ def test_the_header_is_of_the_oldest_cplusplus(weights: str, tmp_path: Path):
 
 def test_the_example(tmp_path: Path):
     file = ROOT / "src/stepnet/cli/data/speaker_gru.safetensors"
-    layer: Any = layers_of(file)[0]
+    layer: Any = load_model(file, recurrent_only=True)
     made = build(layer, tmp_path, name="speaker_gru")
     printed = output(compiled(ROOT / "examples" / "speaker_stream.c", made, *SANITISED)).splitlines()
     assert printed[:2] == ["steps 20, outputs per step 64", "the same in pieces: yes"]

@@ -23,8 +23,7 @@ VERDICTS = {
     ("keras", RECURRENT): """
         lstm_steps lstm_last gru_steps gru_reset_before simple_rnn_steps simple_rnn_relu_last
         lstm_both_concat gru_both_sum simple_rnn_both_mul lstm_both_ave_last lstm_stack_last mixed_stack
-        lstm_backwards gru_backwards_last lstm_states rnn_of_cells lstm_hard gru_without_bias
-        lstm_stateful gru_unrolled gru_stack_h5
+        gru_backwards_last rnn_of_cells lstm_hard gru_without_bias gru_unrolled gru_stack_h5
     """,
     ("keras", REFUSED): """
         gru_both_apart lstm_forward_gru_backward sentiment sentiment_averaged tagger characters
@@ -33,35 +32,32 @@ VERDICTS = {
         normalised_stack residual dense_before leaky pooled padded_convolution pictures_of_lines
         attention_pooling attention heads autoencoder frames_and_context two_outputs head_h5
         model_in_model stateful_head flattened only_one_step lstm_bent lambda_before layer_of_the_user
-        cell_of_the_user convolution_in_the_cell
+        cell_of_the_user convolution_in_the_cell lstm_backwards lstm_states lstm_stateful
     """,
     ("keras", WEIGHTS): "head_weights stack_weights",
     ("tensorflow", RECURRENT): """
-        gru_h5_keras_2 stack_h5_keras_2 backwards_h5_keras_2 lstm_keras_keras_2 lstm_savedmodel
-        lstm_tflite
+        gru_h5_keras_2 stack_h5_keras_2 lstm_keras_keras_2 lstm_savedmodel lstm_tflite
     """,
     ("tensorflow", REFUSED): """
         sentiment_h5_keras_2 masked_h5_keras_2 sensors_h5_keras_2 normalised_keras_keras_2
         sentiment_savedmodel sensors_savedmodel masked_savedmodel head_tflite sensors_tflite
+        backwards_h5_keras_2
     """,
     ("tensorflow", WEIGHTS): """
         head_weights_h5_keras_2 lstm_tensorflow_checkpoint head_tensorflow_checkpoint
     """,
-    ("torch", RECURRENT): """
-        lstm_steps_pt2 gru_pt2 lstm_steps_traced gru_both_steps_scripted lstm_stack_both_pickled
-        gru_pickled
-    """,
+    ("torch", RECURRENT): "lstm_steps_pt2",
     ("torch", REFUSED): """
         by_last_state_pt2 tagger_pt2 voice_pt2 residual_pt2 voice_traced speech_traced tagger_scripted
-        lines_pickled by_last_state_pickled
+        lines_pickled by_last_state_pickled gru_pt2 lstm_steps_traced gru_both_steps_scripted
+        lstm_stack_both_pickled gru_pickled
     """,
     ("torch", WEIGHTS): """
         lstm_projected_state by_last_output_state packed_state residual_checkpoint rnn_tanh_safetensors
         lstm_without_bias_safetensors tagger_safetensors conditioned_safetensors
     """,
     ("flax", WEIGHTS): "classifier_msgpack stack_msgpack classifier_orbax",
-    ("coreml", RECURRENT): "lstm_steps_coreml",
-    ("coreml", REFUSED): "by_last_state_coreml voice_coreml",
+    ("coreml", REFUSED): "by_last_state_coreml voice_coreml lstm_steps_coreml",
     ("paddle", WHOLE): "lstm_steps_program gru_both_program classifier_program tagger_program",
     ("paddle", REFUSED): "speech_program",
     ("paddle", WEIGHTS): "gru_both_weights speech_weights",
@@ -79,11 +75,26 @@ VERDICTS = {
         voice_dynamo translator_legacy streaming_legacy conditioned_legacy translator_dynamo
         streaming_dynamo conditioned_dynamo
     """,
-    ("openvino", RECURRENT): "gru_openvino",
-    ("openvino", REFUSED): "tagger_openvino voice_openvino by_last_state_openvino",
+    ("openvino", REFUSED): "tagger_openvino voice_openvino by_last_state_openvino gru_openvino",
 }
 """The models of each archive that run whole, that have nothing but recurrent layers, that have more and
 are refused, and that are weights alone. Refused, too, are directions that are not merged or not alike."""
+
+REASONS = {
+    "keras/lstm_backwards": "it returns its outputs last step first",
+    "keras/lstm_states": "its final states are outputs of the model too",
+    "keras/lstm_stateful": "it keeps its state from one call to the next (stateful)",
+    "tensorflow/backwards_h5_keras_2": "it returns its outputs last step first",
+    "torch/gru_pt2": "getitem_1 (an output)",
+    "torch/lstm_steps_traced": "it is a program of TorchScript",
+    "torch/gru_both_steps_scripted": "it is a program of TorchScript",
+    "torch/lstm_stack_both_pickled": "it is a pickled torch.nn.modules.rnn.LSTM",
+    "torch/gru_pickled": "it is a pickled torch.nn.modules.rnn.GRU",
+    "coreml/lstm_steps_coreml": "(transpose)",
+    "openvino/gru_openvino": "(ShapeOf)",
+}
+"""Models of recurrent layers alone that are refused: for a way to use these layers that is not run yet, for
+operators that only move numbers, or as code. The words that the refusal has."""
 
 
 VERDICT = {
@@ -154,7 +165,10 @@ def test_a_model_gives_what_its_framework_gives_or_is_refused_by_name(
             said = refusal(*run)
             asked = {"no architecture"} if VERDICT[model.title] == WEIGHTS else model.names
             assert model.file in said, f"is not about the model: {said}"
-            assert named(said, asked), f"has none of {sorted(asked)}: {said}"
+            if model.title in REASONS:
+                assert REASONS[model.title] in said
+            else:
+                assert named(said, asked), f"has none of {sorted(asked)}: {said}"
             assert not out.exists()
             continue
         steps = len(call.inputs[0][model.sequences])

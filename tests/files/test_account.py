@@ -175,8 +175,8 @@ def test_what_a_layer_has_besides_its_layout_is_an_error_unless_it_is_named(tmp_
 RUNS = {
     "verify": ("verify", "{file}", "{file}"),
     "verify a layout": ("verify", "keras.lstm", "{file}"),
-    "run": ("run", "{file}", "--input", "{x}", "-o", "{y}"),
-    "explain": ("explain", "{file}"),
+    "run": ("run", "--recurrent-only", "{file}", "--input", "{x}", "-o", "{y}"),
+    "explain": ("explain", "--recurrent-only", "{file}"),
 }
 
 

@@ -110,7 +110,7 @@ def test_what_runs_a_model_does_not_forget_its_learned_states(tmp_path: Path, co
     parquet.write_table(pa.table({"x": X.swapaxes(0, 1).tolist()}), tmp_path / "x.parquet")
     arguments: dict[str, tuple[Any, ...]] = {
         "verify": (source, "torch.lstm"),
-        "run": (source, "--input", tmp_path / "x.parquet", "-o", tmp_path / "y.parquet"),
+        "run": ("--recurrent-only", source, "--input", tmp_path / "x.parquet", "-o", tmp_path / "y.parquet"),
     }
     said = refusal(command, *arguments[command])
     assert said == refusal("convert", source, "--to", "torch", "-o", tmp_path / "out.npz")
@@ -125,7 +125,7 @@ def test_run_says_which_states_its_model_is_given(tmp_path: Path):
     h, c = (helper.make_tensor_value_info(name, Tensor.FLOAT, [1, "n", 4]) for name in ("h", "c"))
     source = saved(tmp_path / "in.onnx", [lstm("a", "x", "", "h", "c")], "aY", h, c)
     parquet.write_table(pa.table({"x": X.swapaxes(0, 1).tolist()}), tmp_path / "x.parquet")
-    run = ("run", source, "--input", tmp_path / "x.parquet", "-o", tmp_path / "y.parquet")
+    run = ("run", "--recurrent-only", source, "--input", tmp_path / "x.parquet", "-o", tmp_path / "y.parquet")
     assert "note: a: initial_h is given when the model runs\n" in stepnet(*run)[1]
     found = json.loads(stepnet(*run, "--json", "--force")[1])["notes"]
     assert found == {"a": [f"initial_{state} is given when the model runs" for state in "hc"]}

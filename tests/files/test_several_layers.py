@@ -302,7 +302,7 @@ def test_what_cannot_be_said_of_a_module(tmp_path: Path, said: str, problem: str
     words = ("--semantics", "activation=tanh", "--semantics", said)
     for command in (
         ("convert", tmp_path / "x.pt", "--to", "keras", "-o", tmp_path / "out.npz"),
-        ("explain", tmp_path / "x.pt", "--stack"),
+        ("explain", "--recurrent-only", tmp_path / "x.pt", "--stack"),
         ("verify", tmp_path / "x.pt", tmp_path / "x.pt"),
     ):
         assert problem in refusal(*command, *words)

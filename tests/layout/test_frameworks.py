@@ -188,7 +188,7 @@ def test_sides_that_differ_fail_the_command(tmp_path: Path):
     state["weight_hh_l0"] = -state["weight_hh_l0"]
     torch.save(state, tmp_path / "other.pt")
     code, text, errors = stepnet("verify", tmp_path / "one.pt", tmp_path / "other.pt", "--json")
-    (verdict,) = json.loads(text).values()
+    (verdict,) = json.loads(text)["modules"].values()
     assert code == 1
     assert errors.count("\n") == 1
     assert verdict["difference"] > 1e-2 > verdict["allowed"]
@@ -199,7 +199,9 @@ def test_sides_that_differ_fail_the_command(tmp_path: Path):
 def test_nan_differs_from_a_number_and_not_from_itself():
     one = side("torch.rnn")
     spoiled = replace(one, arrays={name: array * np.nan for name, array in one.arrays.items()})
-    assert verify(spoiled, spoiled).agrees
+    itself = verify(spoiled, spoiled)
+    assert (itself.difference, itself.agrees, itself.differs) == (0, False, False)
+    assert str(itself) == f"not verified: {itself.unverified}"
     verdict = verify(one, spoiled)
     assert verdict.difference == np.inf
     assert not verdict.agrees
@@ -222,7 +224,7 @@ def test_what_is_not_installed_is_not_spoken_of(layout: str, monkeypatch: pytest
     code, text, _ = stepnet("verify", layout, layout, *said)
     assert (code, text.count("\n")) == (0, 1)
     _, text, _ = stepnet("verify", layout, layout, *said, "--json")
-    (verdict,) = json.loads(text).values()
+    (verdict,) = json.loads(text)["modules"].values()
     for one in verdict["own"]:
         assert (one["framework"], one["reason"]) == (name, "it is not installed")
         assert one["difference"] is None

@@ -77,7 +77,7 @@ class Predictor:
         source = read_source(model, flag(recurrent_only, "recurrent_only"))
         self.model, self.left_out = source.model, source.left_out
         self.column = instance(column, str, "column is the name of the list column")
-        self.runnable = Runnable.of(self.model, output, engine)
+        self.runnable = runnable_of(source, output, engine)
         self.output, self.keep = output, None if keep is None else checked_names(keep)
         self.memory = whole(memory, "memory is a number of bytes, from 1 on", 1)
         self.engine, self.refuse_nan = engine, flag(refuse_nan, "refuse_nan")
@@ -86,7 +86,8 @@ class Predictor:
     def __reduce__(self) -> tuple[Any, ...]:
         """The arguments it was made from, with the model of a file as it was read."""
         made = partial(Predictor, memory=self.memory, engine=self.engine, refuse_nan=self.refuse_nan)
-        return made, (FileModel(self.model, self.left_out), self.column, self.output, self.keep)
+        model = FileModel(self.model, self.left_out) if self.left_out else self.model
+        return made, (model, self.column, self.output, self.keep)
 
     def __repr__(self) -> str:
         return f"Predictor({self.model!r}, column={self.column!r}, output={self.output!r}, keep={self.keep})"
@@ -266,6 +267,14 @@ def read_source(model: Any, recurrent_only: bool) -> FileModel:
     if recurrent_only:
         raise InputError("recurrent_only is about a model file, and the model is none: give its path")
     return model if isinstance(model, FileModel) else FileModel(model)
+
+
+def runnable_of(source: FileModel, output: str, engine: Asked) -> Runnable:
+    """What runs a model; an error names the file that the model was read from."""
+    if not source.path:
+        return Runnable.of(source.model, output, engine)
+    with named(source.path):
+        return Runnable.of(source.model, output, engine)
 
 
 def left_out(names: Iterable[str]) -> dict[bytes, bytes] | None:

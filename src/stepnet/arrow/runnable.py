@@ -123,7 +123,10 @@ def single(inputs: Any, params: list[Any]) -> Spec | None:
 def check_no_statics(statics: Any) -> None:
     """Raises `InputError` for a model with statics."""
     if statics is not None and leaves(statics):
-        raise InputError("the model takes statics beside its sequences, and here there is a single column")
+        raise InputError(
+            f"the model takes statics beside its sequences, {skeleton(statics)}, and here there is a single "
+            "column: make a Graph of it that has them as constants"
+        )
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The commands for the same weights in another layout: `convert` writes them, and `verify` compares two."""
 
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,11 +85,11 @@ def convert(
             for note in done.notes.get(name, ()):
                 typer.echo(f"  note: {note}")
             if name in done.verdicts:
-                tell("  verified: ", done.verdicts[name])
+                tell(f"  {verified(done, name)}", done.verdicts[name])
         for line in done.account.lines():
             typer.echo(line)
         if "" in done.verdicts and "" not in done.reports:
-            tell("verified: ", done.verdicts[""])
+            tell(verified(done, ""), done.verdicts[""])
         passed_on = len(done.account.copied) + len(done.account.moved)
         copied = f", and {counted(passed_on, 'other array')}" if passed_on else ""
         typer.echo(f"{done.path}: {counted(len(done.reports), 'recurrent layer')}{copied}")
@@ -118,21 +119,31 @@ def verify(
 ) -> None:
     """Run both, in float64, on the same random sequences, and print how far they differ.
 
-    The outputs of the frameworks themselves are compared too, if these are installed. The exit code is 1 if a
-    difference is more than rounding.
+    The recurrent layers are compared, and the rest of the files is listed. The outputs of the frameworks
+    themselves are compared too, if these are installed. The exit code is 1 if a difference is more than
+    rounding, and 3 for what was not verified: outputs that are NaN or infinite, and two files that specify
+    whole models with other layers.
     """
     from stepnet.cli.report.progress import progress
     from stepnet.cli.report.verdicts import verdicts
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     with progress("modules", None, shown=not as_json) as advance:
-        results = verdicts(first, second, chosen, seed, advance, dtype)
+        made = verdicts(first, second, chosen, seed, advance, dtype)
     if as_json:
-        write_json({name: asdict(verdict) for name, verdict in results.items()})
+        write_json(
+            {
+                "modules": {name: asdict(verdict) for name, verdict in made.verdicts.items()},
+                "left_out": made.left_out,
+                "unverified": made.unverified,
+            }
+        )
     else:
-        for name, verdict in results.items():
+        for name, verdict in made.verdicts.items():
             tell(f"{name}: " if name else "", verdict)
-    fail_where_different(results)
+        if made.left_out and all(verdict.agrees for verdict in made.verdicts.values()):
+            typer.echo(agreement(made.left_out))
+    fail_where_different(made.verdicts, made.unverified)
 
 
 def tell(title: str, verdict: Any) -> None:
@@ -142,9 +153,33 @@ def tell(title: str, verdict: Any) -> None:
         typer.echo(f"    {line}")
 
 
-def fail_where_different(verdicts: Any) -> None:
-    """Exits with code 1 if sides, or a framework and stepnet, differ by more than rounding."""
-    names = [name or "the weights" for name, verdict in verdicts.items() if not verdict.agrees]
+def verified(done: Any, name: str) -> str:
+    """The title of a verdict on a conversion, which says if something was left out."""
+    left_out = [*done.account.layers, *done.account.left]
+    if not done.verdicts[name].agrees:
+        return ""
+    return f"{agreement(left_out)}: " if left_out else "verified: "
+
+
+def agreement(left_out: Collection[str]) -> str:
+    """The text for recurrent layers that agree, beside others that were left out."""
+    return f"recurrent layers agree ({len(left_out)} left out: {', '.join(left_out)})"
+
+
+def fail_where_different(verdicts: Any, unverified: str = "") -> None:
+    """Exits with code 1 if sides, or a framework and stepnet, differ by more than rounding, and with code 3
+    if something was not verified.
+    """
+    names = [name or "the weights" for name, verdict in verdicts.items() if verdict.differs]
     if names:
         typer.echo(f"stepnet: {', '.join(names)}: the difference is more than rounding", err=True)
         raise typer.Exit(1)
+    reasons = [
+        f"{name or 'the weights'}: {verdict.unverified}"
+        for name, verdict in verdicts.items()
+        if verdict.unverified
+    ]
+    reasons += [unverified] if unverified else []
+    if reasons:
+        typer.echo(f"stepnet: not verified: {'; '.join(reasons)}", err=True)
+        raise typer.Exit(3)

@@ -33,6 +33,7 @@ from stepnet.layout.verify import (
     random_sequences,
     rounding,
     stored,
+    unverified,
 )
 from stepnet.rnn.compose import Layer, Stack
 
@@ -75,6 +76,7 @@ def verify_file(
         len(sequences.values),
         max(1.0, largest) * sum(map(stored, sides)),
         tuple(answer for answer in comparisons if answer is not None),
+        unverified(expected.values),
     )
 
 

@@ -128,6 +128,7 @@ class Verdict:
         steps: The total number of their steps.
         allowed: The largest difference that rounding explains.
         own: The results of the frameworks themselves, if they were run.
+        unverified: Why the outputs show nothing, such as NaN on both sides; empty if they do.
     """
 
     difference: float
@@ -136,13 +137,24 @@ class Verdict:
     steps: int
     allowed: float
     own: tuple[Own, ...] = ()
+    unverified: str = ""
 
     @property
     def agrees(self) -> bool:
-        """Whether all differences, including those from the frameworks, are within rounding."""
-        return self.difference <= self.allowed and all(comparison.agrees for comparison in self.own)
+        """Whether all differences, including those from the frameworks, are within rounding, and say
+        something: NaN on both sides does not.
+        """
+        return not self.unverified and not self.differs
+
+    @property
+    def differs(self) -> bool:
+        """Whether a difference is more than rounding."""
+        within = self.difference <= self.allowed and self.difference < np.inf
+        return not within or not all(comparison.agrees for comparison in self.own)
 
     def __str__(self) -> str:
+        if self.unverified and not self.differs:
+            return f"not verified: {self.unverified}"
         over = f"{self.sequences} sequences, {self.steps} steps"
         text = (
             f"largest difference {self.difference:.3g}{beyond(self.difference <= self.allowed, self.allowed)}"
@@ -191,7 +203,14 @@ def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = Fa
         sum(LENGTHS),
         max(1.0, largest) * max(stored(side) for side in sides),
         tuple(answer for answer in asked if answer is not None),
+        unverified(outputs[0].values),
     )
+
+
+def unverified(outputs: Array) -> str:
+    """Why outputs show nothing if both sides have them; empty for finite ones."""
+    count = int(outputs.size - np.isfinite(outputs).sum())
+    return f"{count} of {outputs.size} outputs are NaN or infinite on both sides" if count else ""
 
 
 def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:

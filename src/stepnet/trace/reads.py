@@ -344,6 +344,9 @@ def tensor_bits(tensor: Any) -> Any:
 @contextmanager
 def numbers_known() -> Generator[None]:
     """A context in which PyTorch's tensors have numbers, as they have not in its traces and transforms."""
-    torch: Any = sys.modules["torch"]
+    torch: Any = sys.modules.get("torch")
+    if torch is None:  # it is not imported
+        yield
+        return
     with torch._C._DisableFuncTorch(), torch.utils._python_dispatch._disable_current_modes():
         yield

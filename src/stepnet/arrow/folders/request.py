@@ -11,7 +11,7 @@ from stepnet.arrow.folders.marks import model_digest
 from stepnet.arrow.folders.plan import ARROW_ENDINGS, Job, jobs_of
 from stepnet.arrow.folders.tables import FILES, TableFile
 from stepnet.arrow.folders.targets import COMPRESSIONS
-from stepnet.arrow.predictor import JOINED, Chosen, Predictor
+from stepnet.arrow.predictor import JOINED, Chosen, Predictor, read_source, runnable_of
 from stepnet.arrow.runnable import OUTPUTS
 from stepnet.errors import FileError, InputError, named, printable
 from stepnet.layout.options import option
@@ -99,18 +99,19 @@ class Work:
         choice(result, "result is 'last' or 'outputs'", OUTPUTS)
         if column is not None:
             instance(column, str, "column is the name of the list column")
+        source = read_source(model, flag(recurrent_only, "recurrent_only"))
+        runnable_of(source, result, engine)  # raises an error for a model of several inputs
         first = TableFile.of(found.files[0].path)
         with named(first.name):
             name = list_column(first.schema, column)
         predictor = Predictor(
-            model,
+            source,
             name,
             result,
             keep,
             memory=JOINED,
             engine=engine,
             refuse_nan=refuse_nan,
-            recurrent_only=recurrent_only,
         )
         with named(first.name):
             chosen = predictor.choose(first.schema)
@@ -123,7 +124,7 @@ class Work:
             "compression": target.compression,
         }
         digest = model_digest(predictor.runnable, chosen.column.spec)
-        mark = {"version": __version__, "model": digest, "options": options}
+        mark: dict[str, Any] = {"version": __version__, "model": digest, "options": options}
         if predictor.left_out:
             mark["left_out"] = list(predictor.left_out)
         jobs = jobs_of(found, target.path, target.alone, FORMATS[target.format], predictor.choose, mark)

@@ -1,18 +1,18 @@
 """Two sides compared from the command line, each a file or a layout."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stepnet.errors import LayoutError, named
-from stepnet.files.account import check_drop
+from stepnet.files.account import Account, check_drop
 from stepnet.files.choice import Choice
 from stepnet.files.formats import read
 from stepnet.files.interchange import compare, converted, result
-from stepnet.files.model import Module, bare, unwrapped
+from stepnet.files.model import Model, Module, bare, unwrapped
 from stepnet.files.stacks import stacked
 from stepnet.layout.options import option
 from stepnet.layout.record import Record
@@ -23,6 +23,19 @@ from stepnet.layout.verify import Verdict
 SIZES = {"inputs": 5, "hidden": 7, "projected": 4}
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """The comparison of two sides.
+
+    verdicts: by module. left_out: the names of the layers and arrays that were not compared. unverified: why
+    the models as a whole were not compared, if both sides specify more than their recurrent layers.
+    """
+
+    verdicts: Mapping[str, Verdict]
+    left_out: tuple[str, ...] = ()
+    unverified: str = ""
+
+
 def verdicts(
     first: str,
     second: str,
@@ -30,7 +43,7 @@ def verdicts(
     seed: int = 0,
     advance: Callable[[int], None] = lambda _: None,
     dtype: str | None = None,
-) -> dict[str, Verdict]:
+) -> Comparison:
     """How far two sides differ, module by module.
 
     Of two files, the modules of the same names are compared, or all in order. Of a file and a layout, the
@@ -41,7 +54,7 @@ def verdicts(
     if sides == [True, False]:
         return verdicts(second, first, choice, seed, advance, dtype)
     files = [file for file, is_layout in zip((first, second), sides, strict=True) if not is_layout]
-    chosen = modules(files, choice)
+    models, chosen = modules(files, choice)
     first_modules = chosen[0] if chosen else (random_module(record(first), choice, seed),)
     if sides[1]:
         second_modules = tuple(
@@ -58,7 +71,14 @@ def verdicts(
     for a, b in paired(first_modules, second_modules):
         results[a.name if sides[1] else titled(a, b)] = compare(a, b)
         advance(1)
-    return results
+    left_out, whole = list[str](), len(models) == 2 and choice.module is None and not choice.order
+    for model, compared in zip(models, chosen, strict=True):
+        account = Account.of(model, compared, None)
+        left_out += [name for name in account.layers if name not in model.neutral] + list(account.left)
+        whole = whole and not model.unspecified
+    left_out = list(dict.fromkeys(left_out))
+    why = "the models also compute what was left out, which was not compared" if whole and left_out else ""
+    return Comparison(results, tuple(left_out), why)
 
 
 def paired(first: Sequence[Module], second: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
@@ -75,8 +95,8 @@ def titled(first: Module, second: Module) -> str:
     return " and ".join(name for name in names if name)
 
 
-def modules(files: Sequence[str], choice: Choice) -> list[tuple[Module, ...]]:
-    """The chosen modules of each file; the only module of a file is always chosen."""
+def modules(files: Sequence[str], choice: Choice) -> tuple[list[Model], list[tuple[Module, ...]]]:
+    """The contents of each file, and its chosen modules; the only module of a file is always chosen."""
     cells = {f".{name.partition('.')[2]}" for name in records()}
     for file in files:
         if not Path(file).exists() and "/" not in file and Path(file).suffix in cells:
@@ -92,7 +112,7 @@ def modules(files: Sequence[str], choice: Choice) -> list[tuple[Module, ...]]:
         chosen = own.checked_modules(model, beside=models)
         with named(model.path):
             both.append(stacked(chosen, choice.stack))
-    return both
+    return models, both
 
 
 def random_module(chosen: Record, choice: Choice, seed: int) -> Module:

@@ -56,7 +56,9 @@ def code_of(root: object) -> str:
     if not names:
         return WEIGHTS
     if names[0].startswith(SCRIPTED):
-        return f"it is a program of TorchScript ({names[0].removeprefix(SCRIPTED)}), which is not run; {RECIPE}"
+        return (
+            f"it is a program of TorchScript ({names[0].removeprefix(SCRIPTED)}), which is not run; {RECIPE}"
+        )
     return f"it is a pickled {names[0]}, whose code it lacks; {RECIPE}"
 
 

@@ -74,7 +74,7 @@ def tensors(value: object) -> Iterator[str]:
         if isinstance(value, list):
             pending.extend(reversed(cast("list[object]", value)))
         elif isinstance(value, dict):
-            node = table(value)
+            node = cast("dict[str, Any]", value)
             single = table(node.get("as_tensor")).get("name", node.get("name") if len(node) == 1 else None)
             if isinstance(single, str):
                 yield single[:200]

@@ -1,0 +1,170 @@
+"""A model file is read alike by `sn.load`, `run`, `build`, `explain`, `verify` and `stepnet.arrow`."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+from safetensors.numpy import save_file
+from test_cli import refusal, stepnet
+from tolerance import assert_close
+
+import stepnet as sn
+from stepnet import arrow
+from stepnet.arrow.predictor import LEFT_OUT
+from stepnet.errors import FileError, InputError, LayoutError
+from stepnet.graph.graph import Graph
+
+X = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
+
+
+def tagger(path: Path, activation: str = "relu", *, masked: bool = False) -> Path:
+    """An LSTM below a Dense, with the same weights for every activation."""
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.LSTM(4, return_sequences=True, name="lstm")]
+    layers += [keras.layers.Dense(2, activation=activation, name="dense")]
+    front = [keras.layers.Masking(name="masking")] if masked else []
+    keras.Sequential([keras.layers.Input((None, 3)), *front, *layers]).save(path)
+    return path
+
+
+def table(path: Path, x: np.ndarray = X) -> Path:
+    parquet.write_table(pa.table({"frames": x.tolist()}), path)
+    return path
+
+
+@pytest.mark.parametrize("command", ["run", "build", "explain", "load", "predict", "Predictor", "arrow.run"])
+def test_every_door_refuses_what_is_more_than_recurrent_layers(tmp_path: Path, command: str):
+    model, source = tagger(tmp_path / "tagger.keras"), table(tmp_path / "x.parquet")
+    calls = {
+        "load": lambda: sn.load(model),
+        "predict": lambda: arrow.predict(parquet.read_table(source), model),
+        "Predictor": lambda: arrow.Predictor(model),
+        "arrow.run": lambda: arrow.run(source, model, tmp_path / "out"),
+    }
+    if command in calls:
+        with pytest.raises(LayoutError) as raised:
+            calls[command]()
+        said = str(raised.value)
+    else:
+        said = refusal(command, model, *([source] if command == "run" else []), *to(command, tmp_path))
+    assert said == (
+        f"{model}: not only recurrent layers: it has dense (Dense); say --recurrent-only "
+        "(Python: recurrent_only=True) for lstm (keras.lstm) alone"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def to(command: str, folder: Path) -> list[object]:
+    return [] if command == "explain" else ["-o", folder / "out"]
+
+
+@pytest.mark.parametrize("ask", [["--recurrent-only"], ["--module", "lstm"]])
+def test_recurrent_layers_alone_say_what_is_left_out(tmp_path: Path, ask: list[str]):
+    model, source = tagger(tmp_path / "tagger.keras", masked=True), table(tmp_path / "x.parquet")
+    out, names = tmp_path / "y.parquet", ["masking (Masking)", "dense (Dense)"]
+    arrays = ["layers/dense/vars/0", "layers/dense/vars/1"]
+    code, text, _ = stepnet("run", *ask, model, source, "-o", out, "--json")
+    assert (code, json.loads(text)["left_out"]) == (0, [*names, *arrays])
+    mark = json.loads(parquet.read_schema(out).metadata[b"stepnet"])
+    assert mark["left_out"] == [*names, *arrays]
+    code, text, _ = stepnet("explain", *ask, model)
+    assert (code, text.splitlines()[-1]) == (
+        0,
+        f"recurrent layers alone; left out: {', '.join([*names, *arrays])}",
+    )
+    lstm = keras.models.load_model(model).get_layer("lstm")
+    found = np.array(parquet.read_table(out)["outputs"].to_pylist(), "float32")
+    assert_close(found, keras.ops.convert_to_numpy(lstm(X)), 5, 7)
+
+
+def test_the_schema_of_a_stream_says_what_is_left_out(tmp_path: Path):
+    model = tagger(tmp_path / "tagger.keras")
+    reader = arrow.predict(parquet.read_table(table(tmp_path / "x.parquet")), model, recurrent_only=True)
+    assert json.loads(reader.schema.metadata[LEFT_OUT])[0] == "dense (Dense)"
+    with pytest.raises(InputError, match="recurrent_only is about a model file"):
+        arrow.Predictor(sn.load(model, recurrent_only=True), recurrent_only=True)
+
+
+def test_a_file_of_weights_has_no_architecture(tmp_path: Path):
+    gru = torch.nn.GRU(3, 4, batch_first=True)
+    state = {f"rnn.{name}": value.detach().numpy() for name, value in gru.state_dict().items()}
+    save_file({**state, "head.weight": np.ones((2, 4), "float32")}, tmp_path / "m.safetensors")
+    with pytest.raises(LayoutError, match=r"it holds weights and no architecture.*; it also has head.weight"):
+        sn.load(tmp_path / "m.safetensors")
+    found = sn.load(tmp_path / "m.safetensors", recurrent_only=True)(X)[0]
+    with torch.inference_mode():
+        assert_close(found, gru(torch.tensor(X))[0].numpy(), 5, 7)
+
+
+def test_a_last_output_is_the_models_output(tmp_path: Path):
+    layers = [keras.layers.GRU(4, return_sequences=True), keras.layers.Bidirectional(keras.layers.LSTM(3))]
+    model = keras.Sequential([keras.layers.Input((None, 3)), *layers])
+    model.save(tmp_path / "m.keras")
+    graph = sn.load(tmp_path / "m.keras")
+    assert isinstance(graph, Graph)
+    assert_close(graph(X), model.predict(X, verbose=0), 5, 10)
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes")  # of torch.export
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (lambda x: torch.relu(x), "relu (aten.relu.default)"),
+        (lambda x: x.flip(1), "flip (aten.flip.default)"),
+    ],
+)
+def test_a_program_of_torch_says_what_is_around(tmp_path: Path, code: object, words: str):
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = torch.nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return code(self.rnn(x)[0])  # type: ignore[operator]
+
+    torch.export.save(torch.export.export(Model().eval(), (torch.tensor(X),)), tmp_path / "m.pt2")
+    with pytest.raises(LayoutError) as raised:
+        sn.load(tmp_path / "m.pt2")
+    assert words in str(raised.value)
+
+
+def test_the_parameters_of_a_program_are_not_the_program(tmp_path: Path):
+    (tmp_path / "m.pdiparams").write_bytes(b"x")
+    with pytest.raises(FileError, match=r"these are the parameters of a program: give the .json or .pdmodel"):
+        sn.load(tmp_path / "m.pdiparams")
+
+
+def test_what_is_said_of_layers_is_not_dropped_for_a_whole_graph(tmp_path: Path):
+    gru = torch.nn.GRU(3, 4, batch_first=True)
+    torch.save(gru.state_dict(), tmp_path / "m.pt")
+    assert stepnet("convert", tmp_path / "m.pt", "--to", "onnx", "-o", tmp_path / "m.onnx")[0] == 0
+    said = refusal("explain", tmp_path / "m.onnx", "--from", "onnx.gru")
+    assert "its whole graph is read" in said
+
+
+# ---- verdicts ----------------------------------------------------------------------------------------------
+
+
+def test_models_that_differ_beside_their_recurrent_layers_are_not_verified(tmp_path: Path):
+    one = tagger(tmp_path / "one.keras")
+    other = tagger(tmp_path / "other.keras", "sigmoid", masked=True)
+    code, text, said = stepnet("verify", one, other)
+    assert code == 3
+    assert "recurrent layers agree (" in text
+    assert "masking (Masking)" in text
+    assert said.startswith("stepnet: not verified: the models also compute what was left out")
+    code, text, _ = stepnet("verify", one, other, "--json")
+    assert (code, json.loads(text)["unverified"][:10]) == (3, "the models")
+
+
+def test_a_conversion_that_drops_a_masking_is_not_called_verified(tmp_path: Path):
+    model = tagger(tmp_path / "one.keras", masked=True)
+    code, text, _ = stepnet("convert", model, "--to", "torch", "-o", tmp_path / "m.pt", "--verify")
+    assert code == 0
+    assert "verified" not in text
+    assert "recurrent layers agree (4 left out: masking (Masking), dense (Dense), " in text
