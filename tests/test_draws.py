@@ -34,6 +34,13 @@ class Noise:
 
 NOISE = Noise()
 
+
+def legacy_state() -> Any:
+    """The numbers of NumPy's global generator."""
+    state: Any = np.random.get_state()
+    return state[1].tolist()
+
+
 DRAWN: dict[str, tuple[Callable[[], Any], str]] = {
     "np.random.normal": (lambda: np.random.normal(), "np.random"),
     "np.random.rand": (lambda: np.random.rand(3).astype("float32"), "np.random"),
@@ -128,9 +135,9 @@ def test_a_step_without_draws_is_called_once_and_moves_no_generator():
         calls.append(1)
         return x, memory
 
-    before = np.random.get_state()[1].tolist(), random.getstate(), RNG.bit_generator.state
+    before = legacy_state(), random.getstate(), RNG.bit_generator.state
     sn.RNN(step, memory=3, inputs=3)
-    after = np.random.get_state()[1].tolist(), random.getstate(), RNG.bit_generator.state
+    after = legacy_state(), random.getstate(), RNG.bit_generator.state
     assert calls == [1]
     assert before == after
 

@@ -154,7 +154,7 @@ def check_whole(model: Model) -> None:
         others = f"; it also has {listed(model.rest)}" if model.rest else ""
         raise LayoutError(
             f"{model.path}: {model.unspecified}, so it does not say what its model computes beside the "
-            f"recurrent layers{others}: {alone}"
+            f"recurrent layers{others}: {alone}, or give a file of ONNX, which specifies the whole model"
         )
     around = [name for name in model.layers if name not in model.neutral]
     if around:

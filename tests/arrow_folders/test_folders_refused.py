@@ -521,3 +521,22 @@ def test_refuse_nan_of_batches(tmp_path: Path):
     assert np.isnan(made.to_pylist()[1]).all()
     again, arguments = arrow.Predictor(RNN, refuse_nan=True).__reduce__()
     assert again(*arguments).refuse_nan
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.json", "out.npz", "out.tsv"])
+def test_an_output_with_the_ending_of_another_kind_of_file_is_refused(tmp_path: Path, name: str):
+    source = file(tmp_path, "a.parquet", frames=frames([[[0.5, 0.5]]]))
+    with pytest.raises(FileError, match=rf"the ending {Path(name).suffix} is that of another kind of file"):
+        arrow.run(source, RNN, tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/z", "gs://bucket/z.parquet", "hdfs://host:9000/z"])
+def test_an_output_on_another_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+):
+    monkeypatch.chdir(tmp_path)
+    source = file(tmp_path, "a.parquet", frames=frames([[[0.5, 0.5]]]))
+    with pytest.raises(FileError, match="results are written to a folder of this machine: mount it"):
+        arrow.run(source, RNN, address)
+    assert contents(tmp_path).keys() == {"a.parquet"}

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import stepnet.torch
 from stepnet.errors import InputError
 
 KINDS = ("LSTM", "GRU", "LSTMCell", "GRUCell", "RNNCell")
+QUANTIZED: Any = import_module("torch.ao.nn.quantized.dynamic")
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 
@@ -43,7 +45,7 @@ def test_other_layers_are_quantized():
     for arguments in ({torch.nn.Linear}, {torch.nn.LSTM, torch.nn.Linear}):
         done = quantized(model_of("GRU"), arguments)
         assert type(done["rnn"]) is stepnet.torch.GRU
-        assert type(done["head"]) is torch.ao.nn.quantized.dynamic.Linear
+        assert type(done["head"]) is QUANTIZED.Linear
     assert type(quantized(model_of("RNN"))["rnn"]) is stepnet.torch.RNN  # as torch.nn.RNN is left
 
 
@@ -53,7 +55,7 @@ def test_a_layer_may_be_left_in_float():
     for one in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         done = quantized(one)
         assert type(done["rnn"]) is stepnet.torch.LSTM
-        assert type(done["head"]) is torch.ao.nn.quantized.dynamic.Linear
+        assert type(done["head"]) is QUANTIZED.Linear
     del model["rnn"].qconfig
     with pytest.raises(InputError, match="would leave `rnn` in float"):
         quantized(model)
@@ -69,5 +71,5 @@ def test_an_accelerated_model_is_quantized_after_undo():
         quantized(model)
     done.undo()
     again = quantized(model)
-    assert type(again["rnn"]) is torch.ao.nn.quantized.dynamic.LSTM
+    assert type(again["rnn"]) is QUANTIZED.LSTM
     assert "left, a torch.ao.nn.quantized.dynamic" in str(stepnet.torch.accelerate(again))

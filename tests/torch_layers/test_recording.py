@@ -65,7 +65,7 @@ def test_make_fx_holds_the_operator(name: str, pre_dispatch: bool, trained: bool
 def test_torch_jit_trace_holds_the_operator(name: str, gradients: bool):
     module = MODULES[name][0]()
     with torch.set_grad_enabled(gradients):
-        traced = torch.jit.trace(module, X)
+        traced: Any = torch.jit.trace(module, X)
     assert "stepnet::recurrence" in str(traced.inlined_graph)
     results = []
     for run in (traced, module):

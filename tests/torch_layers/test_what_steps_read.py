@@ -85,6 +85,10 @@ def module_factor(cell: Cell) -> None:
     FACTOR = 3.0
 
 
+def doubled(module: torch.nn.Module, inputs: Any, output: Any) -> Any:
+    return output * 2
+
+
 CHANGES: dict[str, Callable[[Cell], Any]] = {
     "a float": lambda cell: setattr(cell, "scale", 0.25),
     "an int for a float": lambda cell: setattr(cell, "scale", 1),
@@ -97,7 +101,7 @@ CHANGES: dict[str, Callable[[Cell], Any]] = {
     "a function": lambda cell: setattr(cell, "function", torch.sin),
     "a class attribute": lambda cell: setattr(Cell, "shift", 0.25),
     "a global": module_factor,
-    "a hook": lambda cell: cell.inner.register_forward_hook(lambda module, inputs, output: output * 2),
+    "a hook": lambda cell: cell.inner.register_forward_hook(doubled),
     "a hook ahead": lambda cell: cell.weight.register_forward_pre_hook(
         lambda module, inputs: (inputs[0] * 2,)
     ),

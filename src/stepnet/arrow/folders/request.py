@@ -1,12 +1,13 @@
 """What a run is asked for: its arguments, checked, and the results that it is to make."""
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepnet.arrow.folders.listing import Listing
+from stepnet.arrow.folders.listing import ENDINGS, Listing
 from stepnet.arrow.folders.marks import model_digest
 from stepnet.arrow.folders.plan import ARROW_ENDINGS, Job, jobs_of
 from stepnet.arrow.folders.tables import FILES, TableFile
@@ -21,6 +22,8 @@ from stepnet.values.arguments import choice, file_path, flag, instance
 from stepnet.values.version import __version__
 
 FORMATS = {"parquet": ".parquet", "arrow": ".arrow"}
+
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Place:
         compression: str | None,
     ) -> "Place":
         """The target by the arguments of `run`; raises `InputError` for those that do not fit together."""
-        path = file_path(output, "output")
+        path = local_path(output)
         resume, force, alone = flag(resume, "resume"), flag(force, "force"), is_file(found, output, path)
         single = len(found.files) == 1 and not found.folders
         if single and not alone and os.path.lexists(path) and not path.is_dir():
@@ -60,6 +63,11 @@ class Place:
             folder = f"{printable(str(path))} is a folder"
             reason = f"{option('resume')} goes on with what is there" if resume else folder
             raise InputError(f"{option('force')} replaces an output file, and {reason}")
+        if alone and path.suffix.lower() not in ENDINGS:
+            raise FileError(
+                f"{printable(str(path))}: results are Parquet or Arrow, and the ending {path.suffix} is that "
+                f"of another kind of file: {', '.join(ENDINGS)} are theirs"
+            )
         kept = format_of(file_format, path if alone else None)
         packed = choice(
             COMPRESSIONS[kept][0] if compression is None else compression,
@@ -129,6 +137,17 @@ class Work:
             mark["left_out"] = list(predictor.left_out)
         jobs = jobs_of(found, target.path, target.alone, FORMATS[target.format], predictor.choose, mark)
         return cls(predictor, chosen, mark, tuple(jobs))
+
+
+def local_path(output: Any) -> Path:
+    """The path of the output; raises `FileError` for an address of another machine."""
+    path = file_path(output, "output")
+    if ADDRESS.match(os.fspath(output)):
+        raise FileError(
+            f"{printable(os.fspath(output))}: results are written to a folder of this machine: mount it, or "
+            "use stepnet.ray.predict, whose dataset is written anywhere"
+        )
+    return path
 
 
 def is_file(found: Listing, output: str | Path, target: Path) -> bool:

@@ -22,7 +22,6 @@ REGISTERED = ("_parameters", "_buffers", "_modules")
 SCRIPTED = "__torch__."  # before the names of TorchScript's classes
 TYPED = "torch.jit._pickle."  # a value of TorchScript with its type
 AGAIN = "_flat_weights"  # torch.nn.GRU, LSTM and RNN hold their parameters here a second time
-RECIPE = "torch.onnx.export(model, ...) writes a file that specifies the whole model"
 NONLINEARITY = {"RNN_TANH": "tanh", "RNN_RELU": "relu"}  # by the mode of torch.nn.RNN in older versions
 
 
@@ -56,10 +55,8 @@ def code_of(root: object) -> str:
     if not names:
         return WEIGHTS
     if names[0].startswith(SCRIPTED):
-        return (
-            f"it is a program of TorchScript ({names[0].removeprefix(SCRIPTED)}), which is not run; {RECIPE}"
-        )
-    return f"it is a pickled {names[0]}, whose code it lacks; {RECIPE}"
+        return f"it is a program of TorchScript ({names[0].removeprefix(SCRIPTED)}), which is not run"
+    return f"it is a pickled {names[0]}, whose code it lacks"
 
 
 def is_module(value: object) -> bool:
