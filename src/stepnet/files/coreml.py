@@ -230,10 +230,18 @@ def module(program: Program, operation: Operation) -> Module:
         follows=followed(program, operation),
         reverse=way == "reverse",
         notes=tuple(f"{state} {BEGINS[kind]}" for state, (kind, _) in begins.items() if kind in BEGINS),
-        use=() if gives_all(program, operation) else ("its model uses only its last output",),
+        use=tuple(uses(program, operation, way)),
         alone=f"starts from what other operations compute ({' and '.join(computed)})" if computed else "",
         besides=tuple(name for kind, name in begins.values() if kind == "constant"),
     )
+
+
+def uses(program: Program, operation: Operation, way: object) -> Iterator[str]:
+    """How a model uses an LSTM, if not as its outputs at all steps in their order."""
+    if not gives_all(program, operation):
+        yield "its model uses only its last output"
+    if way == "reverse":
+        yield "it runs from the last step, and Core ML does not document the order of its outputs"
 
 
 def gives_all(program: Program, operation: Operation) -> bool:

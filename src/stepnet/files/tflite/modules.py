@@ -1,6 +1,7 @@
 """The recurrent operators of a TFLite model as modules, and modules as a model."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ def read(path: Path) -> Model:
     model = file.read(path)
     names = {node.name for node in model.nodes}
     modules = tuple(module(path, node, followed(node, names)) for node in model.nodes)
+    taken = {module.follows for module in modules}
+    modules = tuple(
+        replace(module, flipped=module.reverse and module.name not in taken) for module in modules
+    )
     return Model(str(path), modules, layers=model.others, unspecified="")
 
 
