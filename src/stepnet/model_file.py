@@ -99,13 +99,23 @@ def whole_graph(file: Path) -> Graph | None:
     """The graph in a file of ONNX or PaddlePaddle; None for files of other kinds."""
     if file.suffix.lower() == ".onnx":
         return load_onnx(file)
-    if file.suffix == ".pdmodel" or (file.suffix == ".json" and file.with_suffix(".pdiparams").exists()):
+    if is_paddle_program(file):
         return load_paddle(file)
     if file.suffix == ".pdiparams":
         raise FileError(
             f"{existing(file)}: these are the parameters of a program: give the .json or .pdmodel"
         )
     return None
+
+
+def is_graph(file: Path) -> bool:
+    """Whether `whole_graph` reads files of this name."""
+    return file.suffix.lower() == ".onnx" or is_paddle_program(file)
+
+
+def is_paddle_program(file: Path) -> bool:
+    """Whether a file is a program of PaddlePaddle, by its name and the parameters beside it."""
+    return file.suffix == ".pdmodel" or (file.suffix == ".json" and file.with_suffix(".pdiparams").exists())
 
 
 # ---- files whose only layers are recurrent -----------------------------------------------------------------

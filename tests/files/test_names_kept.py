@@ -169,4 +169,5 @@ def test_numbers_that_are_not_finite_are_said_and_not_compared(tmp_path: Path):
     assert done.notes == {"rnn.": ("NaN or infinite numbers are in rnn.weight_hh_l0",)}
     assert {own.difference for own in done.verdicts[""].own} == {None}
     assert all("NaN or infinite" in str(own.reason) for own in done.verdicts[""].own)
-    assert done.verdicts[""].agrees
+    assert not done.verdicts[""].agrees
+    assert str(done.verdicts[""]).startswith("not verified: ")

@@ -26,7 +26,7 @@ WORD = sn.Spec((), "int64")
 
 
 def matrix(*shape: int) -> np.ndarray:
-    return RANDOM.normal(size=shape).astype("f4") / 2
+    return np.random.default_rng(shape).normal(size=shape).astype("f4") / 2
 
 
 def gru(inputs: int, hidden: int, reverse: bool = False, seed: int = 0, dtype: str = "float32") -> sn.RNN:

@@ -152,7 +152,7 @@ class Predictor:
         least, held, size = min(self.memory, JOINED), list[Piece](), 0
         for batch in batches:
             try:
-                for piece in self._pieces(batch, chosen):
+                for piece in self.pieces(batch, chosen):
                     if size + piece.size > least:
                         yield from run_together(held, chosen)
                         size = 0
@@ -168,7 +168,7 @@ class Predictor:
             del batch  # or it would be held beside the next
         yield from run_together(held, chosen)
 
-    def _pieces(self, batch: Batch, chosen: Chosen) -> Iterator[Piece]:
+    def pieces(self, batch: Batch, chosen: Chosen) -> Iterator[Piece]:
         """The rows of a batch in pieces, checked."""
         records = batch.records
         with named(batch.name):

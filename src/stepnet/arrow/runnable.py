@@ -24,7 +24,7 @@ from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace.step import Spec
 from stepnet.values.arguments import choice, shown
-from stepnet.values.structure import leaves, skeleton, transform
+from stepnet.values.structure import leaves, named_leaves, skeleton, transform
 
 Array = np.ndarray
 OUTPUTS = ("last", "outputs")
@@ -123,9 +123,11 @@ def single(inputs: Any, params: list[Any]) -> Spec | None:
 def check_no_statics(statics: Any) -> None:
     """Raises `InputError` for a model with statics."""
     if statics is not None and leaves(statics):
+        names = ", ".join(name for name, _ in named_leaves(statics) if name)
+        which = f" ({names})" if names else ""
         raise InputError(
-            f"the model takes statics beside its sequences, {skeleton(statics)}, and here there is a single "
-            "column: make a Graph of it that has them as constants"
+            f"the model takes statics beside its sequences{which}, and here there is a single column: make "
+            "a Graph of it that has them as constants"
         )
 
 

@@ -15,6 +15,7 @@ from stepnet.cli.options import (
     Json,
     Model,
     Part,
+    RecurrentOnly,
     SemanticsOptions,
     SizeOptions,
     StackOption,
@@ -115,35 +116,54 @@ def verify(
     size: SizeOptions = None,
     drop: DropOption = None,
     dtype: DtypeOption = None,
+    recurrent_only: RecurrentOnly = False,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--inputs",
+            metavar="INPUT",
+            help="Parquet or Arrow files to run in place of random sequences: a file, a folder or a glob.",
+        ),
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="The list column of --inputs; not needed if it is the only one.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run both, in float64, on the same random sequences, and print how far they differ.
+    """Run both on the same sequences, and print how far they differ.
 
-    The recurrent layers are compared, and the rest of the files is listed. The outputs of the frameworks
-    themselves are compared too, if these are installed. The exit code is 1 if a difference is more than
-    rounding, and 3 for what was not verified: outputs that are NaN or infinite, and two files that specify
-    whole models with other layers.
+    Two files that specify whole models are run whole. Their recurrent layers are compared one by one too, in
+    float64 and with the frameworks themselves if these are installed, and so are those of files of weights.
+    The rest of such files is listed. The exit code is 1 if a difference is more than rounding, and 3 for what
+    was not verified: outputs that are NaN or infinite, and models with layers that cannot be run.
     """
     from stepnet.cli.report.progress import progress
-    from stepnet.cli.report.verdicts import verdicts
+    from stepnet.cli.report.verdicts import on_data, verdicts
 
     chosen = choice(layout, module, size, semantics, stack, drop)
-    with progress("modules", None, shown=not as_json) as advance:
-        made = verdicts(first, second, chosen, seed, advance, dtype)
+    if column is not None and not inputs:
+        raise typer.BadParameter("--column is the one of --inputs, and there are none")
+    with progress("sequences" if inputs else "modules", None, shown=not as_json) as advance:
+        if inputs:
+            made = on_data((first, second), chosen, inputs, column, advance, recurrent_only)
+        else:
+            made = verdicts(first, second, chosen, seed, advance, dtype, recurrent_only)
+    every = {**made.verdicts, **({"whole model": made.whole} if made.whole else {})}
     if as_json:
         write_json(
             {
                 "modules": {name: asdict(verdict) for name, verdict in made.verdicts.items()},
+                "whole": made.whole and asdict(made.whole),
                 "left_out": made.left_out,
                 "unverified": made.unverified,
             }
         )
     else:
-        for name, verdict in made.verdicts.items():
+        for name, verdict in every.items():
             tell(f"{name}: " if name else "", verdict)
-        if made.left_out and all(verdict.agrees for verdict in made.verdicts.values()):
+        if made.left_out and all(verdict.agrees for verdict in every.values()):
             typer.echo(agreement(made.left_out))
-    fail_where_different(made.verdicts, made.unverified)
+    fail_where_different(every, made.unverified)
 
 
 def tell(title: str, verdict: Any) -> None:

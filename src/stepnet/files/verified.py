@@ -69,14 +69,18 @@ def verify_file(
     comparisons = [compared_with_runtime(Path(output), written, sequences.to_list(), returned, sides)]
     if len(originals) == 1:
         comparisons.insert(0, own(sides[0], sequences, expected))
+    own_results = tuple(result for result in comparisons if result is not None)
+    failed = [
+        f"{result.framework} does not load {output}: {result.error}" for result in own_results if result.error
+    ]
     return Verdict(
         distance(expected.values, outputs.values),
         largest,
         len(sequences),
         len(sequences.values),
         max(1.0, largest) * sum(map(stored, sides)),
-        tuple(answer for answer in comparisons if answer is not None),
-        unverified(expected.values),
+        own_results,
+        "; ".join(failed) or unverified(expected.values),
     )
 
 
@@ -179,8 +183,8 @@ def compared_with_runtime(
         warnings.simplefilter("ignore")  # such as hints about speed
         try:
             run = runtime.load(path)
-        except (ImportError, ValueError) as error:  # a version whose interface differs
-            return Own(title, runtime.module, reason=f"{type(error).__name__}: {error}")
+        except (ImportError, ValueError) as error:
+            return Own(title, runtime.module, error=f"{type(error).__name__}: {error}")
         order = slice(None, None, -1 if written[-1].flipped else 1)
         pairs = zip(sequences, outputs, strict=True)
         compared = [(run(x), y[order]) for x, y in pairs if len(x)]

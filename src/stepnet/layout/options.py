@@ -46,6 +46,7 @@ OPTIONS = {
     "column": Option("--column", "NAME", "column=NAME"),
     "most": Option("--most", "BYTES", "most=BYTES"),
     "format": Option("--format", "parquet", "file_format='parquet'"),
+    "inputs": Option("--inputs", "DATA.parquet", "samples=SEQUENCES"),
     "resume": Option("--resume", "", "resume=True"),
     "bad": Option("--bad", "ROWS.parquet", "bad='ROWS.parquet'"),
     "keep": Option("--keep", "NAME", "keep=[NAME]"),

@@ -90,6 +90,7 @@ class Own:
     allowed: the difference that rounding in the framework's dtype explains.
     dtype: the dtype in which it ran.
     reason: why the outputs were not compared; None if they were.
+    error: the framework's error if it does not load the file; else empty.
     """
 
     layout: str
@@ -99,6 +100,7 @@ class Own:
     allowed: float | None = None
     dtype: str | None = None
     reason: str | None = None
+    error: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -112,7 +114,7 @@ class Own:
 
     def __str__(self) -> str:
         if self.difference is None:
-            return f"{self.framework} itself: not compared: {self.reason}"
+            return f"{self.framework} itself: not compared: {self.reason or self.error}"
         text = f"largest difference {self.difference:.3g}{beyond(self.agrees, self.allowed)}"
         return f"{self.framework} {self.version} itself: {text} ({self.layout}, {self.dtype})"
 
@@ -129,6 +131,8 @@ class Verdict:
         allowed: The largest difference that rounding explains.
         own: The results of the frameworks themselves, if they were run.
         unverified: Why the outputs show nothing, such as NaN on both sides; empty if they do.
+        dtype: The dtype in which both sides ran.
+        alone: The names of the outputs that only one side has, which were not compared.
     """
 
     difference: float
@@ -138,6 +142,8 @@ class Verdict:
     allowed: float
     own: tuple[Own, ...] = ()
     unverified: str = ""
+    dtype: str = "float64"
+    alone: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -159,7 +165,8 @@ class Verdict:
         text = (
             f"largest difference {self.difference:.3g}{beyond(self.difference <= self.allowed, self.allowed)}"
         )
-        return f"{text} (outputs up to {self.largest:.3g}; float64, {over})"
+        alone = f"; not compared: {', '.join(self.alone)}, which only one has" if self.alone else ""
+        return f"{text} (outputs up to {self.largest:.3g}; {self.dtype}, {over}){alone}"
 
 
 def beyond(agrees: bool, allowed: float | None) -> str:
@@ -209,8 +216,12 @@ def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = Fa
 
 def unverified(outputs: Array) -> str:
     """Why outputs show nothing if both sides have them; empty for finite ones."""
-    count = int(outputs.size - np.isfinite(outputs).sum())
-    return f"{count} of {outputs.size} outputs are NaN or infinite on both sides" if count else ""
+    return not_finite(int(outputs.size - np.isfinite(outputs).sum()), outputs.size)
+
+
+def not_finite(count: int, of: int) -> str:
+    """Why outputs of which some are NaN or infinite on both sides show nothing; empty if none are."""
+    return f"{count} of {of} outputs are NaN or infinite on both sides" if count else ""
 
 
 def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:

@@ -1,13 +1,15 @@
 """Two sides compared from the command line, each a file or a layout."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from stepnet.errors import LayoutError, named
+from stepnet.arrow.folders.samples import sequences_of
+from stepnet.errors import InputError, LayoutError, ModelError, named
 from stepnet.files.account import Account, check_drop
 from stepnet.files.choice import Choice
 from stepnet.files.formats import read
@@ -19,6 +21,9 @@ from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
 from stepnet.layout.sizes import Sizes, shape_of
 from stepnet.layout.verify import Verdict
+from stepnet.model_file import FileModel, is_graph, is_paddle_program, read_model
+from stepnet.model_verdict import verify_models
+from stepnet.ragged import Ragged
 
 SIZES = {"inputs": 5, "hidden": 7, "projected": 4}
 
@@ -27,12 +32,14 @@ SIZES = {"inputs": 5, "hidden": 7, "projected": 4}
 class Comparison:
     """The comparison of two sides.
 
-    verdicts: by module. left_out: the names of the layers and arrays that were not compared. unverified: why
-    the models as a whole were not compared, if both sides specify more than their recurrent layers.
+    verdicts: by module. left_out: the names of the layers and arrays that were not compared. whole: the
+    verdict on the whole models; None if they were not run. unverified: why not, if both sides specify
+    whole models.
     """
 
     verdicts: Mapping[str, Verdict]
     left_out: tuple[str, ...] = ()
+    whole: Verdict | None = None
     unverified: str = ""
 
 
@@ -43,42 +50,138 @@ def verdicts(
     seed: int = 0,
     advance: Callable[[int], None] = lambda _: None,
     dtype: str | None = None,
+    recurrent_only: bool = False,
 ) -> Comparison:
-    """How far two sides differ, module by module.
+    """How far two sides differ.
 
-    Of two files, the modules of the same names are compared, or all in order. Of a file and a layout, the
-    modules of the file and their conversions to the layout, in a dtype. Of two layouts, random weights of the
-    first and their conversion to the second. advance: called with the number of modules just done.
+    Of two files that specify whole models, these are compared, unless `recurrent_only`, and their recurrent
+    layers too where they correspond. Of other files, the modules of the same names are compared, or all in
+    order. Of a file and a layout, the modules of the file and their conversions to the layout, in a dtype. Of
+    two layouts, random weights of the first and their conversion to the second. advance: called with the
+    number of modules just done.
     """
     sides = [name in records() for name in (first, second)]
     if sides == [True, False]:
-        return verdicts(second, first, choice, seed, advance, dtype)
-    files = [file for file, is_layout in zip((first, second), sides, strict=True) if not is_layout]
+        first, second = second, first
+    if not all(sides) and any(sides):
+        models, chosen = modules([first], choice)
+        made = by_layout(chosen[0], second, dtype, advance)
+        return Comparison(made, left_out(models, chosen))
+    if all(sides):
+        return Comparison(by_layout((random_module(record(first), choice, seed),), second, dtype, advance))
+    return of_files((first, second), choice, seed, advance, recurrent_only)
+
+
+def by_layout(
+    originals: Sequence[Module], layout: str, dtype: str | None, advance: Callable[[int], None]
+) -> dict[str, Verdict]:
+    """The verdicts on modules and their conversions to a layout."""
+    results: dict[str, Verdict] = {}
+    for module in originals:
+        results[module.name] = compare(module, result(module, converted(module, layout, False, dtype)))
+        advance(1)
+    return results
+
+
+def of_files(
+    files: tuple[str, str], choice: Choice, seed: int, advance: Callable[[int], None], recurrent_only: bool
+) -> Comparison:
+    """The comparison of two files."""
+    alone = recurrent_only or choice.module is not None or bool(choice.order)
+    found = [] if alone else [whole_model(file, choice) for file in files]
+    loaded = [each for each in found if isinstance(each, FileModel)]
+    reasons = [each for each in found if isinstance(each, str)]
+    whole, unverified = None, "; ".join(reasons) if None not in found else ""
+    if len(loaded) == 2:
+        try:
+            whole = verify_models(*loaded, seed=seed)
+        except (InputError, LayoutError) as error:
+            unverified = str(error)
+        if not correspond(files, choice):
+            return Comparison({}, (), whole, unverified)
     models, chosen = modules(files, choice)
-    first_modules = chosen[0] if chosen else (random_module(record(first), choice, seed),)
-    if sides[1]:
-        second_modules = tuple(
-            result(module, converted(module, second, False, dtype)) for module in first_modules
-        )
-    else:
-        second_modules = chosen[1]
-    if len(first_modules) != len(second_modules):
+    if len(chosen[0]) != len(chosen[1]):
         raise LayoutError(
-            f"{first} has {len(first_modules)} recurrent modules, and {second} has {len(second_modules)}: "
+            f"{files[0]} has {len(chosen[0])} recurrent modules, and {files[1]} has {len(chosen[1])}: "
             f"say {option('module')} for one of each file with several"
         )
     results: dict[str, Verdict] = {}
-    for a, b in paired(first_modules, second_modules):
-        results[a.name if sides[1] else titled(a, b)] = compare(a, b)
+    for a, b in paired(*chosen):
+        results[titled(a, b)] = compare(a, b)
         advance(1)
-    left_out, whole = list[str](), len(models) == 2 and choice.module is None and not choice.order
+    return Comparison(results, () if whole else left_out(models, chosen), whole, unverified)
+
+
+def on_data(
+    files: tuple[str, str],
+    choice: Choice,
+    inputs: Sequence[str],
+    column: str | None,
+    advance: Callable[[int], None] = lambda _: None,
+    recurrent_only: bool = False,
+) -> Comparison:
+    """The comparison of the models of two files over the sequences of Parquet and Arrow files.
+
+    Each is run as `stepnet run` runs it; of a file of weights the recurrent layers, one after the other.
+    advance: called with the number of sequences just run.
+    """
+    layouts = [name for name in files if name in records()]
+    if layouts:
+        raise LayoutError(f"--inputs is run by the models of two files, and {layouts[0]} is a layout")
+    alone = recurrent_only or choice.module is not None or any(map(is_weights, files, repeat(choice)))
+    loaded = [data_model(file, choice, alone) for file in files]
+
+    def samples() -> Iterator[Ragged]:
+        for sequences in sequences_of(inputs, loaded[0], column):
+            yield sequences
+            advance(len(sequences))
+
+    made = verify_models(loaded[0], loaded[1], samples())
+    names = tuple(dict.fromkeys(name for each in loaded for name in each.left_out))
+    return Comparison({"recurrent layers": made}, names) if alone else Comparison({}, whole=made)
+
+
+def data_model(file: str, choice: Choice, recurrent_only: bool) -> FileModel:
+    """The model of a file; a choice among several modules does not apply to a file with a single one."""
+    path, own = Path(file), choice
+    if recurrent_only:
+        model = read(path, choice.layout, choice.layouts)
+        if len(model.modules) + len(model.unread()) < 2:
+            own = replace(choice, module=None, order=())
+    return read_model(path, own, recurrent_only=recurrent_only)
+
+
+def is_weights(file: str, choice: Choice) -> bool:
+    """Whether a file holds weights and no architecture."""
+    path = Path(file)
+    return not is_graph(path) and bool(read(path, choice.layout, choice.layouts).unspecified)
+
+
+def whole_model(file: str, choice: Choice) -> FileModel | str | None:
+    """The whole model of a file, or why it cannot be run; None for a file of weights."""
+    if is_weights(file, choice):
+        return None
+    try:
+        return read_model(file, choice)
+    except (LayoutError, ModelError) as error:
+        return str(error)
+
+
+def correspond(files: Sequence[str], choice: Choice) -> bool:
+    """Whether two files that were run whole have recurrent layers that can be compared one by one."""
+    if any(is_paddle_program(Path(file)) for file in files):
+        return False
+    one, other = (read(file, choice.layout, choice.layouts) for file in files)
+    return len(one.modules) == len(other.modules) > 0 and not one.unread() and not other.unread()
+
+
+def left_out(models: Sequence[Model], chosen: Sequence[Sequence[Module]]) -> tuple[str, ...]:
+    """The names of the layers and arrays of files that are not among the chosen modules."""
+    names = list[str]()
     for model, compared in zip(models, chosen, strict=True):
         account = Account.of(model, compared, None)
-        left_out += [name for name in account.layers if name not in model.neutral] + list(account.left)
-        whole = whole and not model.unspecified
-    left_out = list(dict.fromkeys(left_out))
-    why = "the models also compute what was left out, which was not compared" if whole and left_out else ""
-    return Comparison(results, tuple(left_out), why)
+        names += [name for name in account.layers if name not in model.neutral] + list(account.left)
+    return tuple(dict.fromkeys(names))
 
 
 def paired(first: Sequence[Module], second: Sequence[Module]) -> Iterable[tuple[Module, Module]]:

@@ -1,0 +1,260 @@
+"""`stepnet verify` of two files that specify whole models, and over the user's own sequences."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+import torch
+from test_cli import stepnet
+from test_doors import tagger
+
+import stepnet as sn
+from stepnet.errors import InputError, LayoutError
+from stepnet.files import verified
+from stepnet.files.verified import Runtime
+from stepnet.model_file import FileModel
+from stepnet.model_verdict import verify_models
+from stepnet.net.tolerance import tolerance
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of torch's exporter about itself
+RANDOM = np.random.default_rng(0)
+
+
+class Tagger(torch.nn.Module):
+    """A GRU below a linear layer and a function."""
+
+    def __init__(self, end: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.gru = torch.nn.GRU(3, 4, batch_first=True)
+        self.head = torch.nn.Linear(4, 2)
+        self.end = end
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.end(self.head(self.gru(x)[0]))
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x, -1)
+
+
+def exported(path: Path, end: Callable[[torch.Tensor], torch.Tensor] = softmax, scale: float = 1.0) -> Path:
+    """A tagger as ONNX; models with the same `scale` have the same weights."""
+    torch.manual_seed(0)
+    model = Tagger(end).eval()
+    with torch.no_grad():
+        model.head.weight *= scale
+    axes = {0: "N", 1: "T"}
+    torch.onnx.export(
+        model,
+        (torch.zeros(2, 5, 3),),
+        str(path),
+        input_names=["x"],
+        output_names=["y"],
+        dynamic_axes={"x": axes, "y": axes},
+        dynamo=False,
+    )
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rows = [RANDOM.normal(size=(5, 3)).tolist(), None, RANDOM.normal(size=(2, 3)).tolist()]
+    path = tmp_path / "x.parquet"
+    parquet.write_table(
+        pa.table({"id": [1, 2, 3], "x": pa.array(rows, pa.list_(pa.list_(pa.float32())))}), path
+    )
+    return path
+
+
+def test_models_that_are_the_same_agree_as_a_whole(tmp_path: Path):
+    one, other = exported(tmp_path / "one.onnx"), exported(tmp_path / "other.onnx")
+    code, text, _ = stepnet("verify", one, other)
+    assert code == 0
+    assert "\nwhole model: largest difference 0 (" in text
+    assert "left out" not in text
+
+
+@pytest.mark.parametrize(
+    ("end", "scale"), [(torch.sigmoid, 1.0), (softmax, 1.01)], ids=["function", "weight"]
+)
+def test_models_that_differ_beside_their_recurrent_layers_differ(tmp_path: Path, end: Any, scale: float):
+    one, other = exported(tmp_path / "one.onnx"), exported(tmp_path / "other.onnx", end, scale)
+    code, text, said = stepnet("verify", one, other)
+    assert code == 1
+    assert said == "stepnet: whole model: the difference is more than rounding\n"
+    assert "GRU: largest difference 0 (" in text
+    found = json.loads(stepnet("verify", one, other, "--json")[1])
+    x = np.random.default_rng(0).normal(size=(33, 3)).astype("float32")
+    pair = [sn.load(path)(x[None])[0] for path in (one, other)]
+    assert found["whole"]["difference"] > found["whole"]["allowed"]
+    assert np.abs(pair[0] - pair[1]).max() > found["whole"]["allowed"]
+
+
+def test_the_allowed_difference_is_the_sum_of_the_tolerances_of_the_products():
+    def model(x: Any, params: Any) -> Any:
+        return np.tanh(x @ params["A"]) @ params["B"]
+
+    params = {"A": np.ones((3, 8), "float32"), "B": np.ones((8, 2), "float32")}
+    source = FileModel(sn.Graph(model, params, inputs=3))
+    found = verify_models(source, source)
+    each = sum(tolerance("float32", 33, width) for width in (3, 8, 1))
+    assert found.allowed == pytest.approx(max(1, found.largest) * 2 * each)
+
+
+def test_a_written_file_with_further_outputs_agrees_on_those_of_the_original(tmp_path: Path, data: Path):
+    torch.save(torch.nn.GRU(3, 4).state_dict(), tmp_path / "m.pt")
+    for kind in ("keras", "onnx"):
+        assert stepnet("convert", tmp_path / "m.pt", "--to", kind, "-o", tmp_path / f"m.{kind}")[0] == 0
+    pair = tmp_path / "m.keras", tmp_path / "m.onnx"
+    for inputs in ([], ["--inputs", data]):
+        code, text, _ = stepnet("verify", *pair, *inputs)
+        assert code == 0
+        assert text.endswith("; not compared: final_h_0, which only one has\n")
+
+
+def test_models_are_compared_on_the_users_sequences(tmp_path: Path, data: Path):
+    one, other = exported(tmp_path / "one.onnx"), exported(tmp_path / "other.onnx", torch.sigmoid)
+    code, text, _ = stepnet("verify", one, one, "--inputs", data)
+    assert (code, text.partition(" (")[0]) == (0, "whole model: largest difference 0")
+    assert text.endswith("; float32, 2 sequences, 7 steps)\n")
+    code, text, _ = stepnet("verify", one, other, "--inputs", data, "--json")
+    x = np.array(parquet.read_table(data)["x"][0].as_py(), "float32")
+    pair = [sn.load(path)(x[None])[0] for path in (one, other)]
+    assert code == 1
+    assert json.loads(text)["whole"]["difference"] >= np.abs(pair[0] - pair[1]).max() > 0.01
+
+
+def test_weights_are_compared_on_the_users_sequences_as_recurrent_layers(tmp_path: Path, data: Path):
+    model = exported(tmp_path / "m.onnx")
+    torch.manual_seed(0)
+    torch.save(Tagger(softmax).state_dict(), tmp_path / "m.pt")
+    code, text, _ = stepnet("verify", model, tmp_path / "m.pt", "--inputs", data, "--column", "x")
+    assert code == 0
+    assert text.startswith("recurrent layers: largest difference ")
+    assert "recurrent layers agree (" in text
+    assert "head.weight" in text.splitlines()[-1]
+
+
+def test_a_model_that_cannot_be_run_whole_is_not_verified(tmp_path: Path, data: Path):
+    one = tagger(tmp_path / "one.keras")
+    code, _, said = stepnet("verify", one, one)
+    assert code == 3
+    assert said.startswith(f"stepnet: not verified: {one}: not only recurrent layers: it has dense (Dense)")
+    assert stepnet("verify", one, one, "--recurrent-only")[0] == 0
+    code, _, said = stepnet("verify", one, one, "--inputs", data)
+    assert (code, "it has dense (Dense); say --recurrent-only" in said) == (1, True)
+    assert stepnet("verify", one, one, "--inputs", data, "--recurrent-only")[0] == 0
+
+
+def test_data_that_do_not_fit_are_refused_as_by_run(tmp_path: Path, data: Path):
+    model = exported(tmp_path / "m.onnx")
+    said = stepnet("verify", model, model, "--inputs", data, "--column", "y")[2]
+    assert "there is no column `y`; there are id, x" in said
+    code, _, said = stepnet("verify", "torch.gru", model, "--inputs", data)
+    assert (code, "two files, and torch.gru is a layout" in said) == (1, True)
+    code, _, said = stepnet("verify", model, model, "--column", "y")
+    assert (code, "--column is the one of --inputs" in said) == (2, True)
+
+
+# ---- models in Python --------------------------------------------------------------------------------------
+
+
+def graph(model: Any, inputs: Any = 3, **more: Any) -> FileModel:
+    return FileModel(sn.Graph(model, inputs=inputs, **more), path=model.__name__)
+
+
+def last(x: Any, params: Any) -> Any:
+    return sn.reduce(x, "last")
+
+
+def every(x: Any, params: Any) -> Any:
+    return x * 1.0
+
+
+def two(x: Any, params: Any) -> Any:
+    return {"a": x * 1.0, "b": x * 2.0}
+
+
+def wide(x: Any, params: Any) -> Any:
+    return {"a": x * 1.0, "b": x @ np.ones((3, 5), "float32")}
+
+
+def other_two(x: Any, params: Any) -> Any:
+    return {"c": x * 1.0, "d": x * 2.0}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (
+            graph(last),
+            graph(every),
+            r"different outputs.*: last \[3\] for each sequence, every \[3\] at every step",
+        ),
+        (graph(every), graph(every, 4), r"different inputs.*: every \[3\], every \[4\]"),
+        (graph(every), graph(two), r"every \[3\] at every step; two a \[3\] at every step, b \[3\] at every"),
+        (graph(two), graph(other_two), "different outputs"),
+    ],
+)
+def test_models_of_other_inputs_or_outputs_are_refused(one: FileModel, other: FileModel, words: str):
+    with pytest.raises(LayoutError, match=words):
+        verify_models(one, other)
+
+
+def test_an_output_is_paired_with_the_only_one_like_it():
+    assert verify_models(graph(every), graph(wide)).alone == ("b",)
+    assert verify_models(graph(wide), graph(every)).difference == 0
+
+
+def test_inputs_without_a_range_are_not_random():
+    ids = FileModel(sn.Graph(lambda x, params: x + 1, inputs=sn.Spec((), "int64")), path="m")
+    with pytest.raises(InputError, match="m: its input x is int64, for which no range is known"):
+        verify_models(ids, ids)
+    sequences = sn.Ragged.from_list([np.array([1, 2])])
+    assert verify_models(ids, ids, [sequences]).steps == 2
+
+
+def test_several_inputs_and_statics_are_random_too():
+    def model(x: Any, params: Any, statics: Any) -> Any:
+        return x["a"] @ np.ones((3, 2), "float32") + x["b"] * sn.expand(statics, x["b"])
+
+    def negative(x: Any, params: Any, statics: Any) -> Any:
+        return -model(x, params, statics)
+
+    inputs, statics = {"a": sn.Spec(3, "float32"), "b": sn.Spec(2, "float32")}, sn.Spec(2, "float32")
+    one, other = (graph(each, inputs, statics=statics) for each in (model, negative))
+    assert verify_models(one, one).agrees
+    assert verify_models(one, other).differs
+
+
+def test_nan_on_both_sides_is_not_verified():
+    def model(x: Any, params: Any) -> Any:
+        return np.log(x)
+
+    found = verify_models(graph(model), graph(model))
+    assert not found.agrees
+    assert not found.differs
+    assert str(found).startswith("not verified: ")
+    assert "are NaN or infinite on both sides" in str(found)
+    assert str(verify_models(graph(last), graph(last), [])) == "not verified: there are no steps to compare"
+
+
+def test_a_file_that_its_runtime_does_not_load_is_not_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def fails(path: Path) -> Any:
+        raise ValueError("no such opset")
+
+    monkeypatch.setattr(verified, "RUNTIMES", (Runtime("onnxruntime", ".onnx", fails),))
+    torch.save(torch.nn.GRU(3, 4).state_dict(), tmp_path / "m.pt")
+    code, text, said = stepnet(
+        "convert", tmp_path / "m.pt", "--to", "onnx", "-o", tmp_path / "m.onnx", "--verify"
+    )
+    assert code == 3
+    assert "onnxruntime itself: not compared: ValueError: no such opset" in text
+    assert f"onnxruntime does not load {tmp_path / 'm.onnx'}: ValueError: no such opset" in said
