@@ -28,6 +28,7 @@ from stepnet.files import formats, interchange
 from stepnet.files.choice import Choice
 from stepnet.layout.options import OPTIONS
 from stepnet.model_verdict import verify_models
+from stepnet.onnx import save as save_onnx
 
 SOURCE = Path(sn.__file__).parent
 IN, H = 3, 4
@@ -122,7 +123,7 @@ def embedding(path: Path) -> None:
     gru = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(IN, H))
     params = np.ones((7, IN), "float32")
     graph = sn.Graph(lambda words, table: gru(table[words])[0], params, inputs=sn.Spec((), "int64"))
-    sn.onnx.save(graph, path)
+    save_onnx(graph, path)
     parquet.write_table(pa.table({"words": [[1, 6], [2]]}), path.parent / "ids.parquet")
 
 
@@ -168,7 +169,7 @@ SIZES = "--size inputs=2 --size hidden=3"
 KERAS = f"{CONVERT}.npz --to keras"
 RUN = "run SOURCE --recurrent-only --input {folder}/x.parquet -o {folder}/y.parquet"
 EXPLAIN, ITSELF = "explain SOURCE --recurrent-only", "verify SOURCE SOURCE"
-COLUMNS, OVER = RUN.replace("x.parquet", "columns.parquet"), RUN.replace("y.parquet", "rnn.pt")
+COLUMNS, OVER = RUN.replace("x.parquet", "columns.parquet"), RUN.replace("y.parquet", "x_id.parquet")
 WRONG = RUN.replace("x.parquet", "wrong.parquet")
 JOINED = "run SOURCE --recurrent-only {folder}/joined.ipc -o {folder}/joined --format arrow"
 FURTHER = "run SOURCE --recurrent-only {folder}/x_id.parquet {folder}/x_day.parquet -o {folder}/kept"

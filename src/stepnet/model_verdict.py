@@ -50,10 +50,12 @@ class Side:
     def of(cls, source: FileModel) -> "Side":
         """The side of a model that was read from a file; raises `InputError` if its inputs are not known."""
         model, path = source.model, source.path or repr(source.model)
-        if isinstance(model, Graph):
-            parts, run = [model], model
-        else:
-            parts, run = recurrences(model, path), lambda x, statics: model(x, statics=statics)[0]
+        parts = [model] if isinstance(model, Graph) else recurrences(model, path)
+
+        def run(x: Any, statics: Any) -> Any:
+            outputs = model(x, statics=statics)
+            return outputs if isinstance(model, Graph) else outputs[0]
+
         if parts[0].inputs is None:
             raise InputError(f"{path}: it was made without inputs=, so it is not known what it takes")
         inputs = with_dtypes(parts[0].inputs, [array for part in parts for array in leaves(part.params)])
@@ -140,8 +142,8 @@ def verdict(sides: tuple[Side, Side], found: list[Compared]) -> Verdict:
 
 def compared(sides: tuple[Side, Side], sequences: Any, statics: Any) -> Compared:
     """The comparison of the outputs of both sides for the same sequences."""
-    first, second = outputs = tuple(side.outputs(sequences, statics) for side in sides)
-    names = paired(sides, outputs)
+    first, second = (side.outputs(sequences, statics) for side in sides)
+    names = paired(sides, (first, second))
     pairs = [values_of(first[a], second[b], sides) for a, b in names]
     alone = [*(first.keys() - {a for a, _ in names}), *(second.keys() - {b for _, b in names})]
     finite = [np.isfinite(here) for here, _ in pairs]
@@ -213,7 +215,7 @@ def paired(sides: tuple[Side, Side], outputs: Outputs) -> list[tuple[str, str]]:
     """
     first, second = outputs
     if len(first) == len(second) == 1:
-        return [(*first, *second)]
+        return [(next(iter(first)), next(iter(second)))]
     if first.keys() <= second.keys() or second.keys() <= first.keys():
         return [(name, name) for name in first if name in second]
     alike = [(a, b) for a in first for b in second if shape_text(first[a]) == shape_text(second[b])]

@@ -142,9 +142,10 @@ class Work:
 def local_path(output: Any) -> Path:
     """The path of the output; raises `FileError` for an address of another machine."""
     path = file_path(output, "output")
-    if ADDRESS.match(os.fspath(output)):
+    text: Any = os.fspath(output)  # a Path would make one slash of two
+    if ADDRESS.match(text):
         raise FileError(
-            f"{printable(os.fspath(output))}: results are written to a folder of this machine: mount it, or "
+            f"{printable(text)}: results are written to a folder of this machine: mount it, or "
             "use stepnet.ray.predict, whose dataset is written anywhere"
         )
     return path

@@ -94,7 +94,7 @@ def of_files(
     whole, unverified = None, "; ".join(reasons) if None not in found else ""
     if len(loaded) == 2:
         try:
-            whole = verify_models(*loaded, seed=seed)
+            whole = verify_models(loaded[0], loaded[1], seed=seed)
         except (InputError, LayoutError) as error:
             unverified = str(error)
         if not correspond(files, choice):
