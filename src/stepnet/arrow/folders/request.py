@@ -142,7 +142,7 @@ class Work:
 def local_path(output: Any) -> Path:
     """The path of the output; raises `FileError` for an address of another machine."""
     path = file_path(output, "output")
-    text: Any = os.fspath(output)  # a Path would make one slash of two
+    text = str(output)  # a Path would make one slash of two
     if ADDRESS.match(text):
         raise FileError(
             f"{printable(text)}: results are written to a folder of this machine: mount it, or "
