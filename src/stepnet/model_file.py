@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stepnet.errors import FileError, LayoutError, named
-from stepnet.files.account import Account, check_merges, check_stack, listed
+from stepnet.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
 from stepnet.files.choice import Choice
 from stepnet.files.formats import read
 from stepnet.files.model import Model, Module, bare
@@ -22,6 +24,7 @@ from stepnet.files.stacks import stacked
 from stepnet.files.verified import weights
 from stepnet.graph.graph import Graph
 from stepnet.layout.options import option
+from stepnet.net.ir import all_nodes
 from stepnet.onnx import load as load_onnx
 from stepnet.paddle import load as load_paddle
 from stepnet.rnn.compose import Layer, Stack, recurrences
@@ -36,7 +39,8 @@ class FileModel:
         model: A `Graph`, or recurrent layers.
         left_out: The names of the layers, operators and arrays of the file that the model lacks. Empty unless
             only the recurrent layers were asked for.
-        notes: Facts in the file that recurrent layers alone do not express, by module.
+        notes: Further facts, by module: NaN in weights, and facts in the file that recurrent layers alone do
+            not express.
         path: The file.
     """
 
@@ -92,7 +96,21 @@ def read_model(path: str | Path, choice: Choice | None = None, *, recurrent_only
             f"{file}: its whole graph is read, and what is said of recurrent layers applies to these alone: "
             f"say {option('recurrent only')} for them"
         )
-    return FileModel(graph, path=str(file))
+    notes = notes_on_nan(graph)
+    return FileModel(graph, notes={"": notes} if notes else {}, path=str(file))
+
+
+def notes_on_nan(graph: Graph) -> tuple[str, ...]:
+    """A note on the weights and constants of a graph that hold NaN, if there are any."""
+    program, held = graph.program, list[str]()
+    places = program.net.inputs[len(program.net.inputs) - len(program.params) :]
+    for place, array in zip(places, program.params, strict=True):
+        if np.isnan(array).any():
+            held.append(program.net.nodes[place].name or f"weights {list(array.shape)}")
+    for node in all_nodes(program.net):
+        if node.operation == "constant" and np.isnan(node.attributes["value"].value).any():
+            held.append(node.name or f"a constant {list(node.type.shape)}")
+    return (f"NaN is in {listed(held)}",) if held else ()
 
 
 def whole_graph(file: Path) -> Graph | None:
@@ -148,10 +166,11 @@ def only_recurrent(file: Path, choice: Choice) -> FileModel:
         modules = stacked(selected, choice.stack)
         check_stack(modules, file, choice.stack)
         layer = layer_of(modules)
+    notes = {module.name: note for module in modules if (note := notes_on_infinities(module))}
     if not modules[-1].last_only:
-        return FileModel(layer, path=str(file))
+        return FileModel(layer, notes=notes, path=str(file))
     inputs = recurrences(layer, str(file))[0].inputs
-    return FileModel(Graph(LastOutput(layer), inputs=inputs), path=str(file))
+    return FileModel(Graph(LastOutput(layer), inputs=inputs), notes=notes, path=str(file))
 
 
 def check_whole(model: Model) -> None:
@@ -218,6 +237,7 @@ def recurrent_layers(file: Path, choice: Choice) -> FileModel:
 def left_notes(module: Module) -> list[str]:
     """Notes on what a module does in its model and layers alone do not do."""
     facts = [*module.notes, *module.use, *([f"it {module.alone}"] if module.alone else [])]
+    facts += notes_on_infinities(module)
     if module.flipped:
         facts.append("its model takes its outputs last step first; here they are in the order of the steps")
     if module.last_only:

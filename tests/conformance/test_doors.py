@@ -19,6 +19,7 @@ from stepnet import arrow
 from stepnet.arrow.predictor import LEFT_OUT
 from stepnet.errors import FileError, InputError, LayoutError
 from stepnet.graph.graph import Graph
+from stepnet.model_file import read_model
 
 X = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
 
@@ -147,6 +148,29 @@ def test_what_is_said_of_layers_is_not_dropped_for_a_whole_graph(tmp_path: Path)
     assert stepnet("convert", tmp_path / "m.pt", "--to", "onnx", "-o", tmp_path / "m.onnx")[0] == 0
     said = refusal("explain", tmp_path / "m.onnx", "--from", "onnx.gru")
     assert "its whole graph is read" in said
+
+
+@pytest.mark.parametrize("kind", ["onnx", "keras", "safetensors"])
+def test_nan_in_the_weights_is_said(tmp_path: Path, kind: str):
+    state = torch.nn.GRU(3, 4).state_dict()
+    state["weight_hh_l0"][0, 0] = float("nan")
+    torch.save(state, tmp_path / "m.pt")
+    model, source = tmp_path / f"m.{kind}", table(tmp_path / "x.parquet")
+    framework = {"safetensors": "torch"}.get(kind, kind)
+    assert stepnet("convert", tmp_path / "m.pt", "--to", framework, "-o", model)[0] == 0
+    ask = ["--recurrent-only"] if kind == "safetensors" else []
+    code, text, _ = stepnet("run", model, source, "-o", tmp_path / "y.parquet", "--json", *ask)
+    assert code == 0
+    assert "NaN" in str(json.loads(text)["notes"])
+    code, _, said = stepnet("verify", model, model)
+    assert code == 3
+    assert "outputs are NaN or infinite on both sides" in said
+
+
+def test_finite_weights_have_no_note(tmp_path: Path):
+    torch.save(torch.nn.GRU(3, 4).state_dict(), tmp_path / "m.pt")
+    assert stepnet("convert", tmp_path / "m.pt", "--to", "onnx", "-o", tmp_path / "m.onnx")[0] == 0
+    assert read_model(tmp_path / "m.onnx").notes == {}
 
 
 # ---- verdicts ----------------------------------------------------------------------------------------------

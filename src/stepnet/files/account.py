@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from pathlib import Path
 
+import numpy as np
+
 from stepnet.errors import LayoutError
 from stepnet.files.model import Model, Module, bare
 from stepnet.files.optimisers import kept_by_optimisers
@@ -90,6 +92,14 @@ def listed(names: Collection[str]) -> str:
     """Names as text; of many names, the first ones and how many more there are."""
     shown = ", ".join(list(names)[:MOST_SHOWN])
     return f"{shown} and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else shown
+
+
+def notes_on_infinities(module: Module) -> tuple[str, ...]:
+    """A note on arrays of a module that hold NaN or infinite numbers, if there are any."""
+    with np.errstate(invalid="ignore"):  # isfinite of a bfloat16 NaN warns
+        odd = [name for name, array in module.arrays.items() if not np.isfinite(array).all()]
+    names = [module.names.get(name, name) for name in odd]
+    return (f"NaN or infinite numbers are in {listed(names)}",) if names else ()
 
 
 def check_drop(drop: Iterable[str], models: Sequence[Model]) -> None:

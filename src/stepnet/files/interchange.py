@@ -8,14 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from stepnet.errors import ConversionError, InputError, LayoutError, named
 from stepnet.files.account import (
     Account,
     check_merges,
     check_stack,
-    listed,
+    notes_on_infinities,
 )
 from stepnet.files.choice import Choice
 from stepnet.files.formats import Format, kind, read, writable, write
@@ -211,14 +209,6 @@ def notes_on_overrides(model: Model, module: Module) -> Iterator[str]:
             stated = module.semantics.get(name)
             if stated != value:
                 yield f"the file says {name}={value!r}, and {OPTIONS['semantics'].name} {stated!r}"
-
-
-def notes_on_infinities(module: Module) -> tuple[str, ...]:
-    """A note on arrays of a module that hold NaN or infinite numbers, if there are any."""
-    with np.errstate(invalid="ignore"):  # isfinite of a bfloat16 NaN warns
-        odd = [name for name, array in module.arrays.items() if not np.isfinite(array).all()]
-    names = [module.names.get(name, name) for name in odd]
-    return (f"NaN or infinite numbers are in {listed(names)}",) if names else ()
 
 
 def notes_on_losses(module: Module, form: Format, is_model: bool) -> tuple[str, ...]:
