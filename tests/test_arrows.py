@@ -36,7 +36,7 @@ STAGES = {
     "files": "files",
     "operators": "graph.operators",
     "onnx": "onnx paddle",
-    "model file": "model_file",
+    "model file": "model_file model_verdict",
     "whole": "__init__",
     "arrow": "arrow",
     "ray": "ray",
