@@ -115,8 +115,9 @@ def comparable(state: Any) -> Any:
     """The state of a generator as a value that can be compared."""
     if isinstance(state, dict):
         return {key: comparable(part) for key, part in cast("dict[str, Any]", state).items()}
-    if isinstance(state, tuple):
-        return tuple(map(comparable, cast("tuple[Any, ...]", state)))
+    if isinstance(state, tuple):  # Python's holds a tuple of 625 numbers, which is compared as it is
+        parts = cast("tuple[Any, ...]", state)
+        return tuple(bytes(part) if hasattr(part, "__array__") else part for part in parts)
     return bytes(state) if hasattr(state, "__array__") else state
 
 
