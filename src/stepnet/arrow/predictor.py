@@ -270,7 +270,7 @@ def read_source(model: Any, recurrent_only: bool) -> FileModel:
 
 
 def runnable_of(source: FileModel, output: str, engine: Asked) -> Runnable:
-    """What runs a model; an error names the file that the model was read from."""
+    """The `Runnable` of a model; an error names the file that the model was read from."""
     if not source.path:
         return Runnable.of(source.model, output, engine)
     with named(source.path):

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool) -> Any:
-    """What `stepnet.arrow` runs: the `FileModel` of a file, or a library that is trusted."""
+    """The `FileModel` of a file, or the runnable of a library that is trusted."""
     if trust or file.suffix == ".so":
         from stepnet.build import load as load_library
 

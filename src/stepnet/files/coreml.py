@@ -237,7 +237,7 @@ def module(program: Program, operation: Operation) -> Module:
 
 
 def uses(program: Program, operation: Operation, way: object) -> Iterator[str]:
-    """How a model uses an LSTM, if not as its outputs at all steps in their order."""
+    """The uses of an LSTM in its model other than its outputs at all steps in their order."""
     if not gives_all(program, operation):
         yield "its model uses only its last output"
     if way == "reverse":

@@ -1,4 +1,4 @@
-"""Which layers work row by row: a step of a sequence may then stand among the rows of a batch.
+"""The layers that work row by row: a step of a sequence may then stand among the rows of a batch.
 
     class, configuration, rank of its input    -->    True: proved by a row of `KINDS`; False: not known
 

@@ -57,7 +57,7 @@ def settings_of_cell(cell: Any) -> tuple[Any, ...]:
 
 
 def reads_of_cell(cell: Any) -> Reads:
-    """What a cell's step reads besides its arguments and variables."""
+    """The values that a cell's step reads besides its arguments and variables."""
     latest: Latest = attributes(cell).setdefault(LATEST, Latest())
     return latest.current(lambda: reads_of(cell, parts_of, "self"))
 

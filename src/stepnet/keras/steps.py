@@ -134,7 +134,7 @@ class CellStep:
 
     @property
     def reads(self) -> Reads:
-        """What the cell reads."""
+        """The values that the cell reads."""
         return reads_of_cell(self.cell)
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:

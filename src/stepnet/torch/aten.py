@@ -229,4 +229,4 @@ ADVICE: dict[str, str] = {
     "index_put": "use torch.where, or x[:, a:b] = y with a and b numbers",
     "pow": "for a base above 0 write torch.exp(b * torch.log(a))",
 }
-"""What to do instead, by the names of operations; of those that draw random numbers it is `draws.ADVICE`."""
+"""Advice for refused operations, by their names; of those that draw random numbers it is `draws.ADVICE`."""

@@ -123,7 +123,7 @@ def memory_of(layer: Layer) -> Any:
 
 @dataclass(frozen=True)
 class Standing:
-    """What stands in for a recurrent layer while its module is traced. program: that of a `Recurrence`."""
+    """The stand-in for a recurrent layer while its module is traced. program: that of a `Recurrence`."""
 
     layers: Layers
     module: Any

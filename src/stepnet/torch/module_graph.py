@@ -280,7 +280,7 @@ class Module:
 
     @property
     def reads(self) -> Reads:
-        """What the module reads."""
+        """The values that the module reads."""
         return reads_of(self.module)
 
     def check_unchanged(self) -> None:

@@ -21,7 +21,7 @@ class Qconfig:
     """The attribute, in a class that stands before one of torch.nn."""
 
     def __get__(self, module: Any, kind: Any = None) -> Any:
-        """What it was set to. Raises `InputError` where PyTorch would quantize the layer of torch.nn."""
+        """The value that was set. Raises `InputError` where PyTorch would quantize the layer of torch.nn."""
         if module is not None and NAME in module.__dict__:
             return module.__dict__[NAME]
         caller = inspect.currentframe()

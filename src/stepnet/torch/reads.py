@@ -1,4 +1,4 @@
-"""What a step that is written with PyTorch reads besides its arguments and its parameters: see `trace.reads`.
+"""The values that a step written with PyTorch reads besides its arguments and parameters: see `trace.reads`.
 
 The parameters and buffers of a module are arguments of its trace. Its other attributes, those of the modules
 in it, and its hooks are not: a trace holds them as they were.
@@ -27,12 +27,13 @@ KEPT_BY = {
     "torch.nn.modules.rnn": frozenset({"_flat_weights", "_flat_weight_refs", "_flat_weights_names"}),
     "stepnet.torch": frozenset({"_bound", "_runnable", "_kept", "_latest", "_name", "_stepnets_token"}),
 }
-"""What the modules of packages, and classes that are derived from them, keep for themselves."""
+"""Attributes that the modules of packages, and classes derived from them, keep for themselves."""
 
 
 def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
-    """What a module or a function reads besides the module's parameters and buffers, by names. ignored:
-    attributes of modules that are not looked at.
+    """The values that a module or a function reads besides the module's parameters and buffers, by names.
+
+    ignored: attributes of modules that are not looked at.
     """
     module: bool = isinstance(step, torch.nn.Module)
     registered = {id(member) for member in step.modules()} if module else set[int]()

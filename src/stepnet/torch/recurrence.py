@@ -167,7 +167,7 @@ class Recurrence(torch.nn.Module):
 
     @property
     def reads(self) -> Reads:
-        """What the step reads besides its arguments and parameters."""
+        """The values that the step reads besides its arguments and parameters."""
         return self._latest.current(lambda: reads_of(self.step or self.cell))
 
     # ---- what runs it --------------------------------------------------------------------------------------

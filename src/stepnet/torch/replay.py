@@ -40,7 +40,7 @@ class TorchStep:
 
     @property
     def reads(self) -> Reads:
-        """What the user's function reads, which may say so itself."""
+        """The values that the user's function reads; a function may list them itself."""
         known: Any = getattr(self.__wrapped__, "reads", None)
         return known if isinstance(known, Reads) else reads_of(self.__wrapped__)
 

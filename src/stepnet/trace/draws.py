@@ -40,7 +40,7 @@ FRESH = frozenset([*NUMPYS, *PYTHONS, *CLOCKS, "SFC64", "randbits", "monotonic_n
 
 
 def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result], Net]) -> Result:
-    """What a trace of a step gives; raises `StepError` if the step draws random numbers or reads the time.
+    """The result of a trace of a step; raises `StepError` if the step draws random numbers or reads the time.
 
     net: the net of the result.
     """
@@ -79,7 +79,7 @@ HELD = (
 
 
 def generators(reads: Reads) -> dict[str, State]:
-    """How to read the states of the generators that a step may draw from, by their names."""
+    """Functions that read the states of the generators that a step may draw from, by their names."""
     states: dict[str, State] = {name: partial(state_in, *place) for name, place in GLOBAL.items()}
     for name, value in reads.values.items():
         for module, kind, attribute in HELD:
@@ -122,7 +122,7 @@ def comparable(state: Any) -> Any:
 
 
 def line_by_line(states: Mapping[str, State], trace: Callable[[], Result]) -> Result:
-    """What a trace gives; raises `StepError` with the user's line that moves a generator.
+    """The result of a trace; raises `StepError` with the user's line that moves a generator.
 
     The result is that of this trace, in which none has moved: another thread may have drawn before.
     """

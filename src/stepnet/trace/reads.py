@@ -66,7 +66,8 @@ class Same:
 
 @dataclass(frozen=True, eq=False)
 class Reads:
-    """What a step reads; two are equal if their numbers, texts and arrays are, and other objects the same.
+    """The values that a step reads. Two are equal if their numbers, texts and arrays are equal, and other
+    objects the same.
 
     values: plain values, arrays and other objects, by the names that the step's author has for them. One that
     has several names is there once. seen: the sources, and what came from them.
@@ -116,7 +117,7 @@ class Reads:
 
 
 class Latest:
-    """What a step read when it was last looked at; copies and files have it empty."""
+    """The values that a step read when it was last inspected; copies and files have it empty."""
 
     def __init__(self) -> None:
         self.reads: Reads | None = None
@@ -136,7 +137,7 @@ def no_rule(_: Any) -> None:
 
 
 def reads_of(step: Any, rule: Rule = no_rule, name: str = "") -> Reads:
-    """What a step reads. name: that of the step, for its attributes."""
+    """The values that a step reads. name: that of the step, for its attributes."""
     values, opened, seen = dict[str, Any](), set[int](), list[tuple[Source, tuple[Any, ...]]]()
     remaining = [(name, step)]
     while remaining:
@@ -152,7 +153,7 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "") -> Reads:
         sources = rule(value)
         if sources is None:
             sources = sources_of(value)
-        # What is opened has its class, or its code, in the place of a value.
+        # An opened object has its class, or its code, in the place of a value.
         values[at] = value if sources is None else getattr(value, "__code__", cast("Any", type(value)))
         inner = list[tuple[str, Any]]()
         for source in sources or ():
@@ -227,7 +228,7 @@ def of_class(kind: type[Any]) -> Source:
 
     def now() -> list[Any]:
         own = [vars(kind).get(name, MISSING) for name in names]
-        # What a staticmethod, a classmethod and a property hold.
+        # The functions in a staticmethod, a classmethod and a property.
         return [getattr(value, "__func__", getattr(value, "fget", value)) for value in own]
 
     return Source(tuple(names), now)

@@ -101,7 +101,7 @@ def installed(package: str) -> str | None:
 
 
 def limit() -> tuple[int | None, str]:
-    """How many threads a call uses and why; None, and the reason, where that cannot be found."""
+    """The number of threads of a call, with the reason; None, and the reason, where that cannot be found."""
     try:
         found = threads_limit()
     except StepnetError as error:
@@ -149,5 +149,5 @@ def health_text(health: Health) -> str:
 
 
 def absent(health: Health, name: str) -> str:
-    """What is said of a package that is not installed."""
+    """The text about a package that is not installed."""
     return f"not installed: {health.missing[name]}" if name in health.missing else "not installed"

@@ -47,7 +47,7 @@ def tried(name: str) -> str | None:
 
 
 def ending(code: int, said: str) -> str:
-    """How the process of a trial ended that did not reach its end.
+    """The text about a trial whose process did not reach its end.
 
     >>> ending(-4, "")
     'a small recurrence ended its process by SIGILL'

@@ -52,7 +52,7 @@ def verdicts(
     dtype: str | None = None,
     recurrent_only: bool = False,
 ) -> Comparison:
-    """How far two sides differ.
+    """The comparison of two sides.
 
     Of two files that specify whole models, these are compared, unless `recurrent_only`, and their recurrent
     layers too where they correspond. Of other files, the modules of the same names are compared, or all in

@@ -27,7 +27,7 @@ def rows(value: object) -> list[dict[str, Any]]:
 
 
 def around(program: dict[str, Any]) -> tuple[str, ...]:
-    """What a program computes besides one recurrent layer over its input, by names and operators."""
+    """The names and operators of a program besides one recurrent layer over its input."""
     module = table(program.get("graph_module"))
     graph, signature = table(module.get("graph")), table(module.get("signature"))
     return tuple(found(graph, {*user_inputs(signature)}))

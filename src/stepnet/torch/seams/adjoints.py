@@ -85,7 +85,7 @@ def decayed_back(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def read_beside(x: Any, memory: Any, narrow: Any) -> tuple[Any, Any]:
-    """What C reads of a memory and of u B, and what it reads of the memory, times z."""
+    """The products of C with a memory and with u B, and that with the memory times z."""
     u, B, C, z = (x[name] for name in "uBCz")
     y = (memory * C[:, :, None]).sum(-1)
     return (y + u * (B * C).sum(-1)[..., None]).astype(narrow), (z * y).sum(-1)

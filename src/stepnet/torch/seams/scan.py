@@ -37,7 +37,7 @@ ENGINE = ContextVar[Any]("engine", default=AUTO)
 
 @dataclass(frozen=True)
 class Kind:
-    """What the net of a scan depends on: the step, the shapes of one row, and the dtypes.
+    """The key of a scan's net: the step, the shapes of one row, and the dtypes.
 
     inputs: (name, shape, dtype) in order. memories: the shape of each. params: (name, shape) in order. dtype:
     of memories and parameters. reverse: whether it runs from the last step to the first.
