@@ -4,6 +4,7 @@ is seen again, and processes that run tests beside one another, but for those th
 
 import gc
 import os
+import shutil
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator
@@ -14,7 +15,7 @@ from typing import Any
 os.environ["KERAS_BACKEND"] = "torch"  # read when keras is first imported
 os.environ["OMP_NUM_THREADS"] = "1"  # of torch and NumPy, whose threads wait for those of the other workers
 os.environ["STEPNET_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # but stepnet has all
-# Tests see the code that is generated now, by them. Those of the cache have folders of their own.
+# Tests see the code that is generated now. Those of the cache have folders of their own; see `COMPILED`, too.
 os.environ["STEPNET_CACHE"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "disabled"
@@ -81,6 +82,26 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.seed = int.from_bytes(os.urandom(3), "big")
     if config.option.long and not hasattr(config, "workerinput"):
         config.pluginmanager.register(AtOnce(config))
+
+
+COMPILED = pytest.StashKey[Path]()
+"""The folder of the code that workers of this run have compiled, which they share."""
+COMPILING = ("engines", "disk", "test_processes.py", "test_cli.py", "test_doctor.py", "test_stored.py")
+"""Folders and files of tests that compile all they run: they are about generated code, or about the cache."""
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Chooses the folder of compiled code, which is inside that of all temporary files of this run."""
+    config = session.config
+    if hasattr(config, "workerinput"):
+        config.stash[COMPILED] = vars(config)["_tmp_path_factory"].getbasetemp().parent / "compiled"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Removes the folder of compiled code, after all workers."""
+    factory = vars(session.config).get("_tmp_path_factory")
+    if factory is not None and not hasattr(session.config, "workerinput"):
+        shutil.rmtree(factory.getbasetemp() / "compiled", ignore_errors=True)
 
 
 class AtOnce:
@@ -165,7 +186,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Runs a test marked `alone` while no other process of this run is in a test.
+    """Runs a test with or without the compiled code of other workers, and one that is marked `alone` while no
+    other process of this run is in a test.
 
     Tests share a lock, which one that is alone has for itself. To be let in each holds another for a moment,
     so that one that waits to be alone is not overtaken for ever.
@@ -173,6 +195,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
     import fcntl
+
+    os.environ["STEPNET_CACHE_DIR"] = str(item.config.stash[COMPILED])
+    os.environ["STEPNET_CACHE"] = "0" if {*item.path.parts}.intersection(COMPILING) else "1"
 
     folder = vars(item.config)["_tmp_path_factory"].getbasetemp().parent  # that of all processes
     kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH

@@ -32,27 +32,29 @@ def of_machine_code(function: Any, a: Any, b: Any) -> Any:
     return sn.RNN(step, memory=())(x, engine="llvm")[0][0, 0]
 
 
+@pytest.mark.long(each=True)
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_zeros_of_different_signs(name: str, dtype: str):
+def test_zeros_of_different_signs(name: str, dtype: str, width: int):
     function, negative = FUNCTIONS[name]
-    for width in WIDTHS:
-        a = np.where(np.arange(width) % 2, 0.0, -0.0).astype(dtype)
-        for one, other in ((a, -a), (-a, a)):
-            found = of_machine_code(function, one, other)
-            np.testing.assert_array_equal(found, 0)
-            assert np.signbit(found).tolist() == [negative] * width
-        np.testing.assert_array_equal(np.signbit(of_machine_code(function, a, a)), np.signbit(a))
+    a = np.where(np.arange(width) % 2, 0.0, -0.0).astype(dtype)
+    for one, other in ((a, -a), (-a, a)):
+        found = of_machine_code(function, one, other)
+        np.testing.assert_array_equal(found, 0)
+        assert np.signbit(found).tolist() == [negative] * width
+    np.testing.assert_array_equal(np.signbit(of_machine_code(function, a, a)), np.signbit(a))
 
 
+@pytest.mark.long(each=True)
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_nan_stays(name: str, dtype: str):
+def test_nan_stays(name: str, dtype: str, width: int):
     function, _ = FUNCTIONS[name]
-    for width in WIDTHS:
-        a = np.where(np.arange(width) % 3, np.nan, 0.5).astype(dtype)
-        b = np.where(np.arange(width) % 2, np.nan, 0.5).astype(dtype)
-        np.testing.assert_array_equal(of_machine_code(function, a, b), function(a, b))
+    a = np.where(np.arange(width) % 3, np.nan, 0.5).astype(dtype)
+    b = np.where(np.arange(width) % 2, np.nan, 0.5).astype(dtype)
+    np.testing.assert_array_equal(of_machine_code(function, a, b), function(a, b))
 
 
 @pytest.mark.parametrize("name", ["maximum", "minimum"])

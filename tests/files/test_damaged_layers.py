@@ -212,6 +212,7 @@ def lost(model: Model, layout: str | None, expected: int) -> bool:
 SEVERAL = [name for name, one in records().items() if len(one.arrays) > 1]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_no_layer_is_lost_for_an_array(name: str, damage: str):

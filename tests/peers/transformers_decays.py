@@ -1,8 +1,9 @@
 """Gradients of decays of whole models of transformers at their default initialisation: on stepnet, with
 plain loops in the place of transformers' functions, and as they are, beside the same models in float64.
 
-python transformers_decays.py FILE    writes as JSON how far the three are away, model by model, and prints it
-                                      for each parameter: norms, relative to those of the gradients
+python transformers_decays.py FILE [MODEL ...]    writes the distances of the three as JSON, model by model, and
+                                                  prints them for each parameter: norms, relative to those of
+                                                  the gradients
 """
 
 import copy
@@ -119,5 +120,5 @@ def away(title: str, model: Model) -> list[float]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    said = {name: away(name, model) for name, model in MODELS.items()}
+    said = {name: away(name, MODELS[name]) for name in sys.argv[2:] or MODELS}
     Path(sys.argv[1]).write_text(json.dumps(said), encoding="utf-8")

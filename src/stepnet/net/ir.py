@@ -168,6 +168,7 @@ class Builder:
         self.is_model = is_model
         self.nodes: list[Node] = []
         self._known: dict[tuple[str, tuple[int, ...], tuple[Type, ...], Pairs], int] = {}
+        self._listed = 0  # how many nodes are in `_known`; nodes that were kept are listed when one is made
 
     def add(self, operation: str, *inputs: int, name: str = "", source: str = "", **attributes: Any) -> int:
         """The number of the node that applies `operation`."""
@@ -177,10 +178,14 @@ class Builder:
         """The number of a node with these parts: an equal node if there is one, else a new one."""
         types = types_of(self.nodes, operation, inputs, dict(pairs))
         key = operation, inputs, types, pairs
+        for kept in range(self._listed, len(self.nodes)):
+            node = self.nodes[kept]
+            self._known.setdefault((node.operation, node.inputs, node.types, node.pairs), kept)
         number = None if operation == "input" else self._known.get(key)
         if number is None:
             number = self._known[key] = len(self.nodes)
             self.nodes.append(Node(*key, name, source))
+        self._listed = len(self.nodes)
         return number
 
     def input(self, type_: Type, name: str) -> int:
@@ -197,13 +202,12 @@ class Builder:
         return self._put(node.operation, tuple(inputs), pairs, node.name, node.source)
 
     def keep(self, node: Node) -> int:
-        """The number of a node copied without a type check; its operands must have the same numbers here."""
-        key = node.operation, node.inputs, node.types, node.pairs
-        number = None if node.operation == "input" else self._known.get(key)
-        if number is None:
-            number = self._known[key] = len(self.nodes)
-            self.nodes.append(node)
-        return number
+        """The number of a node of another net, copied without a check.
+
+        Its operands must have the same numbers here, and no node made so far may be equal to it.
+        """
+        self.nodes.append(node)
+        return len(self.nodes) - 1
 
     def type_of(self, number: int) -> Type:
         """The type of a node made so far."""

@@ -16,27 +16,29 @@ def rewritten(net: Net, rule: Rule, inside: bool = True) -> Net:
     The rule takes the new net's builder, the old net, the old number and the new operands. It returns the
     number to use instead, or None to copy the node.
     """
-    builder, place, same = Builder(), list[int](), True  # same: whether all nodes so far equal the old ones
+    builder, place = Builder(), list[int]()
+    same, equal = (
+        True,
+        True,
+    )  # whether all nodes so far have the old numbers and types; whether they are equal
     for number, node in enumerate(net.nodes):
         operands = [place[operand] for operand in node.inputs]
         replacement = rule(builder, net, number, operands)
         same = same and len(builder.nodes) == number
-        if replacement is not None:
-            same = False
-        elif same and node.operation != "recur":
-            replacement = builder.keep(node)
+        if replacement is None:
+            body = rewritten(node.recur.body, rule) if inside and node.operation == "recur" else None
+            if same and (body is None or body is node.recur.body):
+                replacement = builder.keep(node)
+            else:
+                changed, equal = {} if body is None else {"body": body}, False
+                replacement = builder.copy(node, operands, **changed)
+                same = same and replacement == number and builder.nodes[number].types == node.types
         else:
-            replacement = copied(builder, node, operands, rule) if inside else builder.copy(node, operands)
-            same = same and replacement == number and builder.nodes[number].types == node.types
+            same = False
         place.append(replacement)
-    return builder.net(place[result] for result in net.results)
-
-
-def copied(builder: Builder, node: Node, operands: list[int], rule: Rule) -> int:
-    """The same node on new operands, its body rewritten too."""
-    if node.operation != "recur":
-        return builder.copy(node, operands)
-    return builder.copy(node, operands, body=rewritten(node.recur.body, rule))
+    made = builder.net(place[result] for result in net.results)
+    whole = len(made.nodes) == len(net.nodes) and made.inputs == net.inputs  # no node of it is unused
+    return net if same and equal and whole else made
 
 
 def with_constants_outside(

@@ -17,6 +17,7 @@ from stepnet.engines.llvm.machine.records import Axis, Field, Source, Words
 from stepnet.engines.llvm.machine.words import WORDS
 from stepnet.engines.llvm.products.constants import Constants
 from stepnet.plan.load import Load
+from stepnet.values.once import computed_once
 
 MOST_BYTES = 32 * 2**20
 # The estimated memory of a compiled plan apart from its instructions and tables, mostly LLVM's own objects.
@@ -98,7 +99,7 @@ class Compiled(Layout):
         """The number of argument words of a call."""
         return len(WORDS) + sum(map(len, self.words.values()))
 
-    @property
+    @computed_once  # a cache of plans adds up those of all whenever it gets another
     def bytes(self) -> int:
         """The estimated memory of the compiled plan."""
         return OVERHEAD + 2 * self.code.bytes + self.constants.held
