@@ -1,9 +1,10 @@
 """Gradients of decays of whole models of transformers at their default initialisation: on stepnet, with
 plain loops in the place of transformers' functions, and as they are, beside the same models in float64.
 
-python transformers_decays.py FILE [MODEL ...]    writes the distances of the three as JSON, model by model, and
-                                                  prints them for each parameter: norms, relative to those of
-                                                  the gradients
+python transformers_decays.py FILE [MODEL ...]
+
+It writes the distances of the three as JSON, model by model, and prints them for each parameter: norms, relative
+to those of the gradients.
 """
 
 import copy
