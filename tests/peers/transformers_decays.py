@@ -3,8 +3,8 @@ plain loops in the place of transformers' functions, and as they are, beside the
 
 python transformers_decays.py FILE [MODEL ...]
 
-It writes the distances of the three as JSON, model by model, and prints them for each parameter: norms, relative
-to those of the gradients.
+It writes the distances of the three as JSON, model by model, and prints them for each parameter: norms,
+relative to those of the gradients.
 """
 
 import copy
