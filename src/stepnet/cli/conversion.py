@@ -178,7 +178,10 @@ def verified(done: Any, name: str) -> str:
     left_out = [*done.account.layers, *done.account.left]
     if not done.verdicts[name].agrees:
         return ""
-    return f"{agreement(left_out)}: " if left_out else "verified: "
+    if left_out:
+        return f"{agreement(left_out)}: "
+    noted = done.notes.get(name) if name in done.reports else any(done.notes.values())
+    return "weights agree, and see the notes: " if noted else "verified: "
 
 
 def agreement(left_out: Collection[str]) -> str:

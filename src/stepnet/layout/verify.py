@@ -131,8 +131,6 @@ class Verdict:
         allowed: The largest difference that rounding explains.
         own: The results of the frameworks themselves, if they were run.
         unverified: Why the outputs show nothing, such as NaN on both sides; empty if they do.
-        dtype: The dtype in which both sides ran.
-        alone: The names of the outputs that only one side has, which were not compared.
     """
 
     difference: float
@@ -142,8 +140,6 @@ class Verdict:
     allowed: float
     own: tuple[Own, ...] = ()
     unverified: str = ""
-    dtype: str = "float64"
-    alone: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -165,8 +161,7 @@ class Verdict:
         text = (
             f"largest difference {self.difference:.3g}{beyond(self.difference <= self.allowed, self.allowed)}"
         )
-        alone = f"; not compared: {', '.join(self.alone)}, which only one has" if self.alone else ""
-        return f"{text} (outputs up to {self.largest:.3g}; {self.dtype}, {over}){alone}"
+        return f"{text} (outputs up to {self.largest:.3g}; float64, {over})"
 
 
 def beyond(agrees: bool, allowed: float | None) -> str:

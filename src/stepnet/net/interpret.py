@@ -100,20 +100,25 @@ def materialised(net: Net, number: int, value: Array, segments: Segments) -> Arr
 
 def widened(net: Net) -> Net:
     """The net with float64 in place of float32: the reference for float32 results."""
+    return with_attributes(net, wide)
+
+
+def with_attributes(net: Net, change: Callable[[Any], Any]) -> Net:
+    """The net with `change` applied to every attribute of its nodes, and of those of bodies."""
     builder = Builder()
     place: list[int] = []
     for node in net.nodes:
         operands = (place[operand] for operand in node.inputs)
-        place.append(
-            builder.add(node.operation, *operands, name=node.name, **{k: wide(v) for k, v in node.pairs})
-        )
+        changed: dict[str, Any] = {
+            name: with_attributes(value, change) if isinstance(value, Net) else change(value)
+            for name, value in node.pairs
+        }
+        place.append(builder.add(node.operation, *operands, name=node.name, **changed))
     return builder.net(place[result] for result in net.results)
 
 
 def wide(value: Any) -> Any:
     """An attribute with float32 replaced by float64."""
-    if isinstance(value, Net):
-        return widened(value)
     if isinstance(value, Type):
         return Type(value.extent, value.shape, wide(value.dtype))
     if isinstance(value, Literal) and value.value.dtype == np.float32:

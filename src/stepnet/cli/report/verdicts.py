@@ -16,6 +16,7 @@ from stepnet.files.formats import read
 from stepnet.files.interchange import compare, converted, result
 from stepnet.files.model import Model, Module, bare, unwrapped
 from stepnet.files.stacks import stacked
+from stepnet.files.verified import weights
 from stepnet.layout.options import option
 from stepnet.layout.record import Record
 from stepnet.layout.registry import record, records
@@ -97,9 +98,11 @@ def of_files(
             whole = verify_models(loaded[0], loaded[1], seed=seed)
         except (InputError, LayoutError) as error:
             unverified = str(error)
-        if not correspond(files, choice):
+        if any(is_paddle_program(Path(file)) for file in files) or not has_layers(files, choice):
             return Comparison({}, (), whole, unverified)
     models, chosen = modules(files, choice)
+    if whole is not None and not correspond(*chosen):
+        return Comparison({}, (), whole, unverified)
     if len(chosen[0]) != len(chosen[1]):
         raise LayoutError(
             f"{files[0]} has {len(chosen[0])} recurrent modules, and {files[1]} has {len(chosen[1])}: "
@@ -129,14 +132,20 @@ def on_data(
     if layouts:
         raise LayoutError(f"--inputs is run by the models of two files, and {layouts[0]} is a layout")
     alone = recurrent_only or choice.module is not None or any(map(is_weights, files, repeat(choice)))
-    loaded = [data_model(file, choice, alone) for file in files]
+    try:
+        loaded = [data_model(file, choice, alone) for file in files]
+    except (LayoutError, ModelError) as error:
+        return Comparison({}, unverified=str(error))
 
     def samples() -> Iterator[Ragged]:
         for sequences in sequences_of(inputs, loaded[0], column):
             yield sequences
             advance(len(sequences))
 
-    made = verify_models(loaded[0], loaded[1], samples())
+    try:
+        made = verify_models(loaded[0], loaded[1], samples())
+    except LayoutError as error:
+        return Comparison({}, unverified=str(error))
     names = tuple(dict.fromkeys(name for each in loaded for name in each.left_out))
     return Comparison({"recurrent layers": made}, names) if alone else Comparison({}, whole=made)
 
@@ -167,12 +176,18 @@ def whole_model(file: str, choice: Choice) -> FileModel | str | None:
         return str(error)
 
 
-def correspond(files: Sequence[str], choice: Choice) -> bool:
-    """Whether two files that were run whole have recurrent layers that can be compared one by one."""
-    if any(is_paddle_program(Path(file)) for file in files):
+def has_layers(files: Sequence[str], choice: Choice) -> bool:
+    """Whether both files have recurrent layers whose weights are known."""
+    models = [read(file, choice.layout, choice.layouts) for file in files]
+    return all(model.modules and not model.unread() for model in models)
+
+
+def correspond(first: Sequence[Module], second: Sequence[Module]) -> bool:
+    """Whether the recurrent layers of two models are as many, and of the same sizes."""
+    if len(first) != len(second):
         return False
-    one, other = (read(file, choice.layout, choice.layouts) for file in files)
-    return len(one.modules) == len(other.modules) > 0 and not one.unread() and not other.unread()
+    pairs = [[weights(module).runner_weights().sizes for module in pair] for pair in paired(first, second)]
+    return all(one == other for one, other in pairs)
 
 
 def left_out(models: Sequence[Model], chosen: Sequence[Sequence[Module]]) -> tuple[str, ...]:
