@@ -5,6 +5,7 @@ is seen again, and processes that run tests beside one another, but for those th
 import gc
 import os
 import shutil
+import signal
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator
@@ -33,6 +34,8 @@ from stepnet.engines.threads import set_threads, threads_set
 
 sys.dont_write_bytecode = False
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.set_threshold(20_000, 20, 20)  # to compile and to import makes much, and little of it is garbage
 
 # How soon an example is drawn is a property of the machine.

@@ -17,7 +17,7 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet import arrow
 from stepnet.arrow.predictor import LEFT_OUT
-from stepnet.errors import FileError, InputError, LayoutError
+from stepnet.errors import FileError, InputError, LayoutError, ModelError
 from stepnet.graph.graph import Graph
 from stepnet.model_file import read_model
 
@@ -148,6 +148,33 @@ def test_what_is_said_of_layers_is_not_dropped_for_a_whole_graph(tmp_path: Path)
     assert stepnet("convert", tmp_path / "m.pt", "--to", "onnx", "-o", tmp_path / "m.onnx")[0] == 0
     said = refusal("explain", tmp_path / "m.onnx", "--from", "onnx.gru")
     assert "its whole graph is read" in said
+
+
+class Mean(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = torch.nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gru(x)[0].sum(1) / x.size(1)
+
+
+@pytest.mark.filterwarnings("ignore")  # those of torch's exporter about itself
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_number_of_steps_that_became_a_constant_is_refused(tmp_path: Path, dynamic: bool):
+    torch.manual_seed(0)
+    model, path = Mean().eval(), tmp_path / "m.onnx"
+    axes = {"x": {0: "N", 1: "T"}} if dynamic else None
+    torch.onnx.export(
+        model, (torch.tensor(X),), str(path), input_names=["x"], dynamic_axes=axes, dynamo=False
+    )
+    if not dynamic:
+        with pytest.raises(ModelError, match="the file fixes the number of steps to 5"):
+            sn.load(path)
+        return
+    x = np.random.default_rng(1).normal(size=(2, 7, 3)).astype("float32")
+    with torch.inference_mode():
+        assert_close(sn.load(path)(x), model(torch.tensor(x)).numpy(), 7, 7)
 
 
 @pytest.mark.parametrize("kind", ["onnx", "keras", "safetensors"])

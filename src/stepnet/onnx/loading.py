@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.files.onnx.file import opened
-from stepnet.files.onnx.graph import DEPTH, Constant, Key, Node, Output, Walk, find
+from stepnet.files.onnx.graph import DEPTH, Constant, Folder, Key, Node, Output, Walk, find
 from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
@@ -89,9 +89,32 @@ def loaded(
     def build(chosen: Sequence[str]) -> Graph:
         inputs = tuple(map(model_input, declared, chosen))
         check_agree(inputs)
+        check_folded(path, inputs, walk, store)
         return graph_of(OnnxModel(path, inputs, walk, store, constants))
 
     return first_fitting(path, ways(declared, walk, axes), build)
+
+
+def check_folded(path: str, inputs: Sequence[ModelInput], walk: Walk, store: Store) -> None:
+    """Raises `ModelError` for a factor that may be the number of steps that the file fixes, as exporters make
+    of a mean over the steps: it would be wrong for sequences of other lengths.
+    """
+    fixed = {size for value in inputs for letter, size in value.stated if letter == "T"}
+    folder = Folder(store)
+    scaling = [node for node in walk.nodes if fixed and node.op in ("Mul", "Div")]
+    factors = [(node, name) for node in scaling for name in node.inputs if name]
+    for node, name in factors:
+        value = folder.value(node.scope, name)
+        if value is None or value.size != 1:
+            continue
+        factor = float(value.reshape(()))
+        for steps in fixed:
+            if np.isclose(factor, [steps, 1 / steps], rtol=1e-6, atol=0).any():
+                raise ModelError(
+                    f"{path}: {node.op} {node.name!r} has the factor {factor:.6g}, and the file fixes the "
+                    f"number of steps to {steps}, from which that may be computed: export the model with a "
+                    "dynamic number of steps"
+                )
 
 
 def unsupported_text(path: str, missing: list[Node], walk: Walk) -> str:
