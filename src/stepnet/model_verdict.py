@@ -17,7 +17,7 @@ import numpy as np
 from stepnet.errors import InputError, LayoutError, named
 from stepnet.graph.graph import Graph
 from stepnet.layout.options import option
-from stepnet.layout.verify import Verdict, exactly, not_finite
+from stepnet.layout.verify import Verdict, exactly, largest_of, not_finite
 from stepnet.model_file import FileModel, LastOutput
 from stepnet.net.interpret import wide, with_attributes
 from stepnet.net.ir import Net
@@ -307,7 +307,7 @@ def one_compared(first: list[Any], second: list[Any]) -> Compared:
     return Compared(
         apart(here, there).max(0, initial=0),
         np.sum(changes, axis=0) / DRAWS,
-        float(np.abs(here[finite]).max(initial=0)),
+        largest_of(here),
         here.size,
         here.size - int(finite.sum()),
     )

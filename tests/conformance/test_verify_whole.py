@@ -183,6 +183,15 @@ def test_data_that_do_not_fit_are_refused_as_by_run(tmp_path: Path, data: Path):
     assert (code, "--column is the one of --inputs" in said) == (2, True)
 
 
+def test_small_weights_are_compared_at_their_size(tmp_path: Path):
+    state = {name: value * 1e-7 for name, value in torch.nn.RNN(3, 4, bias=False).state_dict().items()}
+    torch.save(state, tmp_path / "one.pt")
+    torch.save({**state, "weight_ih_l0": -state["weight_ih_l0"]}, tmp_path / "other.pt")
+    ask = ["--semantics", "candidate_activation=tanh"]
+    assert stepnet("verify", tmp_path / "one.pt", tmp_path / "one.pt", *ask)[0] == 0
+    assert stepnet("verify", tmp_path / "one.pt", tmp_path / "other.pt", *ask)[0] == 1
+
+
 # ---- models in Python --------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ from stepnet.layout.verify import (
     Weights,
     distance,
     inputs,
+    largest_of,
     outputs_of,
     own,
     random_sequences,
@@ -62,7 +63,7 @@ def verify_file(
     original, copy = in_a_row(originals), in_a_row(written)
     sequences = random_sequences(inputs(original), seed)
     expected, outputs = outputs_of(original, sequences), outputs_of(copy, sequences)
-    largest = float(np.abs(expected.values).max(initial=0))
+    largest = largest_of(expected.values)
     sides = [weights(module) for module in (*originals, *written)]
     last_outputs = copy(sequences, last_only=True, engine="interpret")[0] if written[-1].last_only else None
     returned = outputs.to_list() if last_outputs is None else list(last_outputs)
@@ -78,7 +79,7 @@ def verify_file(
         largest,
         len(sequences),
         len(sequences.values),
-        max(1.0, largest) * sum(map(stored, sides)),
+        largest * sum(map(stored, sides)),
         own_results,
         "; ".join(failed) or unverified(expected.values),
     )

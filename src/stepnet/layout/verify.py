@@ -196,17 +196,22 @@ def verify(one: Weights, other: Weights, *, seed: int = 0, frameworks: bool = Fa
         raise LayoutError(
             f"the two sides have {outputs[0].features[-1]} and {outputs[1].features[-1]} outputs at a step"
         )
-    largest = float(np.abs(outputs[0].values).max(initial=0))
+    largest = largest_of(outputs[0].values)
     asked = [own(side, sequences, made) for side, made in zip(sides, outputs, strict=True) if frameworks]
     return Verdict(
         distance(outputs[0].values, outputs[1].values),
         largest,
         len(LENGTHS),
         sum(LENGTHS),
-        max(1.0, largest) * max(stored(side) for side in sides),
+        largest * max(stored(side) for side in sides),
         tuple(answer for answer in asked if answer is not None),
         unverified(outputs[0].values),
     )
+
+
+def largest_of(outputs: Array) -> float:
+    """The largest absolute number among the finite ones."""
+    return float(np.abs(outputs[np.isfinite(outputs)]).max(initial=0))
 
 
 def unverified(outputs: Array) -> str:
@@ -251,7 +256,7 @@ def rounding(dtype: np.dtype[Any], sizes: Sizes, roundings: int = ROUNDINGS) -> 
 
 def stored(side: Weights) -> float:
     """The difference that rounding explains between a side and its conversion, if both run in float64 and
-    each weight was rounded once.
+    each weight was rounded once; relative to the largest output, as weights are to themselves.
     """
     sizes = side.runner_weights().sizes
     return 2 * (rounding(np.dtype(np.float64), sizes) + rounding(side.dtype, sizes, roundings=1))
