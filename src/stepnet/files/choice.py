@@ -130,7 +130,10 @@ class Choice:
         of_all = {
             name: value for name, value in self.semantics.items() if ":" not in name and name not in of_others
         }
-        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **of_all, **of_this_module}
+        stated = {**of_all, **of_this_module}
+        check_agrees(module, "semantics", module.semantics, stated)
+        check_agrees(module, "sizes", module.sizes, self.sizes)
+        sizes, semantics = {**module.sizes, **self.sizes}, {**module.semantics, **stated}
         merge = semantics.pop("merge", None)
         chosen = replace(module, layouts=layouts, sizes=sizes, semantics=semantics)
         if merge is None or checked_merge(merge) == module.merge:
@@ -141,6 +144,16 @@ class Choice:
                 f"and not by {merge} as {OPTIONS['semantics'].name} says"
             )
         return replace(chosen, merge=module.merge or merge)
+
+
+def check_agrees(module: Module, what: str, file: Mapping[str, Any], stated: Mapping[str, Any]) -> None:
+    """Raises `LayoutError` if the user states another value than the file; what: the user's option."""
+    for name, value in stated.items():
+        if file.get(name, value) != value:
+            raise LayoutError(
+                f"the file says {name}={file[name]} of {bare(module.name) or 'the layer'}, "
+                f"and not {value} as {OPTIONS[what].name} says"
+            )
 
 
 def fields_of(module: Module) -> set[str]:
