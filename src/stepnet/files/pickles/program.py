@@ -96,13 +96,14 @@ class Reading:
     """What the operators so far have computed, by the names of values.
 
     weights: the names in the file. sources: what computes a value. aliases: values that are another one
-    unchanged. zeros: values that are zeros.
+    unchanged. zeros: values that are zeros. called: the weights of calls.
     """
 
     weights: dict[str, str]
     sources: dict[str, str]
     aliases: dict[str, str] = field(default_factory=dict[str, str])
     zeros: set[str] = field(default_factory=set[str])
+    called: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
 
 
 def program_of(document: Mapping[str, Any]) -> Program:
@@ -133,7 +134,8 @@ def program_of(document: Mapping[str, Any]) -> Program:
             uses.setdefault(weights.get(name, name), place)
     if calls:
         others = other_outputs(rows(graph.get("outputs")), calls[-1].sequence, state)
-        around += [f"{name} (an output)" for name in others if state.sources.get(name) not in around]
+        named = {*around}
+        around += [f"{name} (an output)" for name in others if state.sources.get(name) not in named]
     if len(inputs) != 1:
         around += [f"{name} (an input)" for name in sorted(inputs)]
     return Program(tuple(calls), tuple(around), tuple(inputs), uses)
@@ -207,8 +209,9 @@ def unexpressed(node: dict[str, Any], call: Call, before: list[Call], state: Rea
         yield f"the batch_first of {call.name}, which is not that of {before[0].name}"
     if not is_in_order(call.weights, given):
         yield call.odd
-    if any(call.weights == other.weights for other in before):
+    if call.weights in state.called:
         yield f"{call.name}, called again"
+    state.called.add(call.weights)
 
 
 def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
@@ -305,7 +308,5 @@ def names(value: object) -> Iterator[str]:
             pending.extend(reversed(cast("list[object]", value)))
         elif isinstance(value, dict):
             fields = cast("dict[str, Any]", value)
-            yield from (
-                fields[key][:200] for key in ("name", "as_name") if isinstance(fields.get(key), str)
-            )
+            yield from (fields[key][:200] for key in ("name", "as_name") if isinstance(fields.get(key), str))
             pending.extend(reversed(fields.values()))

@@ -20,12 +20,13 @@ def wired(model: Model, program: Program, arrays: Mapping[str, Array]) -> Model:
 
     arrays: all arrays of the file by name.
     """
-    around, calls = list(program.around), dict[str, Call]()
+    by_weights = {frozenset(module.stored): module for module in model.modules}
+    odd, calls = list[str](), dict[str, Call]()
     for call in program.calls:
-        found = [module for module in model.modules if {*module.stored} == {*call.weights}]
-        if not found and call.odd not in around:
-            around.append(call.odd)
-        for module in found:
+        module = by_weights.get(frozenset(call.weights))
+        if module is None:
+            odd.append(call.odd)
+        else:
             calls.setdefault(module.name, call)
     places = {module.name: place_of(module, program) for module in model.modules}
     used = [module for module in model.modules if places[module.name] is not None]
@@ -36,7 +37,8 @@ def wired(model: Model, program: Program, arrays: Mapping[str, Array]) -> Model:
     stored = {name for module in modules for name in module.stored}
     away = {name for module in model.modules for name in module.stored} - stored
     rest = {name: array for name, array in arrays.items() if name in model.rest or name in away}
-    return replace(model, modules=modules, rest=rest, layers=tuple(around), entrances=program.inputs)
+    around = tuple(dict.fromkeys((*program.around, *odd)))
+    return replace(model, modules=modules, rest=rest, layers=around, entrances=program.inputs)
 
 
 def place_of(module: Module, program: Program) -> int | None:
@@ -48,9 +50,10 @@ def called(module: Module, call: Call, path: str) -> Module:
     """A module as a call uses it; raises `LayoutError` if its layout is stated to be another one."""
     layouts = tuple(name for name in module.layouts if name in call.layouts)
     if not layouts:
+        said, stated = " or ".join(call.layouts), " or ".join(module.layouts)
         raise LayoutError(
-            f"{path}: {bare(module.name) or 'the layer'} is {' or '.join(call.layouts)} by the file's program, "
-            f"and not {' or '.join(module.layouts)} as {OPTIONS['layout'].name} says"
+            f"{path}: {bare(module.name) or 'the layer'} is {said} by the file's program, "
+            f"and not {stated} as {OPTIONS['layout'].name} says"
         )
     return replace(
         module, layouts=layouts, semantics={**module.semantics, **call.semantics}, follows=call.follows
