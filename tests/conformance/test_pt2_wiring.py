@@ -271,6 +271,26 @@ def test_weights_that_are_not_as_the_operator_says_are_refused(tmp_path: Path, o
         sn.load(path)
 
 
+@pytest.mark.parametrize("name", ["", "y", "p_a"])
+def test_an_input_that_nothing_computes_is_refused(tmp_path: Path, name: str):
+    path = saved(tmp_path / "m.pt2", Code(lambda s, x: s.a(x)[0], a=gru()))
+    edited(
+        path,
+        b'"input", "arg": {"as_tensor": {"name": "x"}}',
+        b'"input", "arg": {"name": "%s"}' % name.encode(),
+    )
+    with pytest.raises(LayoutError, match=r"it has the input of a \(aten.gru.input\);"):
+        sn.load(path)
+    path = saved(tmp_path / "n.pt2", Code(lambda s, x: s.a(s.d(x))[0], a=gru(), d=nn.Dropout(0.5)))
+    edited(
+        path,
+        b'"input", "arg": {"as_tensor": {"name": "x"}}',
+        b'"input", "arg": {"name": "%s"}' % name.encode(),
+    )
+    with pytest.raises(LayoutError, match=r"it has dropout \(aten.dropout.default\);"):
+        sn.load(path)
+
+
 # ---- what is stated ----------------------------------------------------------------------------------------
 
 

@@ -157,7 +157,7 @@ def is_part_of_calls(node: dict[str, Any], state: Reading) -> bool:
         state.sources.update(dict.fromkeys(outputs, title(node)))
         return True
     if operator in SAME or (operator == DROPOUT and not drops(given.get("p"), given)):
-        if len(taken) != 1 or len(outputs) != 1:
+        if len(taken) != 1 or len(outputs) != 1 or taken[0] not in state.sources:
             return False
         for known in (state.sources, state.aliases):
             known[outputs[0]] = known.get(taken[0], taken[0])
@@ -200,6 +200,8 @@ def call_of(node: dict[str, Any], state: Reading) -> Call:
 def unexpressed(node: dict[str, Any], call: Call, before: list[Call], state: Reading) -> Iterator[str]:
     """Facts about a call that a row of layers does not express, as names for `Program.around`."""
     given = arguments(node)
+    if state.sources.keys().isdisjoint(names(given.get("input"))):
+        yield f"the input of {call.name}"
     initial = [*names(given.get("hx"))]
     if not initial or not state.zeros.issuperset(initial):
         yield f"the initial state of {call.name}"
