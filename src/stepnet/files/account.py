@@ -204,7 +204,7 @@ def check_stack(modules: tuple[Module, ...], output: Path | str, assumed: bool) 
     later = [module.parts[-1] for module in modules]
     if modules and modules[0].follows in later:
         raise LayoutError(
-            f"{modules[0].bare[0]} takes the outputs of {modules[0].follows}, which {output} "
+            f"{modules[0].bare[0]} takes the outputs of {bare(modules[0].follows)}, which {output} "
             f"would run after it: {BY_ITSELF}"
         )
     for below, module in pairwise(modules):
@@ -226,7 +226,7 @@ def check_stack(modules: tuple[Module, ...], output: Path | str, assumed: bool) 
         elif not module.follows:
             reason = "the file says that it takes something else, or more, which would be lost:"
         else:
-            reason = f"it takes {module.follows} instead:"
+            reason = f"it takes {bare(module.follows)} instead:"
         raise LayoutError(
             f"{output} would run {names[1]} over the outputs of {names[0]}; {reason} {BY_ITSELF}"
         )

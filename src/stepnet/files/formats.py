@@ -93,9 +93,11 @@ class Format:
         described: dict[str, Any] = {}
         if held:
             described = {"settings": held.settings, "classes": held.classes, "unspecified": held.unspecified}
-            printable(path, [*held.classes.values(), held.unspecified, *held.layers], "a layer or its class")
+            printable(path, [*held.classes.values(), held.unspecified], "a layer or its class")
         model = among(str(path), arrays, self.frameworks, layout, layouts, suffix=self.suffix, **described)
-        return replace(model, layers=held.layers) if held else model
+        model = held.wired(model) if held else model
+        printable(path, [*model.layers, *model.entrances], "a layer or an input")
+        return model
 
     def write(self, path: Path, modules: tuple[Module, ...], rest: Arrays, force: bool) -> None:
         """Writes modules, and other arrays under their own names."""

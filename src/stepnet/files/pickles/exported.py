@@ -21,7 +21,7 @@ from stepnet.files.model import Array
 from stepnet.files.part import part
 from stepnet.files.paths import opened
 from stepnet.files.pickles.objects import Held
-from stepnet.files.pickles.program import around
+from stepnet.files.pickles.program import program_of
 from stepnet.files.pickles.torch import arrays_in
 from stepnet.files.pickles.torch_tensor import SIZES, Storage, Tensor, arrays
 from stepnet.files.pickles.values import Pairs, are_counts, is_shape
@@ -65,7 +65,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def held(path: str | Path) -> Held:
-    """As `read`, with the operators of the program around its recurrent layer."""
+    """As `read`, with the program."""
     with opened(path) as (stream, size):
         members = zips.members(stream, size)
         arrays_by_name = in_archive(stream, size, members)
@@ -73,8 +73,8 @@ def held(path: str | Path) -> Held:
         if len(programs) != 1:
             return Held(arrays_by_name)
         data = bytes_at(stream, zips.place_of(stream, programs[0], size)).tobytes()
-        program = jsons.parsed(data, programs[0].name, Store(None, size))
-        return Held(arrays_by_name, layers=around(program), unspecified="")
+        document = jsons.parsed(data, programs[0].name, Store(None, size))
+        return Held(arrays_by_name, program=program_of(document), unspecified="")
 
 
 def in_archive(stream: BufferedIOBase, size: int, members: dict[str, Member]) -> dict[str, Array]:

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stepnet.files.model import WEIGHTS
+from stepnet.files.model import WEIGHTS, Model
+from stepnet.files.pickles.program import Program
 from stepnet.files.pickles.values import Call, Inside, Pairs, children, leaves, parts
+from stepnet.files.pickles.wiring import wired
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
 SCRIPTED = "__torch__."  # before the names of TorchScript's classes
@@ -32,20 +34,24 @@ class Held:
     arrays: the arrays by name.
     settings: the settings of whole recurrent modules, by the prefix of their names, then by PyTorch's name.
     classes: the classes of modules that are not PyTorch's, by the prefix of their names.
-    layers: the operators around its recurrent layers, if it is a program.
+    program: the program of torch.export in it.
     unspecified: why the file does not specify how its model computes.
     """
 
     arrays: dict[str, np.ndarray]
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     classes: Mapping[str, str] = field(default_factory=dict[str, str])
-    layers: tuple[str, ...] = ()
+    program: Program | None = None
     unspecified: str = WEIGHTS
 
     @classmethod
     def of(cls, arrays: dict[str, np.ndarray], root: object) -> "Held":
         """Arrays with the settings and classes of the modules in a pickle's value."""
         return cls(arrays, settings(root), by_prefix(root, own_class), unspecified=code_of(root))
+
+    def wired(self, model: Model) -> Model:
+        """A model of these arrays with the modules as the program uses them, if there is one."""
+        return model if self.program is None else wired(model, self.program, self.arrays)
 
 
 def code_of(root: object) -> str:

@@ -1,19 +1,260 @@
-"""The operators around the recurrent layers of a program of torch.export, read from its JSON.
+"""The recurrent layers that a program of torch.export calls, and everything around them, from its JSON.
 
-    nodes: zeros, lstm.input(x, [zeros, zeros_1]) -> y     outputs: y      ()
-    nodes: lstm.input(x, ...) -> y, linear(y) -> z         outputs: z      ("z (aten.linear.default)",)
+    nodes: zeros, lstm.input(x, [zeros, zeros_1], b.*) -> y, gru.input(y, zeros_2, a.*) -> z     outputs: z
+        calls: b. over x, a. over b.        around: nothing
+    nodes: lstm.input(x, ...) -> y, linear(y) -> z                                               outputs: z
+        calls: one over x                   around: z (linear.default), z (an output)
 
-A program whose operators are one recurrent layer over its input, from zeros, has nothing around it.
+1  A recurrent operator that the outputs depend on is a call. Its weights say which layer of the file it is.
+2  Zeros for initial states, sizes, and checks of sizes are a part of the calls.
+3  Everything else is around them: operators, further inputs and outputs, and uses of a call that a row of
+   layers does not express. A program with nothing around its calls is a row of layers.
+
+The shapes of states are not checked: torch.export has run the program.
 
 Source: torch/_export/serde/schema.py of PyTorch 2.13.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-RECURRENT = tuple(f"torch.ops.aten.{name}.input" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
-ZEROS = "torch.ops.aten.zeros.default"
-STATES = "hx"
+ATEN = "torch.ops.aten."
+RECURRENT: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "lstm.input": (("torch.lstm", "torch.lstm_projection"), {}),
+    "gru.input": (("torch.gru",), {}),
+    "rnn_tanh.input": (("torch.rnn",), {"candidate_activation": "tanh"}),
+    "rnn_relu.input": (("torch.rnn",), {"candidate_activation": "relu"}),
+}
+"""The layouts and the semantics that a recurrent operator specifies."""
+ZEROS = ("zeros.default", "new_zeros.default", "zeros_like.default")
+FILLED = ("full.default", "new_full.default", "full_like.default")
+MOVES = (  # what gives zeros for zeros
+    *("view.default", "reshape.default", "expand.default", "permute.default", "transpose.int"),
+    *("unsqueeze.default", "squeeze.dim", "slice.Tensor", "select.int", "repeat.default"),
+    *("to.dtype", "to.device", "to.dtype_layout", "_to_copy.default"),
+)
+SAME = ("contiguous.default", "clone.default", "alias.default", "detach.default")
+DROPOUT = "dropout.default"
+SIZES = ("sym_size.int", "sym_numel.default", "_assert_tensor_metadata.default")
+NUMBERS = frozenset(
+    {
+        *("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string", "as_none"),
+        *("as_sym_int", "as_sym_ints", "as_sym_float", "as_sym_bool"),
+    }
+)
+HELD = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a recurrent operator.
+
+    Attributes:
+        name: Its layer and operator, for messages.
+        weights: The names of its weights in the file.
+        layouts: The layouts that its operator has.
+        semantics: The semantics that its operator specifies.
+        follows: What it takes: the prefix of the layer before it, an input, or what else computes it.
+        batch_first: Whether the batch is the first axis of its sequences.
+        sequence: The name of its outputs at all steps.
+    """
+
+    name: str
+    weights: tuple[str, ...]
+    layouts: tuple[str, ...]
+    semantics: Mapping[str, str]
+    follows: str
+    batch_first: bool
+    sequence: str
+
+    @property
+    def odd(self) -> str:
+        """The name of its weights, for `Program.around`, if they are not those of a layer of torch.nn."""
+        return f"the weights of {self.name}, which are not those of a layer of torch.nn"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a program computes, as far as it consists of recurrent layers.
+
+    Attributes:
+        calls: Its recurrent operators, in its order.
+        around: The names and operators of everything else.
+        inputs: The names of the inputs that are given when it runs.
+        uses: The place of the first operator that takes a weight, by the weight's name.
+    """
+
+    calls: tuple[Call, ...] = ()
+    around: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    uses: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass
+class Reading:
+    """What the operators so far have computed, by the names of values.
+
+    weights: the names in the file. sources: what computes a value. aliases: values that are another one
+    unchanged. zeros: values that are zeros. called: the weights of calls.
+    """
+
+    weights: dict[str, str]
+    sources: dict[str, str]
+    aliases: dict[str, str] = field(default_factory=dict[str, str])
+    zeros: set[str] = field(default_factory=set[str])
+    called: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
+
+
+def program_of(document: Mapping[str, Any]) -> Program:
+    """The program in a JSON document."""
+    module = table(document.get("graph_module"))
+    graph, signature = table(module.get("graph")), table(module.get("signature"))
+    specs = rows(signature.get("input_specs"))
+    inputs = [name for spec in specs for name in names(table(spec.get("user_input")).get("arg"))]
+    weights = dict(held for spec in specs for held in held_by(spec))
+    state = Reading(weights, {**weights, **{name: name for name in inputs}})
+    nodes = rows(graph.get("nodes"))
+    live = needed(nodes, graph.get("outputs"))
+    calls, around, uses = list[Call](), list[str](), dict[str, int]()
+    for place, node in enumerate(nodes):
+        operator, outputs = operator_of(node), [*names(node.get("outputs"))]
+        if is_part_of_calls(node, state):
+            continue
+        if operator not in RECURRENT:
+            around.append(title(node))
+            state.sources.update(dict.fromkeys(outputs, title(node)))
+        elif live[place]:
+            call = call_of(node, state)
+            around += unexpressed(node, call, calls, state)
+            calls.append(call)
+        else:
+            continue
+        for name in names([each.get("arg") for each in rows(node.get("inputs"))]):
+            uses.setdefault(weights.get(name, name), place)
+    if calls:
+        others = other_outputs(rows(graph.get("outputs")), calls[-1].sequence, state)
+        named = {*around}
+        around += [f"{name} (an output)" for name in others if state.sources.get(name) not in named]
+    if len(inputs) != 1:
+        around += [f"{name} (an input)" for name in sorted(inputs)]
+    return Program(tuple(calls), tuple(around), tuple(inputs), uses)
+
+
+# ---- operators ---------------------------------------------------------------------------------------------
+
+
+def is_part_of_calls(node: dict[str, Any], state: Reading) -> bool:
+    """Whether an operator makes zeros, computes or checks sizes, or returns a value unchanged; it is noted in
+    the state.
+    """
+    operator, given = operator_of(node), arguments(node)
+    outputs, taken = [*names(node.get("outputs"))], [*names(given.get("self", given.get("input")))]
+    if operator in SIZES or all(is_number(value) for value in (*given.values(), *rows(node.get("outputs")))):
+        return True
+    if is_zeros(operator, given) or (operator in (*MOVES, *SAME) and taken and state.zeros.issuperset(taken)):
+        state.zeros.update(outputs)
+        state.sources.update(dict.fromkeys(outputs, title(node)))
+        return True
+    if operator in SAME or (operator == DROPOUT and not drops(given.get("p"), given)):
+        if len(taken) != 1 or len(outputs) != 1 or taken[0] not in state.sources:
+            return False
+        for known in (state.sources, state.aliases):
+            known[outputs[0]] = known.get(taken[0], taken[0])
+        if taken[0] in state.weights:
+            state.weights[outputs[0]] = state.weights[taken[0]]
+        return True
+    return False
+
+
+def is_zeros(operator: str, given: Mapping[str, Any]) -> bool:
+    """Whether an operator makes a tensor of zeros, whatever it takes."""
+    value = table(given.get("fill_value"))
+    return operator in ZEROS or (operator in FILLED and number(value) == 0)
+
+
+def drops(share: object, given: Mapping[str, Any]) -> bool:
+    """Whether dropout of a share has an effect; where the program does not say it, it has."""
+    return table(given.get("train")).get("as_bool") is not False and number(share) != 0
+
+
+def call_of(node: dict[str, Any], state: Reading) -> Call:
+    """A node with a recurrent operator as a call; it is noted in the state."""
+    given, operator, outputs = arguments(node), operator_of(node), [*names(node.get("outputs"))]
+    weights = tuple(state.weights.get(name, name) for name in names(given.get("params")))
+    prefix = weights[0].removesuffix("weight_ih_l0") if weights else ""
+    name = f"{prefix[:-1]} (aten.{operator})" if prefix.endswith(".") else title(node)
+    (taken,) = [*names(given.get("input"))][:1] or [""]
+    state.sources.update(dict.fromkeys(outputs, f"the final states of {name}"))
+    state.sources.update(dict.fromkeys(outputs[:1], prefix))
+    return Call(
+        name,
+        weights,
+        *RECURRENT[operator],
+        follows=state.sources.get(taken, taken),
+        batch_first=table(given.get("batch_first")).get("as_bool") is True,
+        sequence=outputs[0] if outputs else "",
+    )
+
+
+def unexpressed(node: dict[str, Any], call: Call, before: list[Call], state: Reading) -> Iterator[str]:
+    """Facts about a call that a row of layers does not express, as names for `Program.around`."""
+    given = arguments(node)
+    if state.sources.keys().isdisjoint(names(given.get("input"))):
+        yield f"the input of {call.name}"
+    initial = [*names(given.get("hx"))]
+    if not initial or not state.zeros.issuperset(initial):
+        yield f"the initial state of {call.name}"
+    if drops(given.get("dropout"), given):
+        yield f"the dropout of {call.name}"
+    if before and call.batch_first != before[0].batch_first:
+        yield f"the batch_first of {call.name}, which is not that of {before[0].name}"
+    if not is_in_order(call.weights, given):
+        yield call.odd
+    if call.weights in state.called:
+        yield f"{call.name}, called again"
+    state.called.add(call.weights)
+
+
+def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
+    """Whether weights are all those of a layer of torch.nn, in its order."""
+    kinds = ["weight_ih", "weight_hh"]
+    if table(given.get("has_biases")).get("as_bool") is not False:
+        kinds += ["bias_ih", "bias_hh"]
+    sides = ["", "_reverse"] if table(given.get("bidirectional")).get("as_bool") is True else [""]
+    layers = table(given.get("num_layers")).get("as_int")
+    if not isinstance(layers, int) or not 0 < layers <= len(weights):
+        return False
+    kinds += ["weight_hr"] * (len(weights) == layers * len(sides) * (len(kinds) + 1))
+    prefix = weights[0].removesuffix("weight_ih_l0")
+    ordered = [
+        f"{prefix}{kind}_l{layer}{side}" for layer in range(layers) for side in sides for kind in kinds
+    ]
+    return [*weights] == ordered
+
+
+def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: Reading) -> Iterator[str]:
+    """The outputs of a program besides the outputs of its last layer."""
+    seen = False
+    for output in outputs:
+        name = next(names(output), "a number")
+        if not seen and state.aliases.get(name, name) == sequence:
+            seen = True
+        elif "as_none" not in output:
+            yield name
+
+
+def needed(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
+    """Whether the outputs depend on a node, for each."""
+    wanted, live = {*names(outputs)}, list[bool]()
+    for node in reversed(nodes):
+        live.append(not wanted.isdisjoint(names(node.get("outputs"))))
+        if live[-1]:
+            wanted.update(names([each.get("arg") for each in rows(node.get("inputs"))]))
+    return live[::-1]
+
+
+# ---- parts of the document ---------------------------------------------------------------------------------
 
 
 def table(value: object) -> dict[str, Any]:
@@ -26,56 +267,48 @@ def rows(value: object) -> list[dict[str, Any]]:
     return [table(item) for item in cast("list[object]", value)] if isinstance(value, list) else []
 
 
-def around(program: dict[str, Any]) -> tuple[str, ...]:
-    """The names and operators of a program besides one recurrent layer over its input."""
-    module = table(program.get("graph_module"))
-    graph, signature = table(module.get("graph")), table(module.get("signature"))
-    return tuple(found(graph, {*user_inputs(signature)}))
+def operator_of(node: dict[str, Any]) -> str:
+    """The operator of a node, without PyTorch's prefix."""
+    return str(node.get("target"))[:200].removeprefix(ATEN)
 
 
-def user_inputs(signature: dict[str, Any]) -> Iterator[str]:
-    """The names of the inputs that are given when a program runs."""
-    for spec in rows(signature.get("input_specs")):
-        yield from tensors(table(spec.get("user_input")).get("arg"))
+def title(node: dict[str, Any]) -> str:
+    """The first output of a node, and its operator, for messages."""
+    target = str(node.get("target"))[:200].removeprefix("torch.ops.")
+    return f"{next(names(node.get('outputs')), 'a node')} ({target})"
 
 
-def found(graph: dict[str, Any], inputs: set[str]) -> Iterator[str]:
-    """As `around`, for the graph of a program with these inputs."""
-    zeros, sequences, states = set[str](), list[str](), set[str]()
-    for node in rows(graph.get("nodes")):
-        target, outputs = str(node.get("target"))[:200], [*tensors(node.get("outputs"))]
-        name = f"{outputs[0] if outputs else 'a node'} ({target.removeprefix('torch.ops.')})"
-        arguments = {str(each.get("name")): each.get("arg") for each in rows(node.get("inputs"))}
-        if target == ZEROS:
-            zeros.update(outputs)
-        elif target not in RECURRENT or sequences:
-            yield name
-        else:
-            sequences += outputs[:1]
-            states.update(outputs[1:])
-            if not inputs & {*tensors(arguments.get("input"))}:
-                yield f"the input of {name}"
-            if not {*tensors(arguments.get(STATES))} <= zeros:
-                yield f"the initial state of {name}"
-            if table(arguments.get("train")).get("as_bool") is not False:
-                yield f"the dropout of {name}"
-    results = [*tensors(graph.get("outputs"))]
-    if sequences and results != sequences:
-        yield from (f"{each} (an output)" for each in results if each not in sequences or each in states)
-    if len(inputs) != 1:
-        yield from (f"{each} (an input)" for each in sorted(inputs))
+def arguments(node: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a node by name."""
+    return {str(each.get("name")): each.get("arg") for each in rows(node.get("inputs"))}
 
 
-def tensors(value: object) -> Iterator[str]:
-    """The names of the tensors in a part of a program, which may be nested in lists."""
+def held_by(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The name of a weight in the graph, and its name in the file, if an input is a weight."""
+    for kind, key in HELD.items():
+        inner = table(spec.get(kind))
+        for name in names(inner.get("arg")):
+            yield name, str(inner.get(key))[:1000]
+
+
+def number(value: object) -> float | None:
+    """The number that an argument is; None for any other."""
+    return next((table(value)[key] for key in ("as_float", "as_int") if key in table(value)), None)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number, a size, or several, and holds no tensor."""
+    return bool(table(value)) and NUMBERS.issuperset(table(value))
+
+
+def names(value: object) -> Iterator[str]:
+    """The names of all values in a part of a program, which may be nested."""
     pending = [value]
     while pending:
         value = pending.pop()
         if isinstance(value, list):
             pending.extend(reversed(cast("list[object]", value)))
         elif isinstance(value, dict):
-            node = cast("dict[str, Any]", value)
-            single = table(node.get("as_tensor")).get("name", node.get("name") if len(node) == 1 else None)
-            if isinstance(single, str):
-                yield single[:200]
-            pending.extend(node.get(key) for key in ("as_tensors", "as_optional_tensor") if key in node)
+            fields = cast("dict[str, Any]", value)
+            yield from (fields[key][:200] for key in ("name", "as_name") if isinstance(fields.get(key), str))
+            pending.extend(reversed(fields.values()))

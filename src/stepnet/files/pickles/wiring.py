@@ -1,0 +1,60 @@
+"""The modules of a file in the order in which its program calls them.
+
+modules by their arrays: a., b., c.     the program: b. over x, a. over b.     ->     b., a. after b.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from stepnet.errors import LayoutError
+from stepnet.files.model import Array, Model, Module, bare
+from stepnet.files.pickles.program import Call, Program
+from stepnet.layout.options import OPTIONS
+
+
+def wired(model: Model, program: Program, arrays: Mapping[str, Array]) -> Model:
+    """A model with the modules that a program uses, in its order, each with what it takes.
+
+    A module that the program does not use is none of the model's: its arrays are other arrays. One that is
+    used by other operators than PyTorch's recurrent ones keeps an input that is not specified.
+
+    arrays: all arrays of the file by name.
+    """
+    by_weights = {frozenset(module.stored): module for module in model.modules}
+    odd, calls = list[str](), dict[str, Call]()
+    for call in program.calls:
+        module = by_weights.get(frozenset(call.weights))
+        if module is None:
+            odd.append(call.odd)
+        else:
+            calls.setdefault(module.name, call)
+    places = {module.name: place_of(module, program) for module in model.modules}
+    used = [module for module in model.modules if places[module.name] is not None]
+    modules = tuple(
+        called(module, calls[module.name], model.path) if module.name in calls else module
+        for module in sorted(used, key=lambda module: places[module.name] or 0)
+    )
+    stored = {name for module in modules for name in module.stored}
+    away = {name for module in model.modules for name in module.stored} - stored
+    rest = {name: array for name, array in arrays.items() if name in model.rest or name in away}
+    around = tuple(dict.fromkeys((*program.around, *odd)))
+    return replace(model, modules=modules, rest=rest, layers=around, entrances=program.inputs)
+
+
+def place_of(module: Module, program: Program) -> int | None:
+    """The place of the first operator of a program that takes an array of a module; None without one."""
+    return min((program.uses[name] for name in module.stored if name in program.uses), default=None)
+
+
+def called(module: Module, call: Call, path: str) -> Module:
+    """A module as a call uses it; raises `LayoutError` if its layout is stated to be another one."""
+    layouts = tuple(name for name in module.layouts if name in call.layouts)
+    if not layouts:
+        said, stated = " or ".join(call.layouts), " or ".join(module.layouts)
+        raise LayoutError(
+            f"{path}: {bare(module.name) or 'the layer'} is {said} by the file's program, "
+            f"and not {stated} as {OPTIONS['layout'].name} says"
+        )
+    return replace(
+        module, layouts=layouts, semantics={**module.semantics, **call.semantics}, follows=call.follows
+    )
