@@ -13,7 +13,7 @@ from typing import Any
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.damage import damaged_layers
 from stepnet.files.keras import write as writers
-from stepnet.files.keras.config import Use, class_of
+from stepnet.files.keras.config import MODELS, Config, ConfiguredLayer, Use, class_of, rounding
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.lost import problems_of
@@ -31,7 +31,6 @@ SETTINGS = ("activation", "recurrent_activation")
 ONCE = {"recurrent_activation": "inner_activation"}  # their names in Keras 1
 PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most arrays that they have
 FRAMEWORKS = ("keras", "keras2", "keras1")
-MODELS = ("Sequential", "Functional", "Model")  # classes whose configuration is all that they compute
 HDF5 = ("chainer",)  # frameworks with plain HDF5 files
 DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
 # Settings of a configuration that no layout has, with the note on each.
@@ -73,7 +72,9 @@ def with_architecture(model: Model, file: KerasFile) -> Model:
         model,
         layers=tuple(others(file, {module.name for module in model.modules})),
         neutral=tuple(neutral(layer.name, layer.class_name) for layer in configured if layer.passes),
-        entrances=tuple(layer.name for layer in configured if layer.class_name == "InputLayer"),
+        entrances=tuple(
+            layer.name for layer in configured if layer.class_name == "InputLayer" and not layer.wraps
+        ),
         unspecified=unspecified(file),
     )
 
@@ -116,28 +117,45 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
     """
     with_arrays = {layer.name: layer for layer in file.layers}
     timed = set[str]()
-    for name, class_name, passes in (
-        *((listed.name, listed.class_name, listed.passes) for listed in file.configured),
-        *((name, "", False) for name in with_arrays if not file.configured),
-    ):
+    for listed in file.configured or map(unconfigured, with_arrays):
+        name, class_name = listed.name, listed.class_name
+        text = titled(name, class_name, listed.config)
         layer = with_arrays.get(name)
         if layer and layer.timed and layer.timed not in timed:
             timed.add(layer.timed)
             yield f"{layer.timed} (TimeDistributed)"
-        if class_name == "InputLayer" or name in recurrent:
+        if listed.wraps or (class_name == "InputLayer" and rounding(listed.node)):
+            timed.add(name)
+            yield text
             continue
         parts = layer.parts if layer else ()
-        unused = [part for part in parts if not is_held(name, part, recurrent)]
-        if passes:
+        held = [part for part in parts if is_held(name, part, recurrent)]
+        strange = dict.fromkeys(f"{name}{where}" for part in held for where in part.foreign)
+        yield from strange
+        if class_name == "InputLayer" or name in recurrent:
+            continue
+        unused = [part for part in parts if part not in held]
+        if listed.passes:
             yield neutral(name, class_name)
-        elif (class_name and class_name != "RNN") or len(unused) == len(parts):
-            yield f"{name} ({class_name})" if class_name else name
+        elif text not in strange and ((class_name and class_name != "RNN") or len(unused) == len(parts)):
+            yield text
         for part in unused:
             where, foreign = "/".join((name, *part.words)), part.in_cell and part.class_name
             remedy = option("layout of", module=where, layout="LAYOUT")
             hint = f": say {remedy} where it computes what one of Keras' does" if foreign else ""
             if hint or len(unused) < len(parts):
                 yield f"{name}/{part.title}{hint}"
+
+
+def unconfigured(name: str) -> ConfiguredLayer:
+    """A layer of which a file has no configuration."""
+    return ConfiguredLayer(name, name, name, "", {}, (), "")
+
+
+def titled(name: str, class_name: str, config: Config) -> str:
+    """The text for a layer: its name and class, and its dtype policy if that rounds numbers."""
+    policy = rounding({"config": config})
+    return f"{name} ({class_name}{f', dtype policy {policy}' if policy else ''})" if class_name else name
 
 
 def is_held(name: str, part: Part, recurrent: Collection[str]) -> bool:
@@ -213,6 +231,7 @@ def of_part(
     except LayoutError as error:
         raise FileError(f"{path}: {name!r}: {error}") from error
     reverse = bool(part.run.get("go_backwards")) or (part.way == "backward" and not part.run)
+    sequences = not part.run or bool(part.run.get("return_sequences"))  # a setting that is left out is False
     last = part.words[-2:-1] != ("cells",) or part.words == layer.parts[-1].words
     return Module(
         name,
@@ -221,10 +240,10 @@ def of_part(
         names,
         semantics=semantics,
         reverse=reverse,
-        flipped=reverse and last and bool(part.run.get("return_sequences")) and part.way != "backward",
-        last_only=last and part.run.get("return_sequences") is False,
-        states=last and part.run.get("return_state") is True,
-        returned=last and part.run.get("return_state") is True and use.states,
+        flipped=reverse and last and bool(part.run) and sequences and part.way != "backward",
+        last_only=last and not sequences,
+        states=last and bool(part.run.get("return_state")),
+        returned=last and bool(part.run.get("return_state")) and use.states and not use.bare,
         notes=notes_of(use, part, candidates),
         use=tuple(uses(use, last)),
         alone=alone_of(use, layer.timed or part.timed),
@@ -247,6 +266,10 @@ def uses(use: Use, last: bool) -> Iterator[str]:
     """
     if last and use.outputs:
         yield f"it gives one of its model's {use.outputs} outputs"
+    if last and use.bare:
+        yield "its final states are outputs of its model, and its outputs are not"
+    if use.lost:
+        yield "no output of its model is computed from it"
     if use.masked:
         yield "its mask is given when the model runs"
 
@@ -254,7 +277,8 @@ def uses(use: Use, last: bool) -> Iterator[str]:
 def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
     """Notes on settings of a part that no layout has."""
     named = [name for name in UNSAID if name != "zero_output_for_mask" or not part.way]
-    notes = [UNSAID[name] for name in named if part.run.get(name) is True]
+    notes = [UNSAID[name] for name in named if part.run.get(name)]
+    notes += [f"it rounds numbers (dtype policy {policy}): here it does not" for policy in part.policies]
     if use.more and not use.besides:
         notes.append("its initial state is given when the model runs")
     if use.training and any(part.config.get(name) for name in DROPOUTS):
@@ -266,16 +290,27 @@ def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
 
 def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array]) -> None:
     """Raises `FileError` if the arrays of a cell do not fit its configuration."""
-    units, recurrent = part.config.get("units"), arrays.get("recurrent_kernel")
-    if isinstance(units, int) and recurrent is not None and recurrent.shape[:1] != (units,):
+    units, recurrent, bias = part.config.get("units"), arrays.get("recurrent_kernel"), arrays.get("bias")
+    if (type(units) is not int or units < 1) and "output_dim" not in part.config:
+        raise FileError(
+            f"{path}: {name!r} has units={units!r} in its configuration, which is to be a number of units"
+        )
+    if recurrent is not None and recurrent.shape[:1] != (units,):
         raise FileError(
             f"{path}: {name!r} has {units} units, as its configuration says, and a recurrent_kernel of shape "
             f"{recurrent.shape}"
         )
     biased = part.config.get("use_bias")
-    if isinstance(biased, bool) and recurrent is not None and biased != ("bias" in arrays):
+    if biased is not None and recurrent is not None and bool(biased) != (bias is not None):
         expected = "a bias, and the file has none" if biased else "no bias, and the file has one"
         raise FileError(f"{path}: {name!r} has {expected}: its configuration says so")
+    after = part.config.get("reset_after")
+    if part.cell == "gru" and after is not None and bias is not None and bool(after) != (bias.ndim == 2):
+        expected = "two rows of biases" if after else "one row of biases"
+        raise FileError(
+            f"{path}: {name!r} has reset_after={after!r} in its configuration, to which {expected} belong, "
+            f"and a bias of shape {bias.shape}"
+        )
 
 
 # ---- both directions ---------------------------------------------------------------------------------------
