@@ -153,9 +153,9 @@ def unconfigured(name: str) -> ConfiguredLayer:
 
 
 def titled(name: str, class_name: str, config: Config) -> str:
-    """The text for a layer: its name and class, and its dtype policy if that rounds numbers."""
+    """The text for a layer: its name and class, and its dtype or policy if that rounds numbers."""
     policy = rounding({"config": config})
-    return f"{name} ({class_name}{f', dtype policy {policy}' if policy else ''})" if class_name else name
+    return f"{name} ({class_name}{f', dtype {policy}' if policy else ''})" if class_name else name
 
 
 def is_held(name: str, part: Part, recurrent: Collection[str]) -> bool:
@@ -217,7 +217,7 @@ def of_part(
     name = "/".join((layer.name, *part.words))
     stated = layouts.get(name, layouts.get(layer.name, layout))
     if part.cell:
-        check_config(path, name, part, arrays)
+        check_config(path, name, part, arrays, (file.version or "").startswith("3"))
         candidates: tuple[str, ...] = (layout_of(file, part, arrays),)
     elif part.class_name and part.in_cell and stated is None:
         return None  # a cell defined by the program, which may compute anything from such arrays
@@ -243,9 +243,9 @@ def of_part(
         flipped=reverse and last and bool(part.run) and sequences and part.way != "backward",
         last_only=last and not sequences,
         states=last and bool(part.run.get("return_state")),
-        returned=last and bool(part.run.get("return_state")) and use.states and not use.bare,
+        returned=last and bool(part.run.get("return_state")) and use.states,
         notes=notes_of(use, part, candidates),
-        use=tuple(uses(use, last)),
+        use=tuple(uses(use, last, part.policies)),
         alone=alone_of(use, layer.timed or part.timed),
     )
 
@@ -260,14 +260,16 @@ def alone_of(use: Use, timed: str) -> str:
     return " and ".join(reasons)
 
 
-def uses(use: Use, last: bool) -> Iterator[str]:
+def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
     """How a model uses a part otherwise than by taking its outputs at all steps; last: whether the part's
-    outputs are those of its layer.
+    outputs are those of its layer. policies: the dtype policies that round its numbers.
     """
+    for policy in policies:
+        yield f"it computes in the dtypes of the policy {policy}"
     if last and use.outputs:
         yield f"it gives one of its model's {use.outputs} outputs"
     if last and use.bare:
-        yield "its final states are outputs of its model, and its outputs are not"
+        yield "its outputs are not outputs of its model"
     if use.lost:
         yield "no output of its model is computed from it"
     if use.masked:
@@ -278,7 +280,6 @@ def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
     """Notes on settings of a part that no layout has."""
     named = [name for name in UNSAID if name != "zero_output_for_mask" or not part.way]
     notes = [UNSAID[name] for name in named if part.run.get(name)]
-    notes += [f"it rounds numbers (dtype policy {policy}): here it does not" for policy in part.policies]
     if use.more and not use.besides:
         notes.append("its initial state is given when the model runs")
     if use.training and any(part.config.get(name) for name in DROPOUTS):
@@ -288,8 +289,10 @@ def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array]) -> None:
-    """Raises `FileError` if the arrays of a cell do not fit its configuration."""
+def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array], current: bool) -> None:
+    """Raises `FileError` if the arrays of a cell do not fit its configuration; current: whether Keras 3 wrote
+    it, where `reset_after` is True if it is left out.
+    """
     units, recurrent, bias = part.config.get("units"), arrays.get("recurrent_kernel"), arrays.get("bias")
     if (type(units) is not int or units < 1) and "output_dim" not in part.config:
         raise FileError(
@@ -304,7 +307,7 @@ def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array])
     if biased is not None and recurrent is not None and bool(biased) != (bias is not None):
         expected = "a bias, and the file has none" if biased else "no bias, and the file has one"
         raise FileError(f"{path}: {name!r} has {expected}: its configuration says so")
-    after = part.config.get("reset_after")
+    after = part.config.get("reset_after", True if current else None)
     if part.cell == "gru" and after is not None and bias is not None and bool(after) != (bias.ndim == 2):
         expected = "two rows of biases" if after else "one row of biases"
         raise FileError(
@@ -338,6 +341,8 @@ def alike(forward: Module, backward: Module) -> bool:
     """Whether two modules can be the two directions of a single one."""
     shapes = [{name: array.shape for name, array in way.arrays.items()} for way in (forward, backward)]
     same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
+    gives = [(way.last_only, way.states) for way in (forward, backward)]
+    same = same and gives[0] == gives[1]
     return same and shapes[0] == shapes[1] and backward.reverse and not forward.reverse
 
 
