@@ -24,7 +24,8 @@ from stepnet.errors import FileError
 from stepnet.files import zips
 from stepnet.files.jsons import parsed
 from stepnet.files.keras import hdf5
-from stepnet.files.keras.config import KERNELS, VARIABLES, Config, ConfiguredLayer, Use, layers_of
+from stepnet.files.keras.config import ConfiguredLayer, Use, layers_of
+from stepnet.files.keras.nodes import KERNELS, VARIABLES, Config
 from stepnet.files.keras.parts import (
     DIRECTIONS,
     Part,

@@ -5,7 +5,7 @@ shapes, and the user is asked for what shapes leave open.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.damage import damaged_layers
 from stepnet.files.keras import write as writers
-from stepnet.files.keras.config import MODELS, Config, ConfiguredLayer, Use, class_of, rounding
+from stepnet.files.keras.around import neutral, others
+from stepnet.files.keras.config import Use
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.new_layers import MERGES, names_of, new_layers
+from stepnet.files.keras.nodes import MODELS, class_of
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import WEIGHTS, Array, Model, Module, among
@@ -89,11 +91,6 @@ def unspecified(file: KerasFile) -> str:
     return "" if own in MODELS else f"its model is a {own or 'class without a name'}, whose code it lacks"
 
 
-def neutral(name: str, class_name: str) -> str:
-    """The text for a layer that returns its input unchanged when the model is used."""
-    return f"{name} ({class_name}, which changes nothing in use)"
-
-
 def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tuple[Damage, ...]:
     """The damaged layers among arrays, by the names that Keras 1 and 2 gave their arrays."""
     full_names = {re.sub(r":\d+$", "", name): name for name in rest}
@@ -109,59 +106,6 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
         if len(layer.arrays) <= most:
             for part, (_, place) in enumerate(layer.arrays):
                 yield place, Stated(kind, layer.name, part)
-
-
-def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
-    """The names of the layers that are no recurrent modules; without a configuration, only of those with
-    arrays.
-    """
-    with_arrays = {layer.name: layer for layer in file.layers}
-    timed = set[str]()
-    for listed in file.configured or map(unconfigured, with_arrays):
-        name, class_name = listed.name, listed.class_name
-        text = titled(name, class_name, listed.config)
-        layer = with_arrays.get(name)
-        if layer and layer.timed and layer.timed not in timed:
-            timed.add(layer.timed)
-            yield f"{layer.timed} (TimeDistributed)"
-        if listed.wraps or (class_name == "InputLayer" and rounding(listed.node)):
-            timed.add(name)
-            yield text
-            continue
-        parts = layer.parts if layer else ()
-        held = [part for part in parts if is_held(name, part, recurrent)]
-        strange = dict.fromkeys(f"{name}{where}" for part in held for where in part.foreign)
-        yield from strange
-        if class_name == "InputLayer" or name in recurrent:
-            continue
-        unused = [part for part in parts if part not in held]
-        if listed.passes:
-            yield neutral(name, class_name)
-        elif text not in strange and ((class_name and class_name != "RNN") or len(unused) == len(parts)):
-            yield text
-        for part in unused:
-            where, foreign = "/".join((name, *part.words)), part.in_cell and part.class_name
-            remedy = option("layout of", module=where, layout="LAYOUT")
-            hint = f": say {remedy} where it computes what one of Keras' does" if foreign else ""
-            if hint or len(unused) < len(parts):
-                yield f"{name}/{part.title}{hint}"
-
-
-def unconfigured(name: str) -> ConfiguredLayer:
-    """A layer of which a file has no configuration."""
-    return ConfiguredLayer(name, name, name, "", {}, (), "")
-
-
-def titled(name: str, class_name: str, config: Config) -> str:
-    """The text for a layer: its name and class, and its dtype or policy if that rounds numbers."""
-    policy = rounding({"config": config})
-    return f"{name} ({class_name}{f', dtype {policy}' if policy else ''})" if class_name else name
-
-
-def is_held(name: str, part: Part, recurrent: Collection[str]) -> bool:
-    """Whether a part of a layer is a module, or a direction of one."""
-    ends = range(len(part.words) + 1)
-    return any("/".join((name, *part.words[:end])) in recurrent for end in ends)
 
 
 def modules_of(

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from stepnet.errors import FileError
 from stepnet.files.keras.class_names import numbered, snake
-from stepnet.files.keras.config import DEEPEST, TIMED, Config, class_of, is_weighted, rounding, rows, table
+from stepnet.files.keras.config import DEEPEST
+from stepnet.files.keras.nodes import TIMED, Config, class_of, is_weighted, rounding, rows, table
 from stepnet.files.store import OBJECT, Store
 
 Steps = tuple[str, ...]
@@ -111,7 +112,7 @@ def held(node: Config, by_class: bool) -> Iterator[Below]:
     name, config = class_of(node), table(node.get("config"))
     if name in CELLS:
         return
-    if name == "Bidirectional":
+    if name == "Bidirectional" or "merge_mode" in config:
         forward = table(config.get("layer"))
         own = table(forward.get("config"))
         turned = {**forward, "config": {**own, "go_backwards": not own.get("go_backwards")}}
@@ -151,7 +152,7 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Par
         names = (*around.names, str(name)) if name else around.names
         store.take(8 * OBJECT, "what its layers hold")
         part = replace(around, class_name=class_of(node), config=config, names=names)
-        if part.class_name == "Bidirectional":
+        if part.class_name == "Bidirectional" or "merge_mode" in config:
             part = replace(part, merge=config.get("merge_mode", "concat"))
         elif part.class_name == TIMED:
             part = replace(part, timed=part.timed or "/".join(names))
