@@ -134,6 +134,7 @@ WHOLE: dict[str, Callable[[], Any]] = {
     "a Sequential's outputs, not its states": lambda: model(lambda x: row(gru("g", return_state=True))(x)[0]),
     "an Identity of several": lambda: model(lambda x: layers.Identity()(both_outputs(x))[1]),
     "a last output": lambda: row(gru("lower"), layers.Identity(), layers.Bidirectional(layers.GRU(2))),
+    "inputs by keyword": lambda: model(lambda x: gru("upper")(sequences=model(gru("lower"))(inputs=x))),
     "one output in a table": lambda: model(lambda x: {"only": gru("lower")(x)}),
 }
 

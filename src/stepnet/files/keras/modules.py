@@ -240,7 +240,8 @@ def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array],
     units, recurrent, bias = part.config.get("units"), arrays.get("recurrent_kernel"), arrays.get("bias")
     if (type(units) is not int or units < 1) and "output_dim" not in part.config:
         raise FileError(
-            f"{path}: {name!r} has units={units!r} in its configuration, which is to be a number of units"
+            f"{path}: {name!r} has units={repr(units)[:100]} in its configuration, and a number of units "
+            "is expected there"
         )
     if recurrent is not None and recurrent.shape[:1] != (units,):
         raise FileError(
@@ -255,8 +256,8 @@ def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array],
     if part.cell == "gru" and after is not None and bias is not None and bool(after) != (bias.ndim == 2):
         expected = "two rows of biases" if after else "one row of biases"
         raise FileError(
-            f"{path}: {name!r} has reset_after={after!r} in its configuration, to which {expected} belong, "
-            f"and a bias of shape {bias.shape}"
+            f"{path}: {name!r} has reset_after={repr(after)[:100]} in its configuration, to which {expected} "
+            f"belong, and a bias of shape {bias.shape}"
         )
 
 

@@ -78,7 +78,7 @@ def call_of(node: object) -> Call:
     all_tensors = (*tensors(values), *tensors(others))
     return Call(
         all_tensors,
-        more=len(all_tensors) > 1 or bool(others),
+        more=len(all_tensors) > 1 or any(not any(tensors(value)) for value in others),
         masked=any(True for name, value in words if name == "mask" for _ in tensors(value)),
         training=any(name == "training" and value in (True, 1) for name, value in words),
     )
