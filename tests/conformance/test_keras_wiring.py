@@ -330,6 +330,15 @@ def test_what_is_no_row_is_refused_by_name(tmp_path: Path, name: str, ending: st
     assert words in str(raised.value)
 
 
+def test_a_class_that_is_not_registered_is_not_keras_own(tmp_path: Path):
+    class Dropout(layers.Dropout):
+        pass
+
+    path = saved(row(gru("g"), Dropout(0.5, name="d")), tmp_path / "model.keras")
+    with pytest.raises(LayoutError, match=r"it has d \(unregistered>Dropout\)"):
+        sn.load(path)
+
+
 def test_a_model_of_two_inputs_is_refused(tmp_path: Path):
     first, second = entrance(name="first"), entrance(name="second")
     path = saved(keras.Model([first, second], gru("g")(first)), tmp_path / "model.keras")

@@ -117,7 +117,7 @@ def class_of(node: Config) -> str:
         return name
     if module.partition(".")[0] in ("keras", "tf_keras") and registered in ("", name):
         return name
-    return registered if ">" in registered else f"{module}>{name}"
+    return registered if ">" in registered else f"{module or 'unregistered'}>{name}"
 
 
 def outputs_of(node: Config) -> int:
