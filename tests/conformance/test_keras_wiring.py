@@ -332,7 +332,7 @@ def test_what_is_no_row_is_refused_by_name(tmp_path: Path, name: str, ending: st
 
 def test_a_class_that_is_not_registered_is_not_keras_own(tmp_path: Path):
     class Dropout(layers.Dropout):
-        pass
+        __module__ = "__main__"  # which Keras does not write
 
     path = saved(row(gru("g"), Dropout(0.5, name="d")), tmp_path / "model.keras")
     with pytest.raises(LayoutError, match=r"it has d \(unregistered>Dropout\)"):
