@@ -158,6 +158,7 @@ def only_recurrent(file: Path, choice: Choice) -> FileModel:
     """The model of a file that specifies nothing but recurrent layers; raises `LayoutError` for others."""
     model = read(file, choice.layout, choice.layouts)
     if not model.unread(choice.drop) and model.modules:
+        check_sizes(model)
         check_whole(model)
     selected = choice.checked_modules(model)
     check_whole(model)
@@ -171,6 +172,14 @@ def only_recurrent(file: Path, choice: Choice) -> FileModel:
         return FileModel(layer, notes=notes, path=str(file))
     inputs = recurrences(layer, str(file))[0].inputs
     return FileModel(Graph(LastOutput(layer), inputs=inputs), notes=notes, path=str(file))
+
+
+def check_sizes(model: Model) -> None:
+    """Raises `LayoutError` for a module with a known layout whose arrays do not fit it."""
+    for module in model.modules:
+        if len(module.layouts) == 1:
+            with named(f"{model.path}: {bare(module.name)}"):
+                module.solved_sizes()
 
 
 def check_whole(model: Model) -> None:
@@ -196,6 +205,8 @@ def check_alone(model: Model, modules: Sequence[Module]) -> None:
     first = modules[0]
     if first.follows and first.follows not in (*model.entrances, *(module.name for module in modules)):
         facts.append(f"{bare(first.name)}: it takes what {first.follows} computes")
+    if len(model.entrances) > 1:
+        facts.append(f"the model has {len(model.entrances)} inputs ({listed(model.entrances)})")
     if facts:
         raise LayoutError(f"{'; '.join(facts)}: say {option('recurrent only')} for the layers without that")
 
@@ -206,7 +217,7 @@ def unexpressed(module: Module) -> list[str]:
     if module.flipped:
         facts.append("it returns its outputs last step first")
     if module.returned:
-        facts.append("its final states are outputs of the model too")
+        facts.append("its final states are outputs of the model")
     return facts
 
 
@@ -224,6 +235,8 @@ def recurrent_layers(file: Path, choice: Choice) -> FileModel:
     """The recurrent layers of a file, and the names of everything that was left out."""
     model = read(file, choice.layout, choice.layouts)
     selected = choice.checked_modules(model)
+    if choice.module is None:
+        check_sizes(model)
     with named(str(file)):
         modules = stacked(selected, choice.stack)
         if choice.module is None:
@@ -243,5 +256,5 @@ def left_notes(module: Module) -> list[str]:
     if module.last_only:
         facts.append("its model takes only its last output; here it has an output at every step")
     if module.returned:
-        facts.append("its final states are outputs of the model too, which are left out")
+        facts.append("its final states are outputs of the model, which are left out")
     return facts

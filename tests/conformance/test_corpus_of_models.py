@@ -82,7 +82,7 @@ are refused, and that are weights alone. Refused, too, are directions that are n
 
 REASONS = {
     "keras/lstm_backwards": "it returns its outputs last step first",
-    "keras/lstm_states": "its final states are outputs of the model too",
+    "keras/lstm_states": "its final states are outputs of the model",
     "keras/lstm_stateful": "it keeps its state from one call to the next (stateful)",
     "tensorflow/backwards_h5_keras_2": "it returns its outputs last step first",
     "torch/gru_pt2": "getitem_1 (an output)",

@@ -18,10 +18,11 @@ from stepnet.files.checkpoint.modules import VALUE, by_names, model_of, version_
 from stepnet.files.checkpoint.objects import Node, at, objects, program_names, renamed
 from stepnet.files.checkpoint.protobuf import message
 from stepnet.files.jsons import parsed
-from stepnet.files.keras.config import KERNELS, TIMED, Config, class_of, layers_of, table
+from stepnet.files.keras.config import layers_of
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.modules import with_architecture
+from stepnet.files.keras.nodes import KERNELS, TIMED, Config, class_of, table
 from stepnet.files.keras.parts import LAYERS, Part, Steps, check_complete, is_filled, places
 from stepnet.files.model import Array, Model
 from stepnet.files.paths import opened

@@ -11,58 +11,39 @@ Sources: keras/src/models/functional.py, models/sequential.py and saving/saving_
 keras/engine/topology.py of 1.2.2.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 from stepnet.errors import FileError
 from stepnet.files.keras.class_names import numbered, snake
+from stepnet.files.keras.nodes import (
+    MODELS,
+    TIMED,
+    Call,
+    Config,
+    Tensor,
+    calls_of,
+    class_of,
+    given_name,
+    name_of,
+    nodes_of,
+    outputs_of,
+    rounding,
+    table,
+    tensors,
+)
 from stepnet.files.store import OBJECT, Store
 
-Config = Mapping[str, Any]
 Names = tuple[str, ...]
-Tensor = tuple[str, int, int]  # the name of a layer, the number of a call, and the number of its output
+Source = tuple[str, int]  # the full name of a layer, and the number of its output: 0, or later for its states
+Sources = tuple[Source, ...]
 
 LOOKED_THROUGH = {
     *("Dropout", "SpatialDropout1D", "GaussianDropout", "GaussianNoise", "AlphaDropout"),
     *("ActivityRegularization", "Identity"),
 }
-KERNELS = ("kernel", "recurrent_kernel", "bias")
-
-# The names of the numbered arrays of a class in Keras 3's files.
-VARIABLES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("LSTM", "GRU", "SimpleRNN", "LSTMCell", "GRUCell", "SimpleRNNCell"), KERNELS),
-    **dict.fromkeys(("CuDNNLSTM", "CuDNNGRU", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"), KERNELS),
-    **dict.fromkeys(("Dense", "Conv1D", "Conv2D", "Conv3D"), ("kernel", "bias")),
-    "Embedding": ("embeddings",),
-}
-# Further classes that always have arrays, and classes that have some unless all of these settings are off.
-WEIGHTED = {
-    *("BatchNormalization", "EinsumDense", "MultiHeadAttention", "GroupQueryAttention", "PReLU"),
-    *(f"{kind}{axes}" for kind in ("SeparableConv", "DepthwiseConv") for axes in ("1D", "2D")),
-    *(f"Conv{axes}Transpose" for axes in ("1D", "2D", "3D")),
-}
-SETTINGS_OF_WEIGHTS = {
-    "LayerNormalization": ("center", "scale", "rms_scaling"),
-    "GroupNormalization": ("center", "scale"),
-}
-TIMED = "TimeDistributed"
 DEEPEST = 30  # models in models
 MOST_INPUTS = 1000  # of a layer
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of a layer in a configuration.
-
-    tensors: its arguments without masks. more: whether there are several, such as an initial state. masked:
-    whether it has a mask. training: whether it is called with training=True.
-    """
-
-    tensors: tuple[Tensor, ...]
-    more: bool = False
-    masked: bool = False
-    training: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +53,8 @@ class Use:
     calls: how often it is called, including calls of the models around it. more, masked, training: as for
     `Call`, of any call. besides: the names of the layers that compute further arguments. outputs: the number
     of outputs of the model, if the layer computes one of several. states: whether its final states are among
-    these.
+    these. bare: whether its outputs at the steps are not, while its states are. lost: whether no output of
+    the model is computed from it.
     """
 
     calls: int = 1
@@ -82,6 +64,8 @@ class Use:
     training: bool = False
     outputs: int = 0
     states: bool = False
+    bare: bool = False
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,6 +82,8 @@ class ConfiguredLayer:
         place: The group of its arrays in files of Keras 3.
         timed: The name of the TimeDistributed around it, if there is one.
         passes: Whether it returns its input unchanged.
+        wraps: Whether it computes something around layers that are listed by themselves, as a TimeDistributed
+            and a model of a class that is not Keras' own do.
         use: How its model uses it.
     """
 
@@ -110,6 +96,7 @@ class ConfiguredLayer:
     place: str
     timed: str = ""
     passes: bool = False
+    wraps: bool = False
     use: Use = Use()
 
     @property
@@ -125,7 +112,7 @@ class Around:
     prefix: the names of the models around it.
     place: the prefix of the groups of its layers in files of Keras 3.
     outermost: the layer of the outermost model that it lies in.
-    feeds: for each of its inputs, the layers that compute it.
+    feeds: for each of its inputs, the outputs of layers that it is.
     depth: the number of models around it.
     timed: the name of the TimeDistributed around it, if there is one.
     group: the group of its only layer, if that does not follow from the layer's class.
@@ -136,7 +123,7 @@ class Around:
     prefix: str = ""
     place: str = ""
     outermost: str = ""
-    feeds: tuple[Names, ...] = ()
+    feeds: tuple[Sources, ...] = ()
     depth: int = 0
     timed: str = ""
     group: str = ""
@@ -156,75 +143,104 @@ def layers_of(model: Config, store: Store) -> list[ConfiguredLayer]:
     dense Dense ('lstm',) layers/dense
     """
     layers, exits = inside(model, Around(), store)
-    ends = union(exits)
-    several = {*ends} if len(ends) > 1 else set[str]()
+    given = union(exits)
+    ends = dict.fromkeys(name for name, _ in given)
+    count = len(exits) if len(ends) > 1 or len({*exits}) < len(exits) else 0
     entrances = {layer.name for layer in layers if layer.class_name == "InputLayer"}
-    outputs = tensors(table(model.get("config")).get("output_layers"))
-    states = {name for name, _, place in outputs if place}  # final states follow a layer's outputs
+    needed = ancestors(ends, layers)
 
-    def complete(use: Use, name: str) -> Use:
-        besides = tuple(feed for feed in use.besides if feed not in entrances)
-        count = len(ends) if name in several else 0
-        return replace(use, besides=besides, outputs=count, states=name in states)
+    def complete(layer: ConfiguredLayer) -> Use:
+        name, use = layer.name, layer.use
+        places = {place for source, place in given if source == name}
+        return replace(
+            use,
+            besides=tuple(feed for feed in use.besides if feed not in entrances),
+            outputs=count if name in ends else 0,
+            states=any(places),
+            bare=bool(places) and 0 not in places,
+            lost=name not in needed and not layer.timed,
+        )
 
-    return [replace(layer, use=complete(layer.use, layer.name)) for layer in layers]
+    return [replace(layer, use=complete(layer)) for layer in layers]
+
+
+def ancestors(names: Iterable[str], layers: Iterable[ConfiguredLayer]) -> set[str]:
+    """The names of layers, and of all layers from whose outputs those of these are computed."""
+    feeds = {layer.name: (*layer.inputs, *layer.use.besides) for layer in layers}
+    found, pending = set[str](), list(names)
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending.extend(feeds.get(name, ()))
+    return found
 
 
 @dataclass
 class Wiring:
     """The sources of tensors in a model, filled in during the walk over its layers.
 
-    outputs: for layers that are skipped and for inner models: the layers behind each output of each call. ""
-    stands for the input of the first layer of a chain.
+    outputs: for layers that are skipped and for inner models: the outputs of layers behind each output of
+    each call. "" stands for the input of the first layer of a chain.
     """
 
     around: Around
     store: Store
-    outputs: dict[str, list[list[Names]]]
+    outputs: dict[str, list[list[Sources]]]
 
-    def resolved(self, tensor: Tensor) -> Names:
-        """The names of the layers that compute a tensor."""
+    def resolved(self, tensor: Tensor) -> Sources:
+        """The outputs of layers that a tensor is: one, or several for an inner model with several calls."""
         name, call, place = tensor
         self.store.take(OBJECT + len(self.around.prefix), "what feeds its layers")
         if name not in self.outputs:
-            return (self.around.prefix + name,)
+            return ((self.around.prefix + name, place),)
         calls = self.outputs[name]
         chosen = calls[call : call + 1] or calls  # Keras 2 numbers calls across models
         return union(places[place] for places in chosen if place < len(places))
 
-    def fed(self, calls: Sequence[Call]) -> list[tuple[Names, ...]]:
-        """The layers that compute each argument of a layer, in each of its calls."""
+    def fed(self, calls: Sequence[Call]) -> list[tuple[Sources, ...]]:
+        """The outputs of layers that each argument of a layer is, in each of its calls."""
         return [tuple(map(self.resolved, call.tensors)) for call in calls]
 
+    def all_of(self, name: str, node: Config) -> tuple[Tensor, ...]:
+        """All outputs of a layer of a chain, which its next layer takes."""
+        count = len(self.outputs[name][0]) if self.outputs.get(name) else outputs_of(node)
+        return tuple((name, 0, place) for place in range(count))
 
-def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Names]]:
-    """The layers of a model, and the names of the layers that compute each of its outputs."""
+
+def inside(model: Config, around: Around, store: Store) -> tuple[list[ConfiguredLayer], list[Sources]]:
+    """The layers of a model, and the outputs of layers that each of its outputs is."""
     if around.depth > DEEPEST:
         raise FileError(f"its configuration has models in models more than {DEEPEST} deep")
     config, counts, layers = table(model.get("config")), dict[str, int](), list[ConfiguredLayer]()
     chained = "input_layers" not in config
     entrances = {name: place for place, (name, *_) in enumerate(tensors(config.get("input_layers")))}
     wiring = Wiring(around, store, {"": [[around.feeds[0] if around.feeds else ()]]})
-    before = ""
+    below, seen = wiring.all_of("", {}), set[str]()
     for node in nodes_of(model):
-        own, class_name = name_of(node), str(node.get("class_name"))
-        is_timed = class_name == TIMED
-        calls = [Call(((before, 0, 0),))] if chained else list(map(call_of, rows(node.get("inbound_nodes"))))
+        own, class_name = name_of(node), class_of(node)
+        if own in seen and given_name(node):
+            raise FileError(f"its configuration has two layers called {around.prefix + own!r}")
+        seen.add(own)
+        calls = [Call(below, more=len(below) > 1)] if chained else calls_of(node)
         fed = wiring.fed(calls)
-        group = around.group or f"layers/{numbered(snake(class_name), counts)}"
+        group = around.group or f"layers/{numbered(snake(str(node.get('class_name'))), counts)}"
         layer = layer_of(node, around, group, calls, fed, store)
-        if is_timed or nodes_of(node):
-            inner_layers, exits = within(layer, is_timed, around, positions(fed), store)
+        inner_input = class_name == "InputLayer" and around.depth
+        if class_name == TIMED or nodes_of(node):
+            inner_layers, exits = within(layer, class_name == TIMED, around, positions(fed), store)
+            layers += [replace(layer, wraps=True)] if class_name not in MODELS else []
             layers += inner_layers
-            wiring.outputs |= {} if is_timed else {own: [exits]}  # of all calls together
-        elif class_name == "InputLayer" and around.depth:
+            wiring.outputs |= {} if class_name == TIMED else {own: [exits]}  # of all calls together
+        elif inner_input:
             entrance = entrances.get(own, 0)
             wiring.outputs[own] = [list(around.feeds[entrance : entrance + 1])]
+            layers += [replace(layer, wraps=True)] if rounding(node) else []
         else:
             layers.append(layer)
-            wiring.outputs |= {own: [[union(feed)] for feed in fed]} if layer.passes else {}
-        before = own
-    ends: Iterable[Tensor] = [(before, 0, 0)] if chained else tensors(config.get("output_layers"))
+            wiring.outputs |= {own: [list(feed) for feed in fed]} if layer.passes else {}
+        below = wiring.all_of(own, node) if chained else ()
+    ends: Iterable[Tensor] = below if chained else tensors(config.get("output_layers"))
     return layers, [wiring.resolved(tensor) for tensor in ends]
 
 
@@ -233,18 +249,18 @@ def layer_of(
     around: Around,
     group: str,
     calls: Sequence[Call],
-    fed: Sequence[tuple[Names, ...]],
+    fed: Sequence[tuple[Sources, ...]],
     store: Store,
 ) -> ConfiguredLayer:
-    """A layer of a model; fed: the layers that compute the arguments of its calls; group: its group in files
+    """A layer of a model; fed: the outputs of layers that its calls' arguments are; group: its group in files
     of Keras 3, within that of the model.
     """
-    own, place, inputs = name_of(node), f"{around.place}{group}", union(positions(fed))
+    own, place, inputs = name_of(node), f"{around.place}{group}", layers_in(positions(fed))
     store.take(4 * OBJECT + 2 * len(around.prefix) + len(own) + len(place) + 8 * len(inputs), "its layers")
     if len(inputs) > MOST_INPUTS:
         raise FileError(f"its configuration has a layer that {len(inputs)} others feed")
-    use = replace(use_of(calls, around), besides=union(names for feed in fed for names in feed[1:]))
-    passes = str(node.get("class_name")) in LOOKED_THROUGH and bool(inputs) and not use.training
+    use = replace(use_of(calls, around), besides=layers_in(some for feed in fed for some in feed[1:]))
+    passes = class_of(node) in LOOKED_THROUGH and bool(inputs) and not use.training and not rounding(node)
     return ConfiguredLayer(
         around.prefix + own,
         own,
@@ -254,14 +270,14 @@ def layer_of(
         inputs,
         place,
         around.timed,
-        passes=passes and all(len(union(feed)) == 1 for feed in fed),
+        passes=passes and all(len(some) == 1 for feed in fed for some in feed),
         use=use,
     )
 
 
 def within(
-    layer: ConfiguredLayer, is_timed: bool, around: Around, feeds: tuple[Names, ...], store: Store
-) -> tuple[list[ConfiguredLayer], list[Names]]:
+    layer: ConfiguredLayer, is_timed: bool, around: Around, feeds: tuple[Sources, ...], store: Store
+) -> tuple[list[ConfiguredLayer], list[Sources]]:
     """As `inside`, for a layer that is a model or, with `is_timed`, a TimeDistributed."""
     deeper = Around(
         f"{layer.name}/",
@@ -276,7 +292,7 @@ def within(
     if not is_timed:
         return inside(layer.node, deeper, store)
     wrapper: Config = {"config": {"layers": [layer.config.get("layer")]}}
-    timed = replace(deeper, feeds=((layer.name,),), timed=around.timed or layer.name, group="layer")
+    timed = replace(deeper, feeds=(((layer.name, 0),),), timed=around.timed or layer.name, group="layer")
     return inside(wrapper, timed, store)
 
 
@@ -290,122 +306,20 @@ def use_of(calls: Sequence[Call], around: Around) -> Use:
     )
 
 
-def call_of(node: object) -> Call:
-    """A call of a layer, from its configuration.
-
-    Keras 3 writes {"args": [...], "kwargs": {"training": true}}, with tensors anywhere in both; Keras 1 and 2
-    wrote a list of tensors, each of which may have such arguments behind it.
-
-    >>> call_of([["lstm", 0, 0, {"training": True}]])
-    Call(tensors=(('lstm', 0, 0),), more=False, masked=False, training=True)
-    >>> call_of({"args": [["gru", 0, 0]], "kwargs": {"initial_state": ["gru", 0, 1]}}).more
-    True
-    """
-    modern = table(node)
-    values, named = modern.get("args"), [table(modern.get("kwargs"))]
-    if not modern:
-        values, named = node, [table(arguments) for _, arguments in histories(node)]
-    words = [(name, value) for arguments in named for name, value in arguments.items() if value is not None]
-    others = [value for name, value in words if name not in ("mask", "training")]
-    all_tensors = (*tensors(values), *tensors(others))
-    return Call(
-        all_tensors,
-        more=len(all_tensors) > 1 or bool(others),
-        masked=any(True for name, value in words if name == "mask" for _ in tensors(value)),
-        training=any(name == "training" and value in (True, 1) for name, value in words),
-    )
-
-
-def table(value: object) -> Config:
-    """A JSON object; an empty one for any other value."""
-    return cast(Config, value) if isinstance(value, dict) else {}
-
-
-def rows(value: object) -> list[Any]:
-    """A JSON array; an empty one for any other value."""
-    return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def nodes_of(model: Config) -> list[Config]:
-    """The layers in a model's configuration, which was a bare list for Keras 1's Sequential."""
-    config = model.get("config")
-    return [table(node) for node in rows(config) or rows(table(config).get("layers"))]
-
-
-def class_of(node: Config) -> str:
-    """The class of a layer: its name if it is Keras' own, or stepnet's in its place; else the name that it is
-    registered under.
-
-    >>> class_of({"class_name": "LSTM", "module": "keras.layers", "registered_name": None})
-    'LSTM'
-    >>> class_of({"class_name": "LSTM", "module": "model", "registered_name": "Mine>LSTM"})
-    'Mine>LSTM'
-    >>> class_of({"class_name": "LSTM", "module": "stepnet.keras.layers", "registered_name": "stepnet>LSTM"})
-    'LSTM'
-    """
-    name, registered = str(node.get("class_name") or ""), node.get("registered_name")
-    module = str(node.get("module") or "")
-    is_builtin = module.partition(".")[0] in ("keras", "tf_keras") or registered == f"stepnet>{name}"
-    if is_builtin or not registered:
-        return name
-    return f"{module}>{name}" if registered == name else str(registered)
-
-
-def name_of(node: Config) -> str:
-    """The name of a layer in a configuration."""
-    return str(
-        node.get("name") or table(node.get("config")).get("name") or snake(str(node.get("class_name")))
-    )
-
-
-def tensors(value: object) -> Iterator[Tensor]:
-    """The tensors that a part of a configuration names, in order.
-
-    Keras 3 writes {"class_name": "__keras_tensor__", "config": {"keras_history": ["lstm", 0, 0]}}, Keras 1
-    and 2 wrote ["lstm", 0, 0, {}]; the numbers are those of the call and of the output.
-    """
-    return (tensor for tensor, _ in histories(value))
-
-
-def histories(value: object) -> Iterator[tuple[Tensor, object]]:
-    """As `tensors`, each with the arguments that follow it, if there are any."""
-    pending = [value]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            node = cast(Config, value)
-            history = table(node.get("config")).get("keras_history")
-            pending.extend([history] if history else reversed(list(node.values())))
-        elif isinstance(value, list):
-            items = cast("list[Any]", value)
-            if [type(item) for item in items[:3]] == [str, int, int]:
-                yield (items[0], max(0, items[1]), max(0, items[2])), items[3] if len(items) > 3 else None
-            else:
-                pending.extend(reversed(items))
-
-
-def is_weighted(node: Config) -> bool:
-    """Whether a layer of a class of Keras' own has arrays of its own, by its configuration.
-
-    >>> dense, norm = {"class_name": "Dense"}, {"class_name": "LayerNormalization", "config": {"center": 0}}
-    >>> is_weighted(dense), is_weighted(norm), is_weighted({"class_name": "Dropout"})
-    (True, True, False)
-    """
-    name, config = class_of(node), table(node.get("config"))
-    settings = SETTINGS_OF_WEIGHTS.get(name, ())
-    usual = {"center": True, "scale": True}
-    return name in VARIABLES or name in WEIGHTED or any(config.get(key, usual.get(key)) for key in settings)
-
-
-def positions(calls: Sequence[tuple[Names, ...]]) -> tuple[Names, ...]:
-    """The layers that compute each argument of a layer, for all calls together."""
-    places: list[list[Names]] = [[] for _ in range(max(map(len, calls), default=0))]
+def positions(calls: Sequence[tuple[Sources, ...]]) -> tuple[Sources, ...]:
+    """The outputs of layers that each argument of a layer is, for all calls together."""
+    places: list[list[Sources]] = [[] for _ in range(max(map(len, calls), default=0))]
     for call in calls:
-        for place, names in zip(places, call, strict=False):
-            place.append(names)
+        for place, some in zip(places, call, strict=False):
+            place.append(some)
     return tuple(map(union, places))
 
 
-def union(names: Iterable[Names]) -> Names:
-    """All names, each once."""
-    return tuple(dict.fromkeys(name for some in names for name in some))
+def union(sources: Iterable[Sources]) -> Sources:
+    """All outputs of layers, each once."""
+    return tuple(dict.fromkeys(source for some in sources for source in some))
+
+
+def layers_in(sources: Iterable[Sources]) -> Names:
+    """The names of the layers that outputs are of, each once."""
+    return tuple(dict.fromkeys(name for name, _ in union(sources)))

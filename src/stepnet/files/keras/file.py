@@ -24,7 +24,8 @@ from stepnet.errors import FileError
 from stepnet.files import zips
 from stepnet.files.jsons import parsed
 from stepnet.files.keras import hdf5
-from stepnet.files.keras.config import KERNELS, VARIABLES, Config, ConfiguredLayer, Use, layers_of
+from stepnet.files.keras.config import ConfiguredLayer, Use, layers_of
+from stepnet.files.keras.nodes import KERNELS, VARIABLES, Config
 from stepnet.files.keras.parts import (
     DIRECTIONS,
     Part,
@@ -193,6 +194,8 @@ def modern(
     paths = sorted(arrays)
     rest = dict.fromkeys(paths)
     for layer in layers:
+        if layer.wraps:
+            continue
         place = layer.place
         if not below(paths, place):  # as TensorFlow 2.12 wrote it
             place = place.replace("layers/", "_layer_checkpoint_dependencies/")
@@ -286,7 +289,7 @@ def legacy(group: str, arrays: Mapping[str, Array], attributes: Attributes, stor
     configured = tuple(layers_of(config, store)) if config else ()
     outermost: dict[str, list[ConfiguredLayer]] = {}
     for layer in configured:
-        if not layer.passes:
+        if not layer.passes and not layer.wraps:
             outermost.setdefault(layer.outermost, []).append(layer)
     listing = attributes.get(group, {})
     layers: list[KerasLayer] = []

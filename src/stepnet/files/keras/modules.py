@@ -5,7 +5,7 @@ shapes, and the user is asked for what shapes leave open.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 from stepnet.errors import FileError, LayoutError
 from stepnet.files.damage import damaged_layers
 from stepnet.files.keras import write as writers
-from stepnet.files.keras.config import Use, class_of
+from stepnet.files.keras.around import neutral, others
+from stepnet.files.keras.config import Use
 from stepnet.files.keras.file import KerasFile, KerasLayer
 from stepnet.files.keras.file import read as read_layers
 from stepnet.files.keras.lost import problems_of
 from stepnet.files.keras.new_layers import MERGES, names_of, new_layers
+from stepnet.files.keras.nodes import MODELS, class_of
 from stepnet.files.keras.parts import DIRECTIONS, Part
 from stepnet.files.keras.write import NewLayer
 from stepnet.files.model import WEIGHTS, Array, Model, Module, among
@@ -31,7 +33,6 @@ SETTINGS = ("activation", "recurrent_activation")
 ONCE = {"recurrent_activation": "inner_activation"}  # their names in Keras 1
 PARTS = {"Dense": ("dense", 2), "Embedding": ("embedding", 1)}  # and the most arrays that they have
 FRAMEWORKS = ("keras", "keras2", "keras1")
-MODELS = ("Sequential", "Functional", "Model")  # classes whose configuration is all that they compute
 HDF5 = ("chainer",)  # frameworks with plain HDF5 files
 DROPOUTS = ("dropout", "recurrent_dropout", "dropout_W", "dropout_U")
 # Settings of a configuration that no layout has, with the note on each.
@@ -73,7 +74,9 @@ def with_architecture(model: Model, file: KerasFile) -> Model:
         model,
         layers=tuple(others(file, {module.name for module in model.modules})),
         neutral=tuple(neutral(layer.name, layer.class_name) for layer in configured if layer.passes),
-        entrances=tuple(layer.name for layer in configured if layer.class_name == "InputLayer"),
+        entrances=tuple(
+            layer.name for layer in configured if layer.class_name == "InputLayer" and not layer.wraps
+        ),
         unspecified=unspecified(file),
     )
 
@@ -86,11 +89,6 @@ def unspecified(file: KerasFile) -> str:
         return WEIGHTS
     own = class_of(file.config)
     return "" if own in MODELS else f"its model is a {own or 'class without a name'}, whose code it lacks"
-
-
-def neutral(name: str, class_name: str) -> str:
-    """The text for a layer that returns its input unchanged when the model is used."""
-    return f"{name} ({class_name}, which changes nothing in use)"
 
 
 def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tuple[Damage, ...]:
@@ -108,42 +106,6 @@ def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
         if len(layer.arrays) <= most:
             for part, (_, place) in enumerate(layer.arrays):
                 yield place, Stated(kind, layer.name, part)
-
-
-def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
-    """The names of the layers that are no recurrent modules; without a configuration, only of those with
-    arrays.
-    """
-    with_arrays = {layer.name: layer for layer in file.layers}
-    timed = set[str]()
-    for name, class_name, passes in (
-        *((listed.name, listed.class_name, listed.passes) for listed in file.configured),
-        *((name, "", False) for name in with_arrays if not file.configured),
-    ):
-        layer = with_arrays.get(name)
-        if layer and layer.timed and layer.timed not in timed:
-            timed.add(layer.timed)
-            yield f"{layer.timed} (TimeDistributed)"
-        if class_name == "InputLayer" or name in recurrent:
-            continue
-        parts = layer.parts if layer else ()
-        unused = [part for part in parts if not is_held(name, part, recurrent)]
-        if passes:
-            yield neutral(name, class_name)
-        elif (class_name and class_name != "RNN") or len(unused) == len(parts):
-            yield f"{name} ({class_name})" if class_name else name
-        for part in unused:
-            where, foreign = "/".join((name, *part.words)), part.in_cell and part.class_name
-            remedy = option("layout of", module=where, layout="LAYOUT")
-            hint = f": say {remedy} where it computes what one of Keras' does" if foreign else ""
-            if hint or len(unused) < len(parts):
-                yield f"{name}/{part.title}{hint}"
-
-
-def is_held(name: str, part: Part, recurrent: Collection[str]) -> bool:
-    """Whether a part of a layer is a module, or a direction of one."""
-    ends = range(len(part.words) + 1)
-    return any("/".join((name, *part.words[:end])) in recurrent for end in ends)
 
 
 def modules_of(
@@ -199,7 +161,7 @@ def of_part(
     name = "/".join((layer.name, *part.words))
     stated = layouts.get(name, layouts.get(layer.name, layout))
     if part.cell:
-        check_config(path, name, part, arrays)
+        check_config(path, name, part, arrays, (file.version or "").startswith("3"))
         candidates: tuple[str, ...] = (layout_of(file, part, arrays),)
     elif part.class_name and part.in_cell and stated is None:
         return None  # a cell defined by the program, which may compute anything from such arrays
@@ -213,6 +175,7 @@ def of_part(
     except LayoutError as error:
         raise FileError(f"{path}: {name!r}: {error}") from error
     reverse = bool(part.run.get("go_backwards")) or (part.way == "backward" and not part.run)
+    sequences = not part.run or bool(part.run.get("return_sequences"))  # a setting that is left out is False
     last = part.words[-2:-1] != ("cells",) or part.words == layer.parts[-1].words
     return Module(
         name,
@@ -221,12 +184,12 @@ def of_part(
         names,
         semantics=semantics,
         reverse=reverse,
-        flipped=reverse and last and bool(part.run.get("return_sequences")) and part.way != "backward",
-        last_only=last and part.run.get("return_sequences") is False,
-        states=last and part.run.get("return_state") is True,
-        returned=last and part.run.get("return_state") is True and use.states,
+        flipped=reverse and last and bool(part.run) and sequences and part.way != "backward",
+        last_only=last and not sequences,
+        states=last and bool(part.run.get("return_state")),
+        returned=last and bool(part.run.get("return_state")) and use.states,
         notes=notes_of(use, part, candidates),
-        use=tuple(uses(use, last)),
+        use=tuple(uses(use, last, part.policies)),
         alone=alone_of(use, layer.timed or part.timed),
     )
 
@@ -241,12 +204,18 @@ def alone_of(use: Use, timed: str) -> str:
     return " and ".join(reasons)
 
 
-def uses(use: Use, last: bool) -> Iterator[str]:
+def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
     """How a model uses a part otherwise than by taking its outputs at all steps; last: whether the part's
-    outputs are those of its layer.
+    outputs are those of its layer. policies: the dtype policies that round its numbers.
     """
+    for policy in policies:
+        yield f"it computes in the dtypes of the policy {policy}"
     if last and use.outputs:
         yield f"it gives one of its model's {use.outputs} outputs"
+    if last and use.bare:
+        yield "its outputs are not outputs of its model"
+    if use.lost:
+        yield "no output of its model is computed from it"
     if use.masked:
         yield "its mask is given when the model runs"
 
@@ -254,7 +223,7 @@ def uses(use: Use, last: bool) -> Iterator[str]:
 def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
     """Notes on settings of a part that no layout has."""
     named = [name for name in UNSAID if name != "zero_output_for_mask" or not part.way]
-    notes = [UNSAID[name] for name in named if part.run.get(name) is True]
+    notes = [UNSAID[name] for name in named if part.run.get(name)]
     if use.more and not use.besides:
         notes.append("its initial state is given when the model runs")
     if use.training and any(part.config.get(name) for name in DROPOUTS):
@@ -264,18 +233,32 @@ def notes_of(use: Use, part: Part, layouts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array]) -> None:
-    """Raises `FileError` if the arrays of a cell do not fit its configuration."""
-    units, recurrent = part.config.get("units"), arrays.get("recurrent_kernel")
-    if isinstance(units, int) and recurrent is not None and recurrent.shape[:1] != (units,):
+def check_config(path: Path, name: str, part: Part, arrays: Mapping[str, Array], current: bool) -> None:
+    """Raises `FileError` if the arrays of a cell do not fit its configuration; current: whether Keras 3 wrote
+    it, where `reset_after` is True if it is left out.
+    """
+    units, recurrent, bias = part.config.get("units"), arrays.get("recurrent_kernel"), arrays.get("bias")
+    if (type(units) is not int or units < 1) and "output_dim" not in part.config:
+        raise FileError(
+            f"{path}: {name!r} has units={repr(units)[:100]} in its configuration, and a number of units "
+            "is expected there"
+        )
+    if recurrent is not None and recurrent.shape[:1] != (units,):
         raise FileError(
             f"{path}: {name!r} has {units} units, as its configuration says, and a recurrent_kernel of shape "
             f"{recurrent.shape}"
         )
     biased = part.config.get("use_bias")
-    if isinstance(biased, bool) and recurrent is not None and biased != ("bias" in arrays):
+    if biased is not None and recurrent is not None and bool(biased) != (bias is not None):
         expected = "a bias, and the file has none" if biased else "no bias, and the file has one"
         raise FileError(f"{path}: {name!r} has {expected}: its configuration says so")
+    after = part.config.get("reset_after", True if current else None)
+    if part.cell == "gru" and after is not None and bias is not None and bool(after) != (bias.ndim == 2):
+        expected = "two rows of biases" if after else "one row of biases"
+        raise FileError(
+            f"{path}: {name!r} has reset_after={repr(after)[:100]} in its configuration, to which {expected} "
+            f"belong, and a bias of shape {bias.shape}"
+        )
 
 
 # ---- both directions ---------------------------------------------------------------------------------------
@@ -303,6 +286,8 @@ def alike(forward: Module, backward: Module) -> bool:
     """Whether two modules can be the two directions of a single one."""
     shapes = [{name: array.shape for name, array in way.arrays.items()} for way in (forward, backward)]
     same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
+    gives = [(way.last_only, way.states) for way in (forward, backward)]
+    same = same and gives[0] == gives[1]
     return same and shapes[0] == shapes[1] and backward.reverse and not forward.reverse
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from stepnet.errors import FileError
 from stepnet.files.keras.class_names import numbered, snake
-from stepnet.files.keras.config import DEEPEST, TIMED, Config, class_of, is_weighted, rows, table
+from stepnet.files.keras.config import DEEPEST
+from stepnet.files.keras.nodes import TIMED, Config, class_of, is_weighted, rounding, rows, table
 from stepnet.files.store import OBJECT, Store
 
 Steps = tuple[str, ...]
@@ -31,6 +32,7 @@ LAYERS = {
 }
 CELLS = {**LAYERS, "SimpleRNNCell": "rnn", "GRUCell": "gru", "LSTMCell": "lstm"}
 RUNNERS = {"RNN", "Bidirectional"}  # layers that run other layers or cells
+OWN = {*CELLS, *RUNNERS, "StackedRNNCells", TIMED}
 DIRECTIONS = {"forward_layer": "forward", "backward_layer": "backward"}
 UNSAID = ("cell", "layer", "layers")  # groups that no part is named after
 MOST_SHOWN = 4
@@ -51,6 +53,8 @@ class Part:
         in_cell: Whether it is run as a cell.
         merge: The merge_mode of the Bidirectional around it; None if it is unknown.
         timed: The name of the TimeDistributed around it.
+        foreign: The titles of the layers around it whose classes are not Keras' own.
+        policies: The dtype policies of it and of the layers around it that round otherwise than float32.
         arrays: The name of each of its arrays, with the path in the file.
     """
 
@@ -62,6 +66,8 @@ class Part:
     in_cell: bool = False
     merge: object = None
     timed: str = ""
+    foreign: Steps = ()
+    policies: Steps = ()
     arrays: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -106,7 +112,7 @@ def held(node: Config, by_class: bool) -> Iterator[Below]:
     name, config = class_of(node), table(node.get("config"))
     if name in CELLS:
         return
-    if name == "Bidirectional":
+    if name == "Bidirectional" or "merge_mode" in config:
         forward = table(config.get("layer"))
         own = table(forward.get("config"))
         turned = {**forward, "config": {**own, "go_backwards": not own.get("go_backwards")}}
@@ -146,11 +152,17 @@ def places(node: Config, store: Store, by_class: bool = True) -> dict[Steps, Par
         names = (*around.names, str(name)) if name else around.names
         store.take(8 * OBJECT, "what its layers hold")
         part = replace(around, class_name=class_of(node), config=config, names=names)
-        if part.class_name == "Bidirectional":
+        if part.class_name == "Bidirectional" or "merge_mode" in config:
             part = replace(part, merge=config.get("merge_mode", "concat"))
         elif part.class_name == TIMED:
             part = replace(part, timed=part.timed or "/".join(names))
+        policy = rounding(node)
+        if policy and policy not in part.policies:
+            part = replace(part, policies=(*part.policies, policy))
         parts[steps] = part
+        if part.class_name not in OWN:
+            title = f"/{part.title}" if part.words else f" ({part.class_name})"
+            part = replace(part, foreign=(*part.foreign, title))
         for child in reversed(list(held(node, by_class))):
             stepped = child.steps[0] in ("cell", "cells")
             run = part.run if stepped else table(child.node.get("config"))

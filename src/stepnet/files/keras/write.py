@@ -15,7 +15,7 @@ import numpy as np
 
 from stepnet.errors import FileError
 from stepnet.files.keras.class_names import numbered, snake
-from stepnet.files.keras.config import VARIABLES, table
+from stepnet.files.keras.nodes import VARIABLES, table
 from stepnet.files.paths import library, new_file
 
 Array = np.ndarray

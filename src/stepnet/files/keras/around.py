@@ -1,0 +1,74 @@
+"""The layers of a Keras file that are no recurrent modules, as texts.
+
+dense (Dense)                             a layer of another class
+rnn (my>RNN)                              a layer of the user's that runs a cell of Keras' own
+both/forward (my>RNN)                     the same within a Bidirectional
+inner (my>Encoder)                        a model of the user's, whose layers are read and whose code is not
+dropout (Dropout, dtype mixed_bfloat16)   a layer that would change nothing if it did not round
+"""
+
+from collections.abc import Collection, Iterator
+
+from stepnet.files.keras.config import ConfiguredLayer
+from stepnet.files.keras.file import KerasFile
+from stepnet.files.keras.nodes import Config, rounding
+from stepnet.files.keras.parts import Part
+from stepnet.layout.options import option
+
+
+def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
+    """The names of the layers that are no recurrent modules; without a configuration, only of those with
+    arrays.
+    """
+    with_arrays = {layer.name: layer for layer in file.layers}
+    timed = set[str]()
+    for listed in file.configured or map(unconfigured, with_arrays):
+        name, class_name = listed.name, listed.class_name
+        text = titled(name, class_name, listed.config)
+        layer = with_arrays.get(name)
+        if layer and layer.timed and layer.timed not in timed:
+            timed.add(layer.timed)
+            yield f"{layer.timed} (TimeDistributed)"
+        if listed.wraps or (class_name == "InputLayer" and rounding(listed.node)):
+            timed.add(name)
+            yield text
+            continue
+        parts = layer.parts if layer else ()
+        held = [part for part in parts if is_held(name, part, recurrent)]
+        strange = dict.fromkeys(f"{name}{where}" for part in held for where in part.foreign)
+        yield from strange
+        if class_name == "InputLayer" or name in recurrent:
+            continue
+        unused = [part for part in parts if part not in held]
+        if listed.passes:
+            yield neutral(name, class_name)
+        elif text not in strange and ((class_name and class_name != "RNN") or len(unused) == len(parts)):
+            yield text
+        for part in unused:
+            where, foreign = "/".join((name, *part.words)), part.in_cell and part.class_name
+            remedy = option("layout of", module=where, layout="LAYOUT")
+            hint = f": say {remedy} where it computes what one of Keras' does" if foreign else ""
+            if hint or len(unused) < len(parts):
+                yield f"{name}/{part.title}{hint}"
+
+
+def unconfigured(name: str) -> ConfiguredLayer:
+    """A layer of which a file has no configuration."""
+    return ConfiguredLayer(name, name, name, "", {}, (), "")
+
+
+def titled(name: str, class_name: str, config: Config) -> str:
+    """The text for a layer: its name and class, and its dtype or policy if that rounds numbers."""
+    policy = rounding({"config": config})
+    return f"{name} ({class_name}{f', dtype {policy}' if policy else ''})" if class_name else name
+
+
+def is_held(name: str, part: Part, recurrent: Collection[str]) -> bool:
+    """Whether a part of a layer is a module, or a direction of one."""
+    ends = range(len(part.words) + 1)
+    return any("/".join((name, *part.words[:end])) in recurrent for end in ends)
+
+
+def neutral(name: str, class_name: str) -> str:
+    """The text for a layer that returns its input unchanged when the model is used."""
+    return f"{name} ({class_name}, which changes nothing in use)"

@@ -1,0 +1,199 @@
+"""The layers of a Keras configuration as objects: class, name, calls, and the tensors that these name.
+
+    {"class_name": "LSTM", "module": "keras.layers", "config": {"name": "lstm"}, "inbound_nodes": []}
+
+Sources: keras/src/saving/serialization_lib.py and models/functional.py of 3.15; tf_keras 2.21;
+keras/engine/topology.py of 1.2.2.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from stepnet.files.keras.class_names import snake
+
+Config = Mapping[str, Any]
+Tensor = tuple[str, int, int]  # the name of a layer, the number of a call, and the number of its output
+
+KERNELS = ("kernel", "recurrent_kernel", "bias")
+
+# The names of the numbered arrays of a class in Keras 3's files.
+VARIABLES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("LSTM", "GRU", "SimpleRNN", "LSTMCell", "GRUCell", "SimpleRNNCell"), KERNELS),
+    **dict.fromkeys(("CuDNNLSTM", "CuDNNGRU", "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"), KERNELS),
+    **dict.fromkeys(("Dense", "Conv1D", "Conv2D", "Conv3D"), ("kernel", "bias")),
+    "Embedding": ("embeddings",),
+}
+# Further classes that always have arrays, and classes that have some unless all of these settings are off.
+WEIGHTED = {
+    *("BatchNormalization", "EinsumDense", "MultiHeadAttention", "GroupQueryAttention", "PReLU"),
+    *(f"{kind}{axes}" for kind in ("SeparableConv", "DepthwiseConv") for axes in ("1D", "2D")),
+    *(f"Conv{axes}Transpose" for axes in ("1D", "2D", "3D")),
+}
+SETTINGS_OF_WEIGHTS = {
+    "LayerNormalization": ("center", "scale", "rms_scaling"),
+    "GroupNormalization": ("center", "scale"),
+}
+TIMED = "TimeDistributed"
+MODELS = ("Sequential", "Functional", "Model")  # classes whose configuration is all that they compute
+EXACT = ("", "float32", "float64")  # dtype policies in which every number of a layer is computed
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a layer in a configuration.
+
+    tensors: its arguments without masks. more: whether there are several, such as an initial state. masked:
+    whether it has a mask. training: whether it is called with training=True.
+    """
+
+    tensors: tuple[Tensor, ...]
+    more: bool = False
+    masked: bool = False
+    training: bool = False
+
+
+def calls_of(node: Config) -> list[Call]:
+    """The calls of a layer of a functional model."""
+    return list(map(call_of, rows(node.get("inbound_nodes"))))
+
+
+def call_of(node: object) -> Call:
+    """A call of a layer, from its configuration.
+
+    Keras 3 writes {"args": [...], "kwargs": {"training": true}}, with tensors anywhere in both; Keras 1 and 2
+    wrote a list of tensors, each of which may have such arguments behind it.
+
+    >>> call_of([["lstm", 0, 0, {"training": True}]])
+    Call(tensors=(('lstm', 0, 0),), more=False, masked=False, training=True)
+    >>> call_of({"args": [["gru", 0, 0]], "kwargs": {"initial_state": ["gru", 0, 1]}}).more
+    True
+    """
+    modern = table(node)
+    values, named = modern.get("args"), [table(modern.get("kwargs"))]
+    if not modern:
+        values, named = node, [table(arguments) for _, arguments in histories(node)]
+    words = [(name, value) for arguments in named for name, value in arguments.items() if value is not None]
+    others = [value for name, value in words if name not in ("mask", "training")]
+    all_tensors = (*tensors(values), *tensors(others))
+    return Call(
+        all_tensors,
+        more=len(all_tensors) > 1 or any(not any(tensors(value)) for value in others),
+        masked=any(True for name, value in words if name == "mask" for _ in tensors(value)),
+        training=any(name == "training" and value in (True, 1) for name, value in words),
+    )
+
+
+def table(value: object) -> Config:
+    """A JSON object; an empty one for any other value."""
+    return cast(Config, value) if isinstance(value, dict) else {}
+
+
+def rows(value: object) -> list[Any]:
+    """A JSON array; an empty one for any other value."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def nodes_of(model: Config) -> list[Config]:
+    """The layers in a model's configuration, which was a bare list for Keras 1's Sequential."""
+    config = model.get("config")
+    return [table(node) for node in rows(config) or rows(table(config).get("layers"))]
+
+
+def class_of(node: Config) -> str:
+    """The class of a layer: its name if it is Keras' own, or stepnet's in its place; else the name that it is
+    registered under.
+
+    >>> class_of({"class_name": "LSTM", "module": "keras.layers", "registered_name": None})
+    'LSTM'
+    >>> class_of({"class_name": "LSTM", "module": "model", "registered_name": "Mine>LSTM"})
+    'Mine>LSTM'
+    >>> class_of({"class_name": "LSTM", "module": "stepnet.keras.layers", "registered_name": "stepnet>LSTM"})
+    'LSTM'
+    """
+    name, registered = str(node.get("class_name") or ""), str(node.get("registered_name") or "")
+    module = str(node.get("module") or "")
+    if registered == f"stepnet>{name}" or (not registered and not module):
+        return name
+    if module.partition(".")[0] in ("keras", "tf_keras") and registered in ("", name):
+        return name
+    return registered if ">" in registered else f"{module or 'unregistered'}>{name}"
+
+
+def outputs_of(node: Config) -> int:
+    """The number of outputs of a layer, of which all but the first are final states.
+
+    >>> outputs_of({"class_name": "LSTM", "config": {"return_state": True}})
+    3
+    """
+    inner = table(table(node.get("config")).get("layer")) if class_of(node) == "Bidirectional" else node
+    config = table(inner.get("config"))
+    if not config.get("return_state"):
+        return 1
+    cell = table(config.get("cell")) or inner
+    cells = [table(own) for own in rows(table(cell.get("config")).get("cells"))] or [cell]
+    states = sum(2 if "LSTM" in class_of(own) else 1 for own in cells)
+    return 1 + (states if inner is node else 2 * states)
+
+
+def rounding(node: Config) -> str:
+    """The dtype policy of a layer, if it rounds numbers otherwise than float32 does; else nothing.
+
+    >>> policy = {"class_name": "DTypePolicy", "config": {"name": "mixed_bfloat16"}}
+    >>> rounding({"config": {"dtype": policy}}), rounding({"config": {"dtype": "float32"}})
+    ('mixed_bfloat16', '')
+    """
+    dtype = table(node.get("config")).get("dtype")
+    policy = table(dtype)
+    name = str((table(policy.get("config")).get("name") if policy else dtype) or "")
+    return "" if name in EXACT else name
+
+
+def given_name(node: Config) -> str:
+    """The name of a layer in a configuration; empty if it has none."""
+    return str(node.get("name") or table(node.get("config")).get("name") or "")
+
+
+def name_of(node: Config) -> str:
+    """The name of a layer in a configuration."""
+    return given_name(node) or snake(str(node.get("class_name")))
+
+
+def tensors(value: object) -> Iterator[Tensor]:
+    """The tensors that a part of a configuration names, in order.
+
+    Keras 3 writes {"class_name": "__keras_tensor__", "config": {"keras_history": ["lstm", 0, 0]}}, Keras 1
+    and 2 wrote ["lstm", 0, 0, {}]; the numbers are those of the call and of the output. The values
+    of a table are in the order of its sorted names, in which Keras numbers outputs.
+    """
+    return (tensor for tensor, _ in histories(value))
+
+
+def histories(value: object) -> Iterator[tuple[Tensor, object]]:
+    """As `tensors`, each with the arguments that follow it, if there are any."""
+    pending = [value]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            node = cast(Config, value)
+            history = table(node.get("config")).get("keras_history")
+            pending.extend([history] if history else [node[key] for key in sorted(node, reverse=True)])
+        elif isinstance(value, list):
+            items = cast("list[Any]", value)
+            if [type(item) for item in items[:3]] == [str, int, int]:
+                yield (items[0], max(0, items[1]), max(0, items[2])), items[3] if len(items) > 3 else None
+            else:
+                pending.extend(reversed(items))
+
+
+def is_weighted(node: Config) -> bool:
+    """Whether a layer of a class of Keras' own has arrays of its own, by its configuration.
+
+    >>> dense, norm = {"class_name": "Dense"}, {"class_name": "LayerNormalization", "config": {"center": 0}}
+    >>> is_weighted(dense), is_weighted(norm), is_weighted({"class_name": "Dropout"})
+    (True, True, False)
+    """
+    name, config = class_of(node), table(node.get("config"))
+    settings = SETTINGS_OF_WEIGHTS.get(name, ())
+    usual = {"center": True, "scale": True}
+    return name in VARIABLES or name in WEIGHTED or any(config.get(key, usual.get(key)) for key in settings)
