@@ -158,6 +158,52 @@ def test_a_function_follows_its_variables():
         assert_same({"y": rnn(X)[0]}, {"y": own})
 
 
+HOOKED = torch.nn.modules.module
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_hooks_of_all_modules_are_followed(ahead: bool):
+    def halved(module: Any, inputs: Any, output: Any) -> Any:
+        return output / 2 if isinstance(module, Inner) else None
+
+    def halved_ahead(module: Any, inputs: Any) -> Any:
+        return (inputs[0] / 2,) if isinstance(module, Inner) else None
+
+    cell = Cell()
+    rnn = stepnet.torch.Recurrence(cell, EXAMPLE)
+    model = Scaled().eval()
+    graph, x = stepnet.torch.graph(model, torch.zeros(2, 3, 4)), np.ones((2, 3, 4), "float32")
+    assert_as_looped(rnn, cell)
+    assert np.array_equal(graph(x), x / 2)
+    if ahead:
+        hook = HOOKED.register_module_forward_pre_hook(halved_ahead)
+    else:
+        hook = HOOKED.register_module_forward_hook(halved)
+    try:
+        assert_as_looped(rnn, cell)
+        with pytest.raises(InputError, match=r"_global_forward_.*hooks\[.*is no longer what it was"):
+            graph(x)
+    finally:
+        hook.remove()
+    assert_as_looped(rnn, cell)
+    assert np.array_equal(graph(x), x / 2)
+
+
+def test_the_dtype_of_new_tensors_is_followed():
+    def step(x: torch.Tensor, h: torch.Tensor, params: Any) -> Any:
+        h = x * torch.full((), 0.1).double() + h
+        return h, h
+
+    rnn = stepnet.torch.Recurrence(step, EXAMPLE)
+    first = rnn(X)[0]
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert_same({"y": rnn(X)[0]}, {"y": looped(lambda x, h: step(x, h, None)[0], X)})
+        assert not torch.equal(rnn(X)[0], first)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_constants_are_read_in_traces_and_transforms():
     cell = Cell()
     rnn = stepnet.torch.Recurrence(cell, EXAMPLE)
