@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stepnet as sn
+from stepnet.errors import StepError
 from stepnet.trace.reads import Latest, reads_of
 
 GAIN = 2.0
@@ -267,3 +269,55 @@ def test_copies_and_files_do_not_hold_what_was_read():
     assert latest.current(lambda: reads_of(step)) is first
     assert copy.deepcopy(latest).reads is None
     assert pickle.loads(pickle.dumps(latest)).reads is None
+
+
+ROWS: dict[str, Callable[[Any], Any]] = {
+    "0.5 * rows": lambda rows: 0.5 * rows,
+    "rows / 2": lambda rows: rows / 2,
+    "1 - rows": lambda rows: 1 - rows,
+    "rows // 2": lambda rows: rows // 2,
+    "2 % rows": lambda rows: 2 % rows,
+    "rows ** 2": lambda rows: rows**2,
+    "-rows": lambda rows: -rows,
+    "rows @ 2": lambda rows: rows @ 2,
+    "NumPy's number": lambda rows: np.float32(0.5) * rows,
+    "array": lambda rows: np.ones(3) * rows,
+    "np.sqrt": lambda rows: np.sqrt(rows),
+    "rows == 1": lambda rows: rows == 1,
+    "rows != 1": lambda rows: rows != 1,
+    "rows > 1": lambda rows: rows > 1,
+    "1 in shape": lambda rows: 1 in (rows, 3),
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "round": round,
+    "range": range,
+    "index": lambda rows: [1.0, 2.0][rows],
+    "divmod": lambda rows: divmod(rows, 2),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_number_of_rows_is_no_number(name: str):
+    def one(x: Any, memory: Any, params: Any) -> Any:
+        ROWS[name](x.shape[0])
+        return x, memory
+
+    with pytest.raises(StepError, match="the number of rows is not known in a step; use") as error:
+        sn.RNN(one, memory=2, inputs=2)
+    assert f"\n  at {__file__}:" in str(error.value)
+
+
+def test_the_number_of_rows_times_a_value_is_refused():
+    for multiplied in (lambda x: x * x.shape[0], lambda x: x.shape[0] * x):
+        with pytest.raises(StepError, match="the number of rows is not known in a step; use"):
+            sn.RNN(lambda x, memory, params, by=multiplied: (by(x), memory), memory=2, inputs=2)
+
+
+def test_numbers_of_rows_are_equal():
+    def one(x: Any, memory: Any, params: Any) -> Any:
+        assert x.shape == memory.shape
+        assert x.shape[0] == memory.shape[0]
+        return x.reshape(x.shape[0], -1), memory
+
+    sn.RNN(one, memory=2, inputs=2)

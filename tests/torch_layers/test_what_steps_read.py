@@ -158,6 +158,7 @@ def test_a_function_follows_its_variables():
         assert_same({"y": rnn(X)[0]}, {"y": own})
 
 
+GENERATOR = torch.Generator()
 HOOKED = torch.nn.modules.module
 
 
@@ -396,6 +397,84 @@ def test_draws_of_numpy_in_a_module_are_refused(make: Callable[[], Any]):
     with pytest.raises(StepError, match=r"draws random numbers from `self.random`, and a trace") as error:
         make()
     assert "return x * float(self.random.normal()) + h" in str(error.value)
+
+
+OF_PYTORCH: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "generator": (
+        lambda x: x + torch.randn(3, generator=GENERATOR),
+        "randn is not an operation of a step: ",
+    ),
+    "gumbel_softmax": (
+        lambda x: torch.nn.functional.gumbel_softmax(x),
+        "gumbel_softmax is not an operation of a step: ",
+    ),
+    "exponential_": (
+        lambda x: torch.empty_like(x).exponential_(),
+        "exponential_ is not an operation of a step: ",
+    ),
+    "rand": (
+        lambda x: x * torch.rand(x.shape, generator=GENERATOR, dtype=x.dtype),
+        "rand is not an operation of a step: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_PYTORCH)
+def test_draws_of_pytorch_that_have_no_graph_are_refused(name: str):
+    draw, message = OF_PYTORCH[name]
+
+    class Drawing(torch.nn.Module):
+        def forward(self, x: torch.Tensor, h: Any = 0) -> torch.Tensor:
+            return draw(x) + h
+
+    makes: list[Callable[[], Any]] = [
+        lambda: stepnet.torch.trace(Drawing(), EXAMPLE),
+        lambda: stepnet.torch.Recurrence(Drawing(), EXAMPLE),
+        lambda: stepnet.torch.graph(Drawing(), {"x": torch.zeros(2, 4, 3)}),
+    ]
+    for make in makes:
+        with pytest.raises(StepError, match="random numbers enter a step as an input") as error:
+            make()
+        assert message in str(error.value)
+        assert f"{__file__}:" in str(error.value)
+        assert "lambda x: " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: torch.is_grad_enabled(),
+        lambda: torch.is_inference_mode_enabled(),
+        lambda: torch.is_autocast_enabled(),
+        lambda: torch.get_num_threads() == 1,
+    ],
+)
+def test_modes_of_pytorch_are_refused_with_the_line(ask: Callable[[], bool]):
+    class Asking(torch.nn.Module):
+        def forward(self, x: torch.Tensor, h: Any = 0) -> torch.Tensor:
+            return x + h if ask() else x - h
+
+        def unused(self) -> bool:
+            return torch.is_grad_enabled()
+
+    makes: list[Callable[[], Any]] = [
+        lambda: stepnet.torch.trace(Asking(), EXAMPLE),
+        lambda: stepnet.torch.Recurrence(Asking(), EXAMPLE),
+        lambda: stepnet.torch.graph(Asking(), {"x": torch.zeros(2, 4, 3)}),
+    ]
+    for make in makes:
+        with pytest.raises(StepError, match=r"the step asks for torch\.\w+\(\), which is another") as error:
+            make()
+        assert "lambda: torch." in str(error.value)
+
+
+def test_a_mode_of_pytorch_that_is_asked_for_elsewhere_is_no_matter():
+    class Unasked(Cell):
+        def unused(self) -> bool:
+            return torch.is_grad_enabled()
+
+    cell = Unasked()
+    assert_as_looped(stepnet.torch.Recurrence(cell, EXAMPLE), cell)
 
 
 @pytest.mark.parametrize("name", ["rand_like", "bernoulli", "randn_like"])

@@ -273,7 +273,7 @@ def of_slots(value: Any) -> Source:
 
 def of_classes(value: Any) -> list[Source]:
     """The methods and attributes of an object's classes that are the user's own."""
-    return of_bases(type(value))
+    return of_bases(cast("type[Any]", type(value)))
 
 
 def of_bases(kind: type[Any]) -> list[Source]:
