@@ -1,9 +1,13 @@
 """A step that draws random numbers, or reads the time, is refused: its trace would have them as constants."""
 
+import dataclasses
+import os
 import random
+import secrets
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +37,17 @@ class Noise:
 
 
 NOISE = Noise()
+SYSTEM, SEEDS, TOKEN = random.SystemRandom(), np.random.SeedSequence(0), secrets.token_bytes
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    """An object with slots that holds a generator."""
+
+    generator: Any
+
+
+SLOTS = Slots(np.random.default_rng(0))
 
 
 def legacy_state() -> Any:
@@ -51,13 +66,28 @@ DRAWN: dict[str, tuple[Callable[[], Any], str]] = {
     "integers": (lambda: RNG.integers(3), "`draw.RNG`"),
     "RandomState": (lambda: STATE.rand(), "`draw.STATE`"),
     "Random": (lambda: OWN.random(), "`draw.OWN`"),
+    "slots": (lambda: SLOTS.generator.random(), "`draw.SLOTS.generator`"),
+    "spawned": (lambda: RNG.spawn(1)[0].random(), "`draw.RNG`"),
+    "spawned by bits": (
+        lambda: np.random.Generator(RNG.bit_generator.spawn(1)[0]).random(),
+        "`draw.RNG`",
+    ),
+    "spawned seeds": (lambda: SEEDS.spawn(1)[0].generate_state(1)[0] % 7, "`draw.SEEDS`"),
     "inside": (lambda: NOISE.draw(), "`draw.NOISE.parts['a'][0]`"),
 }
 FRESH: dict[str, Callable[[], Any]] = {
     "unseeded": lambda: np.random.default_rng().normal(),
     "time": lambda: time.time() % 1,
     "perf_counter": lambda: time.perf_counter() % 1e-3,
-    "SystemRandom": lambda: random.SystemRandom().random(),
+    "uuid1": lambda: uuid.uuid1().int % 10**30 / 1e30,
+}
+OF_SYSTEM: dict[str, Callable[[], Any]] = {
+    "SystemRandom": lambda: random.SystemRandom().choice([1.0, 1.0]),
+    "SystemRandom object": lambda: SYSTEM.random(),
+    "secrets": lambda: secrets.choice([1.0, 1.0]),
+    "token_bytes": lambda: TOKEN(1)[0],
+    "os.urandom": lambda: os.urandom(1)[0],
+    "uuid4": lambda: uuid.uuid4().int % 2,
 }
 OF_TORCH: dict[str, tuple[Callable[[], Any], str]] = {
     "torch.rand": (lambda: torch.rand(3).numpy(), "torch"),
@@ -94,6 +124,22 @@ def test_a_step_that_reads_other_numbers_each_time_is_refused(name: str):
     with pytest.raises(StepError, match="reads other numbers each time that it is traced") as error:
         sn.RNN(step_of(FRESH[name]), WEIGHTS, memory=3, inputs=3)
     assert "return before * np.float32(noise), memory" in str(error.value)
+
+
+@pytest.mark.parametrize("name", OF_SYSTEM)
+def test_a_step_that_draws_from_the_operating_system_is_refused_with_the_line(name: str):
+    before = sys.getprofile()
+    with pytest.raises(StepError, match="draws random numbers from the operating system, and a") as error:
+        sn.RNN(step_of(OF_SYSTEM[name]), WEIGHTS, memory=3, inputs=3)
+    line = str(error.value).rpartition("\n  at ")[2]
+    assert __file__ in line
+    assert "lambda: " in line
+    assert sys.getprofile() is before
+
+
+def test_a_generator_of_the_operating_system_that_is_only_held_is_accepted():
+    held = {"random": SYSTEM, "scale": 2.0}
+    sn.RNN(step_of(lambda: held["scale"]), WEIGHTS, memory=3, inputs=3)
 
 
 def test_draws_are_refused_wherever_a_step_is_traced():

@@ -158,6 +158,53 @@ def test_a_function_follows_its_variables():
         assert_same({"y": rnn(X)[0]}, {"y": own})
 
 
+GENERATOR = torch.Generator()
+HOOKED = torch.nn.modules.module
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_hooks_of_all_modules_are_followed(ahead: bool):
+    def halved(module: Any, inputs: Any, output: Any) -> Any:
+        return output / 2 if isinstance(module, Inner) else None
+
+    def halved_ahead(module: Any, inputs: Any) -> Any:
+        return (inputs[0] / 2,) if isinstance(module, Inner) else None
+
+    cell = Cell()
+    rnn = stepnet.torch.Recurrence(cell, EXAMPLE)
+    model = Scaled().eval()
+    graph, x = stepnet.torch.graph(model, torch.zeros(2, 3, 4)), np.ones((2, 3, 4), "float32")
+    assert_as_looped(rnn, cell)
+    assert np.array_equal(graph(x), x / 2)
+    if ahead:
+        hook = HOOKED.register_module_forward_pre_hook(halved_ahead)
+    else:
+        hook = HOOKED.register_module_forward_hook(halved)
+    try:
+        assert_as_looped(rnn, cell)
+        with pytest.raises(InputError, match=r"_global_forward_.*hooks\[.*is no longer what it was"):
+            graph(x)
+    finally:
+        hook.remove()
+    assert_as_looped(rnn, cell)
+    assert np.array_equal(graph(x), x / 2)
+
+
+def test_the_dtype_of_new_tensors_is_followed():
+    def step(x: torch.Tensor, h: torch.Tensor, params: Any) -> Any:
+        h = x * torch.full((), 0.1).double() + h
+        return h, h
+
+    rnn = stepnet.torch.Recurrence(step, EXAMPLE)
+    first = rnn(X)[0]
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert_same({"y": rnn(X)[0]}, {"y": looped(lambda x, h: step(x, h, None)[0], X)})
+        assert not torch.equal(rnn(X)[0], first)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_constants_are_read_in_traces_and_transforms():
     cell = Cell()
     rnn = stepnet.torch.Recurrence(cell, EXAMPLE)
@@ -350,6 +397,84 @@ def test_draws_of_numpy_in_a_module_are_refused(make: Callable[[], Any]):
     with pytest.raises(StepError, match=r"draws random numbers from `self.random`, and a trace") as error:
         make()
     assert "return x * float(self.random.normal()) + h" in str(error.value)
+
+
+OF_PYTORCH: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "generator": (
+        lambda x: x + torch.randn(3, generator=GENERATOR),
+        "randn is not an operation of a step: ",
+    ),
+    "gumbel_softmax": (
+        lambda x: torch.nn.functional.gumbel_softmax(x),
+        "gumbel_softmax is not an operation of a step: ",
+    ),
+    "exponential_": (
+        lambda x: torch.empty_like(x).exponential_(),
+        "exponential_ is not an operation of a step: ",
+    ),
+    "rand": (
+        lambda x: x * torch.rand(x.shape, generator=GENERATOR, dtype=x.dtype),
+        "rand is not an operation of a step: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_PYTORCH)
+def test_draws_of_pytorch_that_have_no_graph_are_refused(name: str):
+    draw, message = OF_PYTORCH[name]
+
+    class Drawing(torch.nn.Module):
+        def forward(self, x: torch.Tensor, h: Any = 0) -> torch.Tensor:
+            return draw(x) + h
+
+    makes: list[Callable[[], Any]] = [
+        lambda: stepnet.torch.trace(Drawing(), EXAMPLE),
+        lambda: stepnet.torch.Recurrence(Drawing(), EXAMPLE),
+        lambda: stepnet.torch.graph(Drawing(), {"x": torch.zeros(2, 4, 3)}),
+    ]
+    for make in makes:
+        with pytest.raises(StepError, match="random numbers enter a step as an input") as error:
+            make()
+        assert message in str(error.value)
+        assert f"{__file__}:" in str(error.value)
+        assert "lambda x: " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: torch.is_grad_enabled(),
+        lambda: torch.is_inference_mode_enabled(),
+        lambda: torch.is_autocast_enabled(),
+        lambda: torch.get_num_threads() == 1,
+    ],
+)
+def test_modes_of_pytorch_are_refused_with_the_line(ask: Callable[[], bool]):
+    class Asking(torch.nn.Module):
+        def forward(self, x: torch.Tensor, h: Any = 0) -> torch.Tensor:
+            return x + h if ask() else x - h
+
+        def unused(self) -> bool:
+            return torch.is_grad_enabled()
+
+    makes: list[Callable[[], Any]] = [
+        lambda: stepnet.torch.trace(Asking(), EXAMPLE),
+        lambda: stepnet.torch.Recurrence(Asking(), EXAMPLE),
+        lambda: stepnet.torch.graph(Asking(), {"x": torch.zeros(2, 4, 3)}),
+    ]
+    for make in makes:
+        with pytest.raises(StepError, match=r"the step asks for torch\.\w+\(\), which is another") as error:
+            make()
+        assert "lambda: torch." in str(error.value)
+
+
+def test_a_mode_of_pytorch_that_is_asked_for_elsewhere_is_no_matter():
+    class Unasked(Cell):
+        def unused(self) -> bool:
+            return torch.is_grad_enabled()
+
+    cell = Unasked()
+    assert_as_looped(stepnet.torch.Recurrence(cell, EXAMPLE), cell)
 
 
 @pytest.mark.parametrize("name", ["rand_like", "bernoulli", "randn_like"])

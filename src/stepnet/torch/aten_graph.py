@@ -18,7 +18,8 @@ from stepnet.net.types import CONST, ROWS, Type
 from stepnet.torch.lines import is_users, line_of_call, line_of_error
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recording import TRACES
-from stepnet.torch.rewritten import REWRITTEN, Rewritten
+from stepnet.torch.rewritten import REWRITTEN, Rewritten, refused
+from stepnet.trace import draws
 from stepnet.trace.traced import refuse
 
 torch: Any = pytorch("torch")
@@ -42,6 +43,27 @@ TRUTHS = [
 """The code by which Python asks a symbol, or a comparison with one, for its value."""
 SYMBOLIC = (__file__, shapes.__file__, sym_node.__file__)
 """The files between that code and `Counted`."""
+
+DRAWN = (torch.nn.functional.gumbel_softmax, torch.Tensor.exponential_)
+"""Functions that draw random numbers, and of which PyTorch makes no graph with symbols for sizes."""
+FILLED = (torch.rand, torch.randn, torch.randint)
+"""Functions of which it makes none where they are given a generator."""
+
+
+def without_generator(function: Any) -> Callable[..., Any]:
+    """A function that draws random numbers, refused where it is given a generator."""
+    refuse_it = refused(f"{function.__name__} is not an operation of a step: {draws.ADVICE}")
+
+    def rule(*arguments: Any, generator: Any = None, **options: Any) -> Any:
+        return function(*arguments, **options) if generator is None else refuse_it()
+
+    return rule
+
+
+RANDOM = {
+    **{one: refused(f"{one.__name__} is not an operation of a step: {draws.ADVICE}") for one in DRAWN},
+    **{one: without_generator(one) for one in FILLED},
+}
 
 UNKNOWN = {
     "rows": "which a step does not know: let shapes broadcast, and write -1 or x.shape[0] in a view",
@@ -163,8 +185,15 @@ class Graph:
         return list(self.module.graph.nodes)
 
     def held(self, node: Any) -> Any:
-        """The tensor of a `get_attr` node."""
-        return getattr(self.module, node.target)
+        """The tensor of a `get_attr` node; raises `StepError` for a generator that is drawn from."""
+        held = getattr(self.module, node.target)
+        if isinstance(held, torch.Generator):
+            operation = next(iter(node.users))
+            raise refuse(
+                f"{operation.target} is not an operation of a step: {draws.ADVICE}",
+                operation.stack_trace,
+            )
+        return held
 
     def layout(self, tensor: Any) -> Layout:
         """The layout of a tensor of the graph; raises `StepError` if the rows are not its first axis."""
@@ -211,7 +240,7 @@ def graph_of(
     def watched(*tensors: Any) -> Any:
         token = TRACES.set(True)
         try:
-            with Rewritten(replaced, line), Held():
+            with Rewritten({**replaced, **RANDOM}, line), Held():
                 output = function(*tensors)
         finally:
             TRACES.reset(token)

@@ -13,6 +13,7 @@ from stepnet.trace import reads
 from stepnet.trace.reads import Reads, Source, of_classes, of_mapping, package_of
 
 torch: Any = pytorch("torch")
+modules: Any = pytorch("torch.nn.modules.module")
 
 
 def attributes_of(module: Any) -> dict[str, Any]:
@@ -23,6 +24,8 @@ def attributes_of(module: Any) -> dict[str, Any]:
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 KEPT = frozenset(attributes_of(torch.nn.Module())) - {"training", *HOOKS}
 """Attributes in which PyTorch keeps what every module has."""
+GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
+"""The hooks of all modules, in PyTorch's module of its class `Module`."""
 KEPT_BY = {
     "torch.nn.modules.rnn": frozenset({"_flat_weights", "_flat_weight_refs", "_flat_weights_names"}),
     "stepnet.torch": frozenset({"_bound", "_runnable", "_kept", "_latest", "_name", "_stepnets_token"}),
@@ -46,7 +49,22 @@ def reads_of(step: Any, ignored: frozenset[str] = frozenset()) -> Reads:
             parts += [value._parameters, value._buffers]  # which nobody knows as such
         return [attributes(value, ignored), *map(of_mapping, parts), *of_classes(value)]
 
-    return reads.reads_of(step, rule, "self" if module else "")
+    return reads.reads_of(step, rule, "self" if module else "", everywhere())
+
+
+def everywhere() -> list[Source]:
+    """What PyTorch itself reads in every step: the hooks of all modules, and the dtype of new tensors."""
+    hooks = [getattr(modules, kind) for kind in GLOBAL_HOOKS]
+    names = [
+        f"torch.nn.modules.module.{kind}[{key}]"
+        for kind, known in zip(GLOBAL_HOOKS, hooks, strict=True)
+        for key in known
+    ]
+
+    def now() -> list[Any]:
+        return [hook for known in hooks for hook in known.values()] + [torch.get_default_dtype()]
+
+    return [Source((*names, "torch.get_default_dtype()"), now)]
 
 
 def attributes(module: Any, ignored: frozenset[str]) -> Source:

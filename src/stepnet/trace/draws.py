@@ -11,12 +11,13 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
+from random import SystemRandom
 from types import CodeType, FrameType
 from typing import Any, TypeVar, cast
 
 from stepnet.errors import StepError
 from stepnet.net.ir import Net
-from stepnet.trace.lines import is_users, line_of
+from stepnet.trace.lines import PYTHON, is_users, line_of
 from stepnet.trace.reads import Reads, is_installed, names_in, numbers_known, reads_of
 
 Result = TypeVar("Result")
@@ -33,10 +34,30 @@ NUMPYS = (
     "PCG64DXSM",
     "Philox",
 )
-PYTHONS = ("Random", "SystemRandom", "urandom", "token_bytes", "token_hex", "randbelow", "uuid1", "uuid4")
+PYTHONS = ("Random", "uuid1")
 CLOCKS = ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "process_time", "now", "today")
-FRESH = frozenset([*NUMPYS, *PYTHONS, *CLOCKS, "SFC64", "randbits", "monotonic_ns", "utcnow"])
+FRESH = frozenset([*NUMPYS, *PYTHONS, *CLOCKS, "SFC64", "monotonic_ns", "utcnow"])
 """Names in the code of a step by which it may read other numbers each time, though no generator moves."""
+
+SYSTEMS = ("SystemRandom", "secrets", "uuid", "uuid4", "urandom", "getrandom", "randbelow", "randbits")
+TOKENS = ("token_bytes", "token_hex", "token_urlsafe")
+ENTROPY = (
+    "the step draws random numbers from the operating system, and a trace would have them as constants: "
+    + ADVICE
+)
+MODES = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled", "get_num_threads")
+MODE = (
+    "the step asks for torch.{}(), which is another in a trace than in a call: ask before the call, and give "
+    "what follows from it as a static, or make it an attribute of the module"
+)
+ASKED: dict[tuple[str, str], tuple[frozenset[str], str]] = {
+    ("os", "urandom"): (frozenset([*SYSTEMS, *TOKENS]), ENTROPY),
+    ("os", "getrandom"): (frozenset([*SYSTEMS, *TOKENS]), ENTROPY),
+    **{("torch", name): (frozenset([name]), MODE.format(name)) for name in MODES},
+}
+"""Functions in C whose results no generator's state shows: the names by which a step may reach each, and what
+is said if it does.
+"""
 
 
 def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result], Net]) -> Result:
@@ -47,14 +68,23 @@ def traced_purely(step: Any, trace: Callable[[], Result], net: Callable[[Result]
     known: Any = getattr(step, "reads", None)
     reads = known if isinstance(known, Reads) else reads_of(step)
     states = generators(reads)
-    before = compared(states)
-    result = trace()
+    before, names = compared(states), known_names(reads)
+    with Calls(names):
+        result = trace()
     if before != compared(states):
         result = line_by_line(states, trace)
-    codes = [value for value in reads.values.values() if isinstance(value, CodeType)]
-    if any(not FRESH.isdisjoint(names_in(code)[1]) for code in codes):
+    if not FRESH.isdisjoint(names):
         check_equal(net(result), net(trace()))
     return result
+
+
+def known_names(reads: Reads) -> frozenset[str]:
+    """The names in the code of a step, and of the functions, classes and modules that it reads."""
+    values = reads.values.values()
+    codes = [{value.co_name} | names_in(value)[1] for value in values if isinstance(value, CodeType)]
+    others = [getattr(value, "__name__", None) for value in values]
+    systems = ["SystemRandom" for value in values if isinstance(value, SystemRandom)]
+    return frozenset[str]().union(*codes, filter(None, others), systems)
 
 
 # ---- generators --------------------------------------------------------------------------------------------
@@ -67,26 +97,29 @@ GLOBAL = {
 }
 """The generators of modules: the module, and its function that gives the state."""
 
-HELD = (
-    ("random", "SystemRandom", None),  # which has no state
-    ("random", "Random", "getstate"),
-    ("numpy.random", "Generator", "bit_generator.state"),
-    ("numpy.random", "BitGenerator", "state"),
-    ("numpy.random", "RandomState", "get_state"),
-    ("torch", "Generator", "get_state"),
+HELD: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("random", "SystemRandom", ()),  # which has no state
+    ("random", "Random", ("getstate",)),
+    ("numpy.random", "Generator", ("bit_generator.state", "bit_generator.seed_seq.state")),
+    ("numpy.random", "BitGenerator", ("state", "seed_seq.state")),
+    ("numpy.random", "SeedSequence", ("state",)),
+    ("numpy.random", "RandomState", ("get_state",)),
+    ("torch", "Generator", ("get_state",)),
 )
-"""The classes of generators: the module, and the attribute that has the state, or gives it."""
+"""The classes of generators: the module, and the attributes that have the state, or give it. Those that are
+spawned are counted in the sequence of seeds.
+"""
 
 
 def generators(reads: Reads) -> dict[str, State]:
     """Functions that read the states of the generators that a step may draw from, by their names."""
     states: dict[str, State] = {name: partial(state_in, *place) for name, place in GLOBAL.items()}
     for name, value in reads.values.items():
-        for module, kind, attribute in HELD:
+        for module, kind, attributes in HELD:
             loaded = sys.modules.get(module)
             if loaded is not None and isinstance(value, getattr(loaded, kind)):
-                if attribute is not None:
-                    states[f"`{name}`"] = partial(state_of, value, attribute, module)
+                if attributes:
+                    states[f"`{name}`"] = partial(states_of, value, attributes, module)
                 break
     return states
 
@@ -104,6 +137,17 @@ def state_of(owner: Any, attribute: str, module: str) -> Any:
         return found() if callable(found) else found
     with numbers_known():
         return getattr(owner, attribute)().numpy()
+
+
+def states_of(owner: Any, attributes: tuple[str, ...], module: str) -> dict[str, Any]:
+    """The parts of the state of a generator; a sequence of seeds that is not NumPy's has none."""
+    parts = dict[str, Any]()
+    for attribute in attributes:
+        place, _, _ = attribute.rpartition(".")
+        holder = attrgetter(place)(owner) if place else owner
+        if hasattr(holder, "state") or not place:
+            parts[attribute] = state_of(owner, attribute, module)
+    return parts
 
 
 def compared(states: Mapping[str, State]) -> dict[str, Any]:
@@ -175,6 +219,48 @@ class Watch:
         drawn = [name for name, state in now.items() if state is not None and state != self.known[name]]
         if drawn:
             self.found = drawn[0], line_of(*self.line)
+
+
+# ---- functions that have no state --------------------------------------------------------------------------
+
+
+class Calls:
+    """A context that raises `StepError` with the user's line if a function of `ASKED` is called from it.
+
+    names: those in the step's code, without which nothing is watched.
+    """
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.messages = dict[int, str]()
+        for (module, name), (ways, message) in ASKED.items():
+            function = getattr(sys.modules.get(module), name, None)
+            if function is not None and not ways.isdisjoint(names):
+                self.messages[id(function)] = message
+        self.found, self.outside = "", sys.getprofile()
+
+    def __enter__(self) -> None:
+        """Begins it."""
+        if self.messages:
+            sys.setprofile(self.follow)
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        """Ends it."""
+        if self.messages:
+            sys.setprofile(self.outside)
+        if kind is None and self.found:
+            raise StepError(self.found)
+
+    def follow(self, frame: FrameType | None, event: str, argument: Any) -> None:
+        """Notes the first such call, by the user's code or by modules of Python for it."""
+        if event != "c_call" or self.found or id(argument) not in self.messages:
+            return
+        while frame is not None and not is_users(frame.f_code):
+            file = frame.f_code.co_filename
+            if is_installed(file) or not file.startswith((PYTHON, "<frozen")):
+                return
+            frame = frame.f_back
+        if frame is not None and not is_installed(frame.f_code.co_filename):
+            self.found = f"{self.messages[id(argument)]}\n  at {line_of(frame.f_code, frame.f_lineno)}"
 
 
 # ---- other numbers each time -------------------------------------------------------------------------------

@@ -9,7 +9,17 @@ import numpy as np
 
 from stepnet.net.types import ROWS
 from stepnet.trace.feature_axes import feature_axes, feature_axis, listed, without_rows
-from stepnet.trace.traced import Traced, apply, array_of, builder_of, lifted, refuse, reshaped, transposed
+from stepnet.trace.traced import (
+    ROWS_AXIS,
+    Traced,
+    apply,
+    array_of,
+    builder_of,
+    lifted,
+    refuse,
+    reshaped,
+    transposed,
+)
 from stepnet.values.arguments import is_integer, shown
 
 MOST_PARTS = 2**12
@@ -23,7 +33,7 @@ def reshape(x: Traced, shape: Any, order: str = "C") -> Traced:
     advice = "reshape keeps the rows first: write x.reshape(x.shape[0], ...) or x.reshape(-1, ...)"
     whole = listed(shape)
     sizes = without_rows(x, whole, advice)
-    if not x.is_constant and whole[0] == -1 and -1 in sizes:
+    if not x.is_constant and whole[0] is not ROWS_AXIS and -1 in sizes:
         written = ", ".join(map(str, sizes))
         unknown = f"reshape(-1, {written}) leaves two sizes open, and NumPy takes one"
         raise refuse(f"{unknown}: write x.reshape(x.shape[0], {written})")

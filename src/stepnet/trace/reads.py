@@ -12,13 +12,16 @@ known by identity, and the variables that they close over.
 import dis
 import os
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import is_
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from threading import local
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +31,10 @@ from stepnet.trace.lines import INSTALLED
 from stepnet.values.once import computed_once
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
+BYTES = (bytearray, memoryview, array)
+"""Classes of Python that are compared by their contents."""
+ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb"})
+"""Names in code that reads the variables of the environment."""
 CLOSED = sys.stdlib_module_names | {"numpy", "torch", "keras", "tensorflow", "jax", "stepnet"}
 """Packages of which no function is opened, and no object but those of `NAMESPACES` and of rules."""
 NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
@@ -124,9 +131,10 @@ class Latest:
 
     def current(self, look: Callable[[], Reads]) -> Reads:
         """The same, looked at again if anything has changed."""
-        if self.reads is None or not self.reads.still_hold():
-            self.reads = look()
-        return self.reads
+        reads = self.reads  # once: another thread may look meanwhile, and read others
+        if reads is None or not reads.still_hold():
+            reads = self.reads = look()
+        return reads
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Latest, ()
@@ -136,10 +144,26 @@ def no_rule(_: Any) -> None:
     """The rule of steps that are written without a framework."""
 
 
-def reads_of(step: Any, rule: Rule = no_rule, name: str = "") -> Reads:
-    """The values that a step reads. name: that of the step, for its attributes."""
+def reads_of(step: Any, rule: Rule = no_rule, name: str = "", everywhere: Sequence[Source] = ()) -> Reads:
+    """The values that a step reads. name: that of the step, for its attributes. everywhere: where values come
+    from that every step reads.
+    """
     values, opened, seen = dict[str, Any](), set[int](), list[tuple[Source, tuple[Any, ...]]]()
     remaining = [(name, step)]
+
+    def look(at: str, sources: Iterable[Source]) -> None:
+        inner = list[tuple[str, Any]]()
+        for source in sources:
+            now = tuple(source.now())
+            seen.append((source, now))
+            inner += [
+                (joined(at, part), value)
+                for part, value in zip(source.names, now, strict=True)
+                if part is not None and value is not MISSING
+            ]
+        remaining.extend(reversed(inner))
+
+    look("", everywhere)
     while remaining:
         at, value = remaining.pop()
         while at in values:  # as that of a class, which one of its object hides, and a method of a base class
@@ -155,16 +179,7 @@ def reads_of(step: Any, rule: Rule = no_rule, name: str = "") -> Reads:
             sources = sources_of(value)
         # An opened object has its class, or its code, in the place of a value.
         values[at] = value if sources is None else getattr(value, "__code__", cast("Any", type(value)))
-        inner = list[tuple[str, Any]]()
-        for source in sources or ():
-            now = tuple(source.now())
-            seen.append((source, now))
-            inner += [
-                (joined(at, part), value)
-                for part, value in zip(source.names, now, strict=True)
-                if part is not None and value is not MISSING
-            ]
-        remaining += reversed(inner)
+        look(at, sources or ())
     return Reads(values, seen)
 
 
@@ -179,9 +194,14 @@ def frozen(value: Any) -> Any:
         return type(value), repr(value)  # which tells zeros with different signs apart, and no NaNs
     if isinstance(value, PLAIN):
         return type(value), value
+    if value is os.environ:
+        return tuple(os.environ.items())
+    if isinstance(value, BYTES):
+        view = memoryview(cast("Any", value))
+        return type(cast("Any", value)), view.format, view.shape, view.tobytes()
     if isinstance(value, np.ndarray | np.generic):
-        array = cast("Any", np).array(value)
-        return Same(cast("Any", value)) if array.dtype == object else Literal(array)
+        numbers = cast("Any", np).array(value)
+        return Same(cast("Any", value)) if numbers.dtype == object else Literal(numbers)
     return tensor_bits(value) if is_tensor(value) else Same(value)
 
 
@@ -190,6 +210,8 @@ def frozen(value: Any) -> Any:
 
 def sources_of(value: Any) -> Sequence[Source] | None:
     """Where the parts of a value come from; None if it is not opened."""
+    if value is os.environ or isinstance(value, BYTES):
+        return None
     if isinstance(value, Mapping):
         return [of_mapping(cast("Mapping[Any, Any]", value), lambda key: f"[{key!r}]")]
     if isinstance(value, list | tuple | deque | Set):
@@ -202,42 +224,80 @@ def sources_of(value: Any) -> Sequence[Source] | None:
         return [Source(("__func__", "self"), lambda: (value.__func__, value.__self__))]
     if isinstance(value, FunctionType):
         return of_function(value) if is_followed(value) else of_closure(value)
+    if isinstance(value, ContextVar):
+        return [Source(("get()",), lambda: [held_by(cast("ContextVar[Any]", value))])]
     if isinstance(value, type):
-        return [of_class(cast("type[Any]", value))] if is_followed(cast("type[Any]", value)) else None
+        own_class = cast("type[Any]", value)
+        return [*of_bases(own_class), *of_classes(own_class)] if is_followed(own_class) else None
+    if isinstance(value, local):
+        return [of_mapping(vars(value), now=lambda: vars(value)), *of_classes(value)]
     kind = cast("Any", type(value))
     if package_of(kind) not in CLOSED or f"{kind.__module__}.{kind.__name__}" in NAMESPACES:
         own: Any = getattr(value, "__dict__", None)
-        return None if own is None else [of_mapping(own), *of_classes(value)]
+        slots = of_slots(value)
+        if own is None and not slots.names and not is_followed(kind):
+            return None
+        parts = [] if own is None else [of_mapping(own)]
+        return [*parts, *([slots] if slots.names else []), *of_classes(value)]
     return None
 
 
-def of_mapping(known: Mapping[Any, Any], name: Callable[[Any], str | None] = str) -> Source:
-    """The items of a mapping, with the names of their keys."""
+def of_mapping(
+    known: Mapping[Any, Any],
+    name: Callable[[Any], str | None] = str,
+    now: Callable[[], Mapping[Any, Any]] | None = None,
+) -> Source:
+    """The items of a mapping, with the names of their keys. now: gives the mapping, where it is another in
+    each thread.
+    """
     names = [name(key) for key in known]
-    return Source((*[None] * len(names), *names), lambda: (*known, *known.values()))
+
+    def items() -> Iterable[Any]:
+        current = known if now is None else now()
+        return (*current, *current.values())
+
+    return Source((*[None] * len(names), *names), items)
+
+
+def of_slots(value: Any) -> Source:
+    """The attributes of an object that are in slots, and not in a dict."""
+    slots = {
+        name: slot
+        for kind in type(value).__mro__
+        if package_of(kind) not in CLOSED
+        for name, slot in vars(kind).items()
+        if isinstance(slot, MemberDescriptorType)
+    }
+    return Source(tuple(slots), lambda: [inside(slot, value) for slot in slots.values()])
 
 
 def of_classes(value: Any) -> list[Source]:
     """The methods and attributes of an object's classes that are the user's own."""
-    return [of_class(kind) for kind in type(value).__mro__ if is_followed(kind)]
+    return of_bases(cast("type[Any]", type(value)))
+
+
+def of_bases(kind: type[Any]) -> list[Source]:
+    """The methods and attributes of a class and its bases that are the user's own."""
+    return [of_class(base) for base in kind.__mro__ if is_followed(base)]
 
 
 def of_class(kind: type[Any]) -> Source:
-    """The methods and attributes of a class."""
-    names = [name for name in vars(kind) if name not in GENERATED]
+    """The methods and attributes of a class itself."""
+    own = vars(kind)
+    names = [None if name in GENERATED else name for name in own]
 
-    def now() -> list[Any]:
-        own = [vars(kind).get(name, MISSING) for name in names]
+    def now() -> Iterable[Any]:
         # The functions in a staticmethod, a classmethod and a property.
-        return [getattr(value, "__func__", getattr(value, "fget", value)) for value in own]
+        inner = [getattr(value, "__func__", getattr(value, "fget", value)) for value in own.values()]
+        return (*own, *inner)
 
-    return Source(tuple(names), now)
+    return Source((*[None] * len(names), *names), now)
 
 
 def of_closure(function: FunctionType) -> list[Source]:
     """The variables that a function closes over, as a decorator's does over the user's function."""
     cells = function.__closure__ or ()
-    return [Source(function.__code__.co_freevars, lambda: [inside(cell) for cell in cells])]
+    return [Source(function.__code__.co_freevars, lambda: [contents(cell) for cell in cells])]
 
 
 def of_function(function: FunctionType) -> list[Source]:
@@ -249,6 +309,11 @@ def of_function(function: FunctionType) -> list[Source]:
         *of_closure(function),
         Source(names, lambda: [own.get(name, MISSING) for name in names]),
         Source(("defaults", "options"), lambda: (function.__defaults__, function.__kwdefaults__)),
+        *(
+            []
+            if ENVIRONMENT.isdisjoint({*names, *attributes})
+            else [Source(("os.environ",), lambda: [os.environ])]
+        ),
         *(source for name in modules for source in of_module(name, own[name], attributes)),
     ]
 
@@ -266,11 +331,27 @@ def of_module(name: str, module: ModuleType, attributes: frozenset[str]) -> Iter
                 yield from of_module(f"{name}.{inner}", vars(module)[inner], attributes - {inner})
 
 
-def inside(cell: CellType) -> Any:
+def contents(cell: CellType) -> Any:
     """The contents of a cell of a closure, which may have none yet."""
     try:
         return cell.cell_contents
     except ValueError:
+        return MISSING
+
+
+def inside(slot: MemberDescriptorType, owner: Any) -> Any:
+    """The contents of a slot, which may have none yet."""
+    try:
+        return slot.__get__(owner)
+    except AttributeError:
+        return MISSING
+
+
+def held_by(variable: ContextVar[Any]) -> Any:
+    """The value of a variable in the current context, which may have none."""
+    try:
+        return variable.get()
+    except LookupError:
         return MISSING
 
 

@@ -34,12 +34,26 @@ class Rows:
     def __repr__(self) -> str:
         return "rows"
 
-    def __index__(self) -> int:
+    def __eq__(self, other: object) -> bool:
+        return self is other or self.refused()
+
+    __hash__ = object.__hash__
+
+    def refused(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises `StepError`: a step computes nothing from a number that it does not know."""
         raise refuse(
             "the number of rows is not known in a step; use np.zeros_like(x), or let shapes broadcast"
         )
 
-    __int__ = __index__
+    __index__ = __int__ = __float__ = __complex__ = __bool__ = __array__ = __array_ufunc__ = refused
+    __round__ = __trunc__ = __floor__ = __ceil__ = __neg__ = __pos__ = __abs__ = __invert__ = refused
+    __lt__ = __le__ = __gt__ = __ge__ = refused
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __divmod__ = __pow__ = refused
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rdivmod__ = __rpow__ = (
+        refused
+    )
+    __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __matmul__ = refused
+    __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __rmatmul__ = refused
 
 
 ROWS_AXIS = Rows()
