@@ -238,8 +238,8 @@ def test_models_of_other_inputs_or_outputs_are_refused(one: FileModel, other: Fi
 
 
 def test_an_output_that_only_one_model_has_is_not_verified():
-    for pair in ((every, wide), (wide, every)):
-        found = verify_models(*map(graph, pair))
+    for one, other in ((every, wide), (wide, every)):
+        found = verify_models(graph(one), graph(other))
         assert not found.differs
         assert str(found) == "not verified: only one model has the outputs b"
 
