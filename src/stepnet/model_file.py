@@ -8,7 +8,7 @@ any file, recurrent_only=True        its recurrent layers, and the names of ever
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from stepnet.errors import FileError, LayoutError, named
 from stepnet.files.account import Account, check_merges, check_stack, listed, notes_on_infinities
-from stepnet.files.choice import Choice
+from stepnet.files.choice import Choice, check_agrees
 from stepnet.files.formats import read
 from stepnet.files.model import Model, Module, bare
 from stepnet.files.paths import existing
@@ -158,9 +158,10 @@ def only_recurrent(file: Path, choice: Choice) -> FileModel:
     """The model of a file that specifies nothing but recurrent layers; raises `LayoutError` for others."""
     model = read(file, choice.layout, choice.layouts)
     if not model.unread(choice.drop) and model.modules:
-        check_sizes(model)
+        check_sizes(model, choice.sizes)
         check_whole(model)
     selected = choice.checked_modules(model)
+    check_agrees(model, selected)
     check_whole(model)
     with named(str(file)):
         check_alone(model, selected)
@@ -174,12 +175,15 @@ def only_recurrent(file: Path, choice: Choice) -> FileModel:
     return FileModel(Graph(LastOutput(layer), inputs=inputs), notes=notes, path=str(file))
 
 
-def check_sizes(model: Model) -> None:
-    """Raises `LayoutError` for a module with a known layout whose arrays do not fit it."""
+def check_sizes(model: Model, stated: Mapping[str, int]) -> None:
+    """Raises `LayoutError` for a module with a known layout whose arrays do not fit it.
+
+    stated: the sizes that the user states.
+    """
     for module in model.modules:
         if len(module.layouts) == 1:
-            with named(f"{model.path}: {bare(module.name)}"):
-                module.solved_sizes()
+            with named(": ".join(filter(None, (model.path, bare(module.name))))):
+                replace(module, sizes={**stated, **module.sizes}).solved_sizes()
 
 
 def check_whole(model: Model) -> None:
@@ -235,8 +239,9 @@ def recurrent_layers(file: Path, choice: Choice) -> FileModel:
     """The recurrent layers of a file, and the names of everything that was left out."""
     model = read(file, choice.layout, choice.layouts)
     selected = choice.checked_modules(model)
+    check_agrees(model, selected)
     if choice.module is None:
-        check_sizes(model)
+        check_sizes(model, choice.sizes)
     with named(str(file)):
         modules = stacked(selected, choice.stack)
         if choice.module is None:

@@ -83,7 +83,7 @@ class Choice:
         all_fields = {name for module in model.modules for name in fields_of(module)}
         left_open = {name for module in model.modules for name in open_of(module)}
         by_module = self.semantics_by_module(model, other_models)
-        settled = tuple(
+        return tuple(
             self.with_settings(
                 module,
                 (all_fields - fields_of(module)) | (left_open - open_of(module)),
@@ -91,10 +91,6 @@ class Choice:
             )
             for module in chosen
         )
-        if not model.unspecified:
-            for module, stated in zip(chosen, settled, strict=True):
-                check_agrees(module, stated)
-        return settled
 
     def semantics_by_module(self, model: Model, other_models: Sequence[Model]) -> dict[str, dict[str, Any]]:
         """The semantics that are stated for single modules, by module; raises `LayoutError` for a name
@@ -147,16 +143,19 @@ class Choice:
         return replace(chosen, merge=module.merge or merge)
 
 
-def check_agrees(module: Module, stated: Module) -> None:
-    """Raises `LayoutError` if a module with the user's settings differs from what its file specifies."""
-    for what in ("semantics", "sizes"):
-        said = getattr(stated, what)
-        for name, value in getattr(module, what).items():
-            if said[name] != value:
-                raise LayoutError(
-                    f"the file says {name}={value} of {bare(module.name) or 'the layer'}, "
-                    f"and not {said[name]} as {OPTIONS[what].name} says"
-                )
+def check_agrees(model: Model, settled: Sequence[Module]) -> None:
+    """Raises `LayoutError` if modules with settings of the user differ from those that the file specifies."""
+    by_name = {module.name: module for module in model.modules} if not model.unspecified else {}
+    for stated in settled:
+        module = by_name.get(stated.name, stated)
+        for what in ("semantics", "sizes"):
+            said = getattr(stated, what)
+            for name, value in getattr(module, what).items():
+                if said[name] != value:
+                    raise LayoutError(
+                        f"the file says {name}={value} of {bare(module.name) or 'the layer'}, "
+                        f"and not {said[name]} as {OPTIONS[what].name} says"
+                    )
 
 
 def fields_of(module: Module) -> set[str]:
