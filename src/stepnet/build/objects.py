@@ -27,9 +27,11 @@ def object_of(text: str, target: BuildTarget, code: Target, public: frozenset[st
                 value.visibility = "hidden"
 
     def emit() -> bytes:
-        data: bytes = lazy_import("machine.object_code").emit(
-            text, target_machine(target.triple, code.cpu, code.features), hide_others
-        )
+        generator = lazy_import("machine.object_code")
+        with generator.shorter_pipeline():
+            data: bytes = generator.emit(
+                text, target_machine(target.triple, code.cpu, code.features), hide_others
+            )
         return data
 
     return run_in_thread(emit)

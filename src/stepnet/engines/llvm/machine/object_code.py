@@ -24,6 +24,11 @@ from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.unlocked import emit_object
 
 SWITCH_INTERVAL = 5e-4  # seconds
+LEFT_OUT = ("lsr", "post-ra")
+"""The passes of LLVM's code generator that do not run: loop strength reduction, and the scheduling of
+instructions after registers are assigned. They take a third of LLVM's time, and the code is no faster for
+them: the loops already count in units that the processor can address, and it reorders instructions itself.
+"""
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
@@ -54,6 +59,23 @@ def is_public(function: ir.Function) -> bool:
     return not function.is_declaration and function.linkage != "internal"
 
 
+@contextmanager
+def shorter_pipeline() -> Generator[None]:
+    """Inside the block the passes in `LEFT_OUT` do not run.
+
+    The options are global to LLVM, so they are reset at the end: other packages may use the same LLVM. The
+    block must run in `run_in_thread` or `run_without_fork`, which admit one thread at a time.
+    """
+    for name in LEFT_OUT:
+        llvm.set_option("stepnet", f"-disable-{name}")
+    try:
+        yield
+    finally:
+        for name in LEFT_OUT:
+            llvm.set_option("stepnet", f"-disable-{name}=false")
+
+
+@shorter_pipeline()
 def emit_all(texts: Iterable[str], target: Target) -> list[bytes]:
     """The object files of modules, from their texts.
 
