@@ -2,11 +2,11 @@
 
 import hashlib
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, cast
 
 from stepnet.net.ir import Net, Node
-from stepnet.net.types import Literal
+from stepnet.net.types import Literal, Type
 
 
 def digest(*values: Any) -> str:
@@ -29,20 +29,36 @@ def digest(*values: Any) -> str:
 
 def pieces(value: Any) -> list[bytes]:
     """The bytes to be hashed for a value, as a list of parts."""
-    if isinstance(value, Net):
-        return pieces((value.nodes, value.inputs, value.results))
-    if isinstance(value, Node):
-        return pieces((value.operation, value.inputs, value.types, value.pairs))
-    if isinstance(value, Literal):
-        return [f"{value.value.dtype.str}{value.value.shape}".encode(), value.value.tobytes()]
+    parts = list[bytes]()
+    add_pieces(parts, value)
+    return parts
+
+
+def add_pieces(parts: list[bytes], value: Any) -> None:
+    """Appends the bytes to be hashed for a value."""
     if isinstance(value, tuple):
         items = cast("tuple[Any, ...]", value)
-        return [str(len(items)).encode(), *(piece for item in items for piece in pieces(item))]
-    kind: type[Any] = type(cast("object", value))
-    names = field_names(kind)
-    if names:
-        return pieces((type(value).__name__, *(getattr(value, name) for name in names)))
-    return [repr(value).encode()]
+        parts.append(str(len(items)).encode())
+        for item in items:
+            add_pieces(parts, item)
+    elif isinstance(value, Type):
+        parts += pieces_of_type(value)
+    elif isinstance(value, Node):
+        add_pieces(parts, (value.operation, value.inputs, value.types, value.pairs))
+    elif isinstance(value, Net):
+        add_pieces(parts, (value.nodes, value.inputs, value.results))
+    elif isinstance(value, Literal):
+        parts += [f"{value.value.dtype.str}{value.value.shape}".encode(), value.value.tobytes()]
+    elif names := field_names(type(value)):
+        add_pieces(parts, (type(value).__name__, *(getattr(value, name) for name in names)))
+    else:
+        parts.append(repr(value).encode())
+
+
+@lru_cache(1024)
+def pieces_of_type(type_: Type) -> tuple[bytes, ...]:
+    """The bytes to be hashed for a type; a net has few types, and each of them many times."""
+    return tuple(pieces(("Type", *(getattr(type_, name) for name in field_names(Type)))))
 
 
 @cache
