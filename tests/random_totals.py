@@ -4,7 +4,6 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-import numpy as np
 from random_steps import RandomStep, Sequences, wide
 
 from stepnet.engines.base import Bound, Call, Results
@@ -14,6 +13,7 @@ from stepnet.net.interpret import widened
 from stepnet.net.ir import Builder, Net
 from stepnet.net.types import CONST, ROWS, STEPS
 from stepnet.plan.schedule import schedule
+from stepnet.ragged.positions import Positions
 from stepnet.values.structure import leaves
 
 HOWS = ("sum", "mean", "max", "first", "last")
@@ -53,10 +53,8 @@ def call_of(step: RandomStep, given: Sequences) -> Call:
     """The sequences as an engine takes them; first memories that are not given are zeros."""
     offsets = next(iter(given.inputs.values())).offsets[0]
     return Call(
+        Positions.end_to_end(offsets),
         [ragged.values for ragged in given.inputs.values()],
-        offsets[:-1],
-        np.diff(offsets),
-        int(offsets[-1]),
         [None] * len(step.memory) if given.initial is None else list(given.initial.values()),
         leaves(given.statics),
     )

@@ -16,7 +16,7 @@ from stepnet.engines.llvm import engine as llvm_engine
 from stepnet.engines.llvm.compile.compiled import Kept
 from stepnet.errors import InputError
 from stepnet.layout.layers import layers
-from stepnet.rnn import declared
+from stepnet.rnn import programs
 from stepnet.values.structure import leaves
 
 Array = np.ndarray
@@ -275,5 +275,5 @@ def test_a_recurrence_keeps_the_traces_of_so_many_kinds_of_inputs(engine: str):
     for width in range(1, 40):
         _, final = rnn(np.ones((1, 2, width), "float32"), engine=engine)
         assert final.tolist() == [2 * width]
-    assert len(rnn._programs) == len(rnn._seen) == declared.MOST_TRACES
+    assert len(rnn.programs.by_specs) == len(rnn.programs.by_arrays) == programs.MOST_KINDS
     assert rnn(np.ones((1, 2, 1), "float32"), engine=engine)[1].tolist() == [2]

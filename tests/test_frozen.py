@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from stepnet import cells
 from stepnet.engines import Call
 from stepnet.engines.threads import threads
 from stepnet.errors import InputError
-from stepnet.rnn.frozen import RAGGED_CALLS
-from stepnet.rnn.idle import MOST
+from stepnet.ragged.positions import Positions
+from stepnet.rnn import executables
+from stepnet.rnn.calls import RAGGED_CALLS
+from stepnet.rnn.executables import MOST_COUNTED, MOST_FORMS
 from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
@@ -35,7 +38,7 @@ def general(rnn: Any, x: Array, initial: Any = None, last_only: bool = False) ->
 
 def is_frozen(rnn: sn.RNN) -> bool:
     """Whether the shapes that were called last are frozen."""
-    return any(rnn._frozen.idle.values())
+    return any(rnn.programs.calls.idle.values())
 
 
 def called_twice(rnn: Any, x: Any) -> Any:
@@ -64,8 +67,8 @@ def sequences(*lengths: int) -> sn.Ragged:
 def test_raggeds_of_lengths_that_were_seen_give_what_other_calls_give(layer: str, last_only: bool):
     options: Any = {} if layer == "graph" else {"last_only": last_only}
     rnn = layer_of(layer)
-    kept = {"stack": lambda: rnn.run.frozen, "graph": lambda: rnn._programs.frozen}
-    frozen = kept.get(layer, lambda: rnn._frozen)
+    owners = {"stack": lambda: rnn.run, "graph": lambda: rnn._programs}
+    owner = owners.get(layer, lambda: rnn)
     for lengths in ((3, 1, 6), (4,), (6, 3, 1)):
         for _ in range(RAGGED_CALLS + 2):
             x = sequences(*lengths)
@@ -75,7 +78,7 @@ def test_raggeds_of_lengths_that_were_seen_give_what_other_calls_give(layer: str
             assert all(each.offsets is x.offsets for each in raggeds)
             for ours, theirs in zip(leaves(made), leaves(right), strict=True):
                 assert_same_bits(getattr(ours, "values", ours), getattr(theirs, "values", theirs))
-        assert any(run.run for idle in frozen().idle.values() for run in idle or [])
+        assert any(owner().programs.calls.idle.values())
 
 
 def layer_of(name: str) -> Any:
@@ -101,11 +104,11 @@ def test_other_raggeds_go_the_way_of_all_calls():
 def test_lengths_that_come_once_replace_nothing_that_is_prepared():
     rnn, x = cells.rnn("gru", GRU), inputs()
     called_twice(rnn, x)
-    prepared = list(rnn._frozen.idle)
-    for length in range(1, 3 * MOST):
+    prepared = list(rnn.programs.calls.idle)
+    for length in range(1, 3 * MOST_COUNTED):
         rnn(sequences(length, 2))
-    assert list(rnn._frozen.idle) == prepared
-    assert len(rnn._frozen.seen) == MOST
+    assert list(rnn.programs.calls.idle) == prepared
+    assert len(rnn.programs.calls.counts) == MOST_COUNTED
 
 
 def test_the_engines_of_a_frozen_call_may_be_several():
@@ -269,11 +272,37 @@ def test_the_latest_trace_is_that_of_the_latest_call():
 
 def test_few_shapes_are_kept():
     rnn = cells.rnn("gru", GRU)
-    for steps in range(1, 3 * MOST):
+    for steps in range(1, MOST_FORMS + 9):
         for _ in range(3):
             x = inputs(steps=steps)
             assert_same_bits(rnn(x), general(rnn, x))
-    assert len(rnn._frozen.idle) == MOST
+    assert len(rnn.programs.calls.idle) == MOST_FORMS
+
+
+def test_all_recurrences_together_keep_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(executables, "RECENT", OrderedDict[Any, Any]())
+    first, x = cells.rnn("gru", GRU), inputs()
+    called_twice(first, x)
+    ((_, size),) = executables.RECENT.values()
+    assert size > 0
+    monkeypatch.setattr(executables, "MOST_BYTES", 3 * size)
+    others = [cells.rnn("gru", GRU) for _ in range(3)]
+    for count, rnn in enumerate(others, 2):
+        called_twice(rnn, x)
+        assert len(executables.RECENT) == min(count, 3)
+    assert [is_frozen(rnn) for rnn in (first, *others)] == [False, True, True, True]
+    assert_same_bits(called_twice(first, x), general(first, x))
+    assert [is_frozen(rnn) for rnn in (first, *others)] == [True, False, True, True]
+
+
+def test_recurrences_that_are_gone_count_until_others_take_their_place(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(executables, "RECENT", OrderedDict[Any, Any]())
+    rnn, x = cells.rnn("gru", GRU), inputs()
+    called_twice(rnn, x)
+    calls = weakref.ref(rnn.programs.calls)
+    del rnn
+    gc.collect()
+    assert calls() is None
 
 
 def test_a_frozen_call_keeps_its_constants():
@@ -281,13 +310,13 @@ def test_a_frozen_call_keeps_its_constants():
     rnn, x = cells.rnn("gru", GRU), inputs(1, 6)
     right = rnn(x)
     bound = rnn.program.kernels["auto"].bind(leaves(rnn.params))
-    call = Call([x.reshape(6, 5)], np.zeros(1, np.int64), np.full(1, 6), 6, [None])
+    call = Call(Positions.end_to_end(np.array([0, 6])), [x.reshape(6, 5)], [None])
     frozen, constants = bound.frozen(call), weakref.ref(bound.native.constants)  # type: ignore[attr-defined]
     del bound
     gc.collect()
     assert constants() is not None
     assert frozen is not None
-    assert_same_bits(frozen([x.reshape(6, 5)], [None]).outputs[0], right[0][0])
+    assert_same_bits(frozen.run([x.reshape(6, 5)], [None], ()).outputs[0], right[0][0])
 
 
 def test_the_caller_s_arrays_are_let_go():

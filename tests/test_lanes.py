@@ -6,9 +6,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stepnet.engines import lanes as lanes_module
-from stepnet.engines.base import Call
 from stepnet.engines.lanes import MANY, Lanes, lanes_for
 from stepnet.engines.llvm.running.laid import EVEN_SECONDS, Laid
+from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.positions import Positions
 
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=60).map(np.array)
 
@@ -62,7 +63,7 @@ def test_parts_share_the_lanes_out(lengths: np.ndarray, most: int, parts: int) -
 
 def laid_out(lengths: np.ndarray) -> Laid:
     """A call of sequences that lie one after the other."""
-    return Laid(Call([], np.cumsum(lengths) - lengths, lengths, int(lengths.sum()), []))
+    return Laid(Positions.end_to_end(offsets_of(lengths)))
 
 
 def test_long_calls_have_no_more_lanes_than_stay_at_work_until_the_end() -> None:

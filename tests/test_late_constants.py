@@ -17,6 +17,7 @@ from stepnet.net.ir import Builder, Net, Recur
 from stepnet.net.types import CONST, ROWS, STEPS, Type
 from stepnet.plan.schedule import schedule
 from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.positions import Positions
 
 LENGTHS = (3, 0, 1, 7, 2)
 
@@ -56,8 +57,7 @@ def call_of(net: Net, dtype: str, **options: Any) -> tuple[Call, list[np.ndarray
     ]
     kinds = ([arrays[place] for place in places] for places in (ends.sequences, ends.memories, ends.statics))
     sequences, initial, statics = kinds
-    offsets = offsets_of(LENGTHS)
-    call = Call(sequences, offsets[:-1], np.array(LENGTHS), int(offsets[-1]), initial, statics, **options)
+    call = Call(Positions.end_to_end(offsets_of(LENGTHS)), sequences, initial, statics, **options)
     return call, [arrays[place] for place in ends.parameters]
 
 

@@ -19,6 +19,7 @@ from stepnet.net.types import CONST, STEPS, Type
 from stepnet.plan.passes import PIPELINE, optimised
 from stepnet.plan.passes.factor import factor
 from stepnet.plan.passes.fold import fold
+from stepnet.ragged.positions import Positions
 from stepnet.trace.step import Spec
 from stepnet.values.structure import leaves
 
@@ -31,9 +32,8 @@ def call_of(given_: Any, step: RandomStep) -> Call:
     first = next(iter(given_.inputs.values()))
     initial = [None] * len(step.memory) if given_.initial is None else list(given_.initial.values())
     arrays = [ragged.values for ragged in given_.inputs.values()]
-    offsets = first.offsets[0]
-    statics = leaves(given_.statics)
-    return Call(arrays, offsets[:-1], np.diff(offsets), len(arrays[0]), initial, statics)
+    positions = Positions.end_to_end(first.offsets[0])
+    return Call(positions, arrays, initial, leaves(given_.statics))
 
 
 @settings(max_examples=60)
@@ -150,7 +150,7 @@ def test_spelling_does_not_matter(step: Callable[..., Any]) -> None:
     actual, _ = sn.RNN(step, params, memory=SIZE)(x, engine="interpret")
     expected, _ = sn.RNN(sliced, params, memory=SIZE)(x, engine="interpret")
     assert_close(actual, expected, length=4, width=SIZE)
-    call = Call([x.reshape(8, 2)], np.array([0, 4]), np.array([4, 4]), 8, [None])
+    call = Call(Positions.end_to_end(np.array([0, 4, 8])), [x.reshape(8, 2)], [None])
     assert_close(
         BoundNet(plan.net, tuple(params.values()))(call).outputs[0].reshape(2, 4, SIZE),
         expected,
@@ -204,9 +204,8 @@ def test_sums_are_not_over_what_is_the_same_along_them(shapes: list[tuple[int, i
     sides = [after.type_of(number).shape for node in read for number in node.inputs]
     assert all(any(shape[axis] == 4 for axis in axes) for shape in sides)
     rng = np.random.default_rng(0)
-    call = Call(
-        [rng.standard_normal((3, *shape)) for shape in shapes], np.array([0]), np.array([3]), 3, [], []
-    )
+    arrays = [rng.standard_normal((3, *shape)) for shape in shapes]
+    call = Call(Positions.end_to_end(np.array([0, 3])), arrays)
     (actual,), (wanted,) = (BoundNet(each, ())(call).outputs for each in (after, net))
     assert_close(actual, wanted, length=1, width=64)
 

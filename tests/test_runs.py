@@ -16,10 +16,11 @@ from stepnet.errors import InputError
 from stepnet.grad.gradient import vjp
 from stepnet.grad.halves import halves
 from stepnet.net.ir import Net
-from stepnet.rnn.idle import MOST
+from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.positions import Positions
+from stepnet.rnn.executables import MOST_FORMS, Runs, form_of
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.program import NetProgram
-from stepnet.rnn.runs import Runs, form_of
 from stepnet.values.structure import named_leaves
 
 Array = np.ndarray
@@ -68,10 +69,8 @@ def call_of(program: NetProgram, lengths: tuple[int, ...]) -> Call:
         return numbers(*lead, *net.type_of(net.inputs[place]).shape)
 
     return Call(
+        Positions.end_to_end(offsets_of(lengths)),
         [array(place, total) for place in ends.sequences],
-        np.r_[0, np.cumsum(lengths)[:-1]].astype(np.int64),
-        np.array(lengths),
-        total,
         [array(place, len(lengths)) for place in ends.memories],
         [array(place, len(lengths)) for place in ends.statics],
     )
@@ -157,10 +156,10 @@ def test_forms_take_turns_and_no_more_than_some_are_kept() -> None:
     program = NetProgram(backward())
     runs = program.runs(AUTO)
     for turn in range(3):
-        for count in range(1, MOST + 3):
+        for count in range(1, 7):
             params, call = parameters(program), call_of(program, (count, turn + 1))
             assert_same_bits(answers(runs, params, call), runs.once(params, call).arrays)
-    assert len(runs.idle) <= MOST
+    assert len(runs.idle) <= MOST_FORMS
 
 
 def test_threads_share_what_is_prepared() -> None:
@@ -198,8 +197,8 @@ def test_calls_that_are_not_known_by_their_form() -> None:
     call = call_of(program, (3, 2))
     assert form_of(call) is not None
     long = np.ones(2**14, np.int64)
-    assert form_of(Call([], np.arange(2**14), long, 2**14, [])) is None
-    assert form_of(Call([], call.starts, call.lengths, 5, [], last_only=True)) is None
+    assert form_of(Call(Positions.end_to_end(offsets_of(long)))) is None
+    assert form_of(Call(call.positions, last_only=True)) is None
 
 
 def test_values_that_are_repeated_for_all_rows_are_read_row_by_row() -> None:

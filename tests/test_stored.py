@@ -87,7 +87,7 @@ def test_calls_of_a_shape_that_is_frozen(dtype: str) -> None:
     for seed in range(4):
         x = numbers((3, 6, 5), dtype, seed)
         assert_rounded(rnn(x), right(wide(x)), dtype)
-    assert any(rnn._frozen.idle.values())
+    assert any(rnn.programs.calls.idle.values())
 
 
 # ---- what is what

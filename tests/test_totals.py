@@ -26,6 +26,7 @@ from stepnet.plan.passes.lift import lift
 from stepnet.plan.plan import plan
 from stepnet.plan.schedule import Schedule, schedule
 from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.positions import Positions
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 
@@ -202,7 +203,7 @@ def call_of(net: Net, lengths: Sequence[int], gap: int = 0, **options: Any) -> C
     ends: dict[str, Any] = {"initial": [h0], "statics": [s]}
     if net.inputs[1] not in begins:
         ends = {"initial": [], "statics": [h0, s]}
-    return Call([xs], starts, lengths_, total, **ends, **options)
+    return Call(Positions(starts, np.asarray(lengths_), total), [xs], **ends, **options)
 
 
 def right(net: Net, call: Call) -> Results:
@@ -216,7 +217,7 @@ def right(net: Net, call: Call) -> Results:
 
 
 def assert_right(found: Results, expected: Results, call: Call) -> None:
-    long, most = int(call.lengths.sum()), int(call.lengths.max(initial=1))
+    long, most = int(call.positions.lengths.sum()), int(call.positions.lengths.max(initial=1))
     for kind, length in (("outputs", most), ("final", most), ("totals", long)):
         pairs = zip(getattr(found, kind), getattr(expected, kind), strict=True)
         for actual, one in pairs:
@@ -254,13 +255,11 @@ def test_the_bits_are_those_of_any_batch_and_any_number_of_threads(
         set_threads(None)
     for one, two in zip(found.arrays, other.arrays, strict=True):
         np.testing.assert_array_equal(one, two, strict=True)
-    for place, (start, length) in enumerate(zip(call.starts, call.lengths, strict=True)):
+    for place, (start, length) in enumerate(zip(call.positions.starts, call.positions.lengths, strict=True)):
         alone = replace(
             call,
             sequences=[call.sequences[0][start : start + length]],
-            starts=call.starts[:1],
-            lengths=call.lengths[place : place + 1],
-            total=int(length),
+            positions=Positions.end_to_end(np.array([0, length])),
             statics=[array[place : place + 1] for array in call.statics],
         )
         single = bound(alone)
@@ -272,16 +271,13 @@ def test_the_bits_are_those_of_any_batch_and_any_number_of_threads(
 
 def time_major(call: Call) -> Call:
     """The same call, its steps those of an array [time, batch, features] with NaN in the gaps."""
-    count, time = call.rows, int(call.lengths.max())
-    there = replace(
-        call,
-        starts=np.arange(count, dtype=np.int64),
-        steps=np.arange(time, dtype=np.int64) * count,
-        total=count * time,
-    )
+    count, lengths = call.positions.rows, call.positions.lengths
+    time = int(lengths.max())
+    steps = np.arange(time, dtype=np.int64) * count
+    there = Positions(np.arange(count, dtype=np.int64), lengths, count * time, steps)
     x = np.full((there.total, X), np.nan, np.float32)
     x[there.all_places] = call.sequences[0]
-    return replace(there, sequences=[x])
+    return replace(call, positions=there, sequences=[x])
 
 
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
@@ -292,7 +288,7 @@ def test_the_bits_are_the_same_where_steps_lie_time_major(make: Callable[[Parts]
     call = call_of(net, LENGTHS)
     there = time_major(call)
     results, expected = bound(there), bound(call)
-    outputs = [output[there.all_places] for output in results.outputs]
+    outputs = [output[there.positions.all_places] for output in results.outputs]
     pairs = zip([*outputs, *results.final, *results.totals], expected.arrays, strict=True)
     for actual, right_bits in pairs:
         np.testing.assert_array_equal(actual, right_bits, strict=True)
@@ -441,7 +437,7 @@ def test_random_nets_give_what_is_right(net: Net) -> None:
     found = bound(call)
     for kind in ("outputs", "final", "totals"):
         for actual, one in zip(getattr(found, kind), getattr(expected, kind), strict=True):
-            assert_close(actual, one, 16 * int(call.lengths.sum()), H)
+            assert_close(actual, one, 16 * int(call.positions.lengths.sum()), H)
     set_threads(2)
     try:
         other = bound(call)

@@ -9,6 +9,7 @@ import pytest
 import stepnet as sn
 from stepnet.engines import Call
 from stepnet.errors import InputError
+from stepnet.ragged.positions import Positions
 from stepnet.rnn import by_symbol, samplers, written
 from stepnet.rnn.feedback import Choice
 from stepnet.rnn.writer import Writer
@@ -184,10 +185,9 @@ def test_memories_have_the_bits_of_a_stream(name: str, tables: bool, monkeypatch
     assert any(node.name == "by symbol" for node in wired.program.net.nodes) == tables
     first, count, rows = front.scores.argmax(axis=1), 6, len(STARTS)
     none = np.zeros(rows, bool)
-    call = Call(
-        [np.zeros(rows * count, bool)], np.arange(rows) * count, np.full(rows, count), rows * count,
-        [*wired.memories, first, front.begun, none, none], wired.statics,
-    )  # fmt: skip
+    initial = [*wired.memories, first, front.begun, none, none]
+    positions = Positions.end_to_end(np.arange(rows + 1) * count)
+    call = Call(positions, [np.zeros(rows * count, bool)], initial, wired.statics)
     results = wired.program.bound("llvm")(call)
     stream = rnn.stream(rows, front.state, front.statics, begun=front.begun)
     symbols = first
@@ -356,7 +356,7 @@ def test_until_ends_in_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
     run = bound.__call__
 
     def spied(self: Any, call: Call) -> Any:
-        calls.append(call.total)
+        calls.append(call.positions.total)
         return run(self, call)
 
     monkeypatch.setattr(bound, "__call__", spied)

@@ -21,6 +21,7 @@ from stepnet.engines.threads import threads
 from stepnet.engines.watching import Progress
 from stepnet.errors import InputError
 from stepnet.plan.partition import Partition, Way
+from stepnet.ragged.positions import Positions
 from stepnet.values.structure import leaves, transform
 
 Array = np.ndarray
@@ -243,10 +244,8 @@ def test_no_more_steps_are_computed_than_a_block_has() -> None:
     def counts(beyond: bool, rows: int) -> Array:
         total = rows * length
         call = Call(
+            Positions.end_to_end(np.arange(rows + 1) * length),
             [x[:rows].reshape(total)],
-            np.arange(rows) * length,
-            np.full(rows, length),
-            total,
             [None] * 2,
             until=EarlyEnds(flag, beyond),
         )

@@ -26,6 +26,7 @@ from stepnet.engines.llvm.running import laid
 from stepnet.engines.threads import set_threads
 from stepnet.errors import InputError
 from stepnet.net.interpret import widened
+from stepnet.ragged.positions import Positions
 from stepnet.values.structure import leaves, transform
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
@@ -68,7 +69,7 @@ def assert_right(rnn: sn.RNN, call: Call, found: Results, width: int, dtype: str
     ):
         assert actual.dtype == type_.dtype
         kind = dtype if actual.dtype.kind == "f" else None
-        assert_close(actual, expected, int(call.lengths.max(initial=1)), width, kind)
+        assert_close(actual, expected, int(call.positions.lengths.max(initial=1)), width, kind)
 
 
 def call_of(rnn: sn.RNN, lengths: Sequence[int], seed: int = 0, **options: Any) -> Call:
@@ -86,10 +87,8 @@ def call_of(rnn: sn.RNN, lengths: Sequence[int], seed: int = 0, **options: Any) 
         ]
 
     return Call(
+        Positions.end_to_end(offsets),
         numbers(int(offsets[-1]), traced.inputs),
-        offsets[:-1],
-        np.diff(offsets),
-        int(offsets[-1]),
         numbers(len(lengths), traced.memory),
         numbers(len(lengths), traced.statics),
         **options,
@@ -99,10 +98,10 @@ def call_of(rnn: sn.RNN, lengths: Sequence[int], seed: int = 0, **options: Any) 
 def part(call: Call, chosen: Sequence[int]) -> Call:
     """The call with some of its sequences, in an order of one's own; the arrays stay."""
     places = np.array(chosen, np.int64)
+    positions = call.positions
     return replace(
         call,
-        starts=call.starts[places],
-        lengths=call.lengths[places],
+        positions=replace(positions, starts=positions.starts[places], lengths=positions.lengths[places]),
         initial=[None if array is None else array[places] for array in call.initial],
         statics=[array[places] for array in call.statics],
     )
@@ -131,10 +130,8 @@ def test_random_steps(
 def call_of_sequences(given_: Sequences, step: RandomStep) -> Call:
     offsets = next(iter(given_.inputs.values())).offsets[0]
     return Call(
+        Positions.end_to_end(offsets),
         [ragged.values for ragged in given_.inputs.values()],
-        offsets[:-1],
-        np.diff(offsets),
-        int(offsets[-1]),
         [None] * len(step.memory) if given_.initial is None else list(given_.initial.values()),
         leaves(given_.statics),
     )
@@ -142,8 +139,8 @@ def call_of_sequences(given_: Sequences, step: RandomStep) -> Call:
 
 def last_of(output: Array, call: Call, reverse: bool) -> Array:
     """Each sequence's own last output; zeros for an empty one."""
-    found = np.zeros((len(call.lengths), *output.shape[1:]), output.dtype)
-    for row, (start, length) in enumerate(zip(call.starts, call.lengths, strict=True)):
+    found = np.zeros((len(call.positions.lengths), *output.shape[1:]), output.dtype)
+    for row, (start, length) in enumerate(zip(call.positions.starts, call.positions.lengths, strict=True)):
         if length:
             found[row] = output[start if reverse else start + length - 1]
     return found
@@ -302,13 +299,14 @@ def test_a_sequence_has_the_same_bits_alone_and_in_any_company(name: str, target
     run_ = compiled(rnn, target)
     call = call_of(rnn, [*LENGTHS, 3, 6, 9, 1, 4, 11, 2, 5])
     whole = run_(call)
-    count = len(call.lengths)
+    count = len(call.positions.lengths)
     for chosen in ([0], [9], [1], [3, 5], list(range(count))[::-1], list(range(0, count, 2)) * 3):
         found = run_(part(call, chosen))
         assert_same_bits(found.final, [final[chosen] for final in whole.final])
         for output, expected in zip(found.outputs, whole.outputs, strict=True):
             for row in chosen:
-                steps = slice(call.starts[row], call.starts[row] + call.lengths[row])
+                start = call.positions.starts[row]
+                steps = slice(start, start + call.positions.lengths[row])
                 assert output[steps].tobytes() == expected[steps].tobytes()
 
 
@@ -418,7 +416,7 @@ def test_long_sequences(dtype: str) -> None:
 def test_padded_sequences_leave_what_is_beyond_them_zero() -> None:
     rnn = recurrence("gru")
     call = call_of(rnn, [4, 4, 4])
-    call = replace(call, lengths=np.array([2, 0, 4]))
+    call = replace(call, positions=replace(call.positions, lengths=np.array([2, 0, 4])))
     found = compiled(rnn)(call)
     assert_right(rnn, call, found, 5, "float32")
     assert not found.outputs[0][2:8].any()
@@ -460,7 +458,7 @@ def test_nan_stays_in_its_own_sequence() -> None:
     rnn = recurrence("normalised")
     run_, call = compiled(rnn), call_of(rnn, LENGTHS)
     clean = run_(call)
-    call.sequences[0][call.starts[3] + 1] = np.nan
+    call.sequences[0][call.positions.starts[3] + 1] = np.nan
     found = run_(call)
     assert np.isnan(found.final[0][3]).all()
     others = [row for row in range(len(LENGTHS)) if row != 3]
@@ -533,7 +531,7 @@ def test_an_index_beyond_a_table_is_an_error(engine: str, token: int) -> None:
 def test_rnn_on_llvm_is_rnn_on_the_interpreter(name: str) -> None:
     rnn = recurrence(name, 6, "float64")
     call = call_of(rnn, LENGTHS)
-    offsets = (np.concatenate([call.starts, [call.total]]),)
+    offsets = (np.concatenate([call.positions.starts, [call.positions.total]]),)
     statics = call.statics[0] if call.statics else None
     for last_only in (False, True):
         found, expected = (

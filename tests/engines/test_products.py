@@ -15,6 +15,8 @@ from stepnet.net.interpret import widened
 from stepnet.net.ir import Builder, Net, Recur
 from stepnet.net.types import CONST, ROWS, STEPS, Type
 from stepnet.plan.schedule import schedule
+from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(3)
@@ -57,10 +59,9 @@ def net_of(sizes: tuple[int, ...], width: int, joined: bool, dtype: str) -> Net:
 
 def call_of(width: int, dtype: str) -> Call:
     """A call of sequences of several lengths."""
-    total = int(LENGTHS.sum())
-    starts = np.r_[0, np.cumsum(LENGTHS)[:-1]]
-    x = RANDOM.uniform(-1, 1, (total, width)).astype(dtype)
-    return Call([x], starts, LENGTHS, total, [RANDOM.uniform(-1, 1, (len(LENGTHS), width)).astype(dtype)])
+    positions = Positions.end_to_end(offsets_of(LENGTHS))
+    x = RANDOM.uniform(-1, 1, (positions.total, width)).astype(dtype)
+    return Call(positions, [x], [RANDOM.uniform(-1, 1, (len(LENGTHS), width)).astype(dtype)])
 
 
 @pytest.mark.long(every=5)
@@ -103,8 +104,7 @@ def test_products_of_large_parameters_are_right(target: Target, rows: int) -> No
     param = RANDOM.uniform(-0.05, 0.05, (320, 320)).astype("float32")
     assert param.nbytes >= LARGE_BYTES
     x, h = (RANDOM.uniform(-1, 1, (size, 320)).astype("float32") for size in (3 * rows, rows))
-    starts, lengths = np.arange(rows) * 3, np.full(rows, 3)
-    call = Call([x], starts, lengths, 3 * rows, [h])
+    call = Call(Positions.end_to_end(np.arange(rows + 1) * 3), [x], [h])
     found = LlvmEngine(target).compile(schedule(net)).bind([param])(call)
     wide = replace(call, sequences=[x.astype("float64")], initial=[h.astype("float64")])
     right = BoundNet(widened(net), (param.astype("float64"),))(wide)

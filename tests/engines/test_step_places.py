@@ -20,6 +20,8 @@ from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.threads import set_threads
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import schedule
+from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.positions import Positions
 from stepnet.rnn.control import Control, run_until
 from stepnet.values.structure import leaves
 
@@ -103,28 +105,26 @@ def end_to_end(lengths: Array, last_only: bool, masked: bool, begun: bool) -> Ca
     shapes = ((total, 3), (total, 2), (batch, 5), (batch, 5))
     x, y, initial, statics = (random.normal(size=shape).astype("f4") for shape in shapes)
     mask = [random.random(total) < 0.7] if masked else []
-    starts = np.cumsum([0, *lengths])[:-1].astype(np.int64)
     return Call(
+        Positions.end_to_end(offsets_of(lengths)),
         [x, y, *mask],
-        starts,
-        lengths,
-        total,
         [initial, *[None] * (2 if masked else 0)],
         [statics],
         last_only=last_only,
-        begun=np.arange(batch, dtype=np.int64) if begun else None,
+        step_offset=np.arange(batch, dtype=np.int64) if begun else None,
     )
 
 
 def places(call: Call) -> Array:
     """Where the steps of a call lie, sequence after sequence."""
-    batch = len(call.lengths)
-    return call.places(np.arange(batch), np.zeros(batch, np.int64), call.lengths)
+    batch = len(call.positions.lengths)
+    return call.positions.places(np.arange(batch), np.zeros(batch, np.int64), call.positions.lengths)
 
 
 def moved(call: Call, layout: Layout) -> Call:
     """The same call, its steps lying elsewhere among other numbers."""
-    there = replace(call, starts=layout.starts, steps=layout.steps, total=layout.total)
+    positions = replace(call.positions, starts=layout.starts, steps=layout.steps, total=layout.total)
+    there = replace(call, positions=positions)
     arrays: list[Array] = []
     for sequence in call.sequences:
         array = np.ones((layout.total, *sequence.shape[1:]), sequence.dtype)
@@ -139,7 +139,7 @@ def moved_back(call: Call, there: Call, results: Results) -> Results:
         return results
     at = places(there)
     for output in results.outputs:
-        assert len(output) == there.total
+        assert len(output) == there.positions.total
         assert not np.delete(output, at, axis=0).any()
     return Results([output[at] for output in results.outputs], results.final)
 
@@ -173,7 +173,7 @@ def test_the_same_sequences_give_the_same_bits_wherever_they_lie(
     set_threads(threads)
     run = bound(kind, reverse, Control("repeat") if masked else PLAIN)
     call = end_to_end(np.array(lengths, np.int64), last_only, masked, begun)
-    there = moved(call, LAYOUTS[name](call.lengths))
+    there = moved(call, LAYOUTS[name](call.positions.lengths))
     assert_same_bits(moved_back(call, there, run(there)), run(call))
 
 
@@ -199,13 +199,13 @@ def test_a_frozen_call_keeps_the_table(name: str, reverse: bool) -> None:
     lengths = np.array([4, 9, 1, 9], np.int64)
     layout = LAYOUTS[name](lengths)
     x = RANDOM.normal(size=(layout.total, 3)).astype("f4")
-    call = Call([x], layout.starts, lengths, layout.total, [None], steps=layout.steps)
+    call = Call(Positions(layout.starts, lengths, layout.total, layout.steps), [x], [None])
     frozen, at = run.frozen(call), places(call)
     assert frozen is not None
     expected = run(call)
     del call, layout
     junk = [np.full(9, 7) for _ in range(64)]  # where a table that nobody keeps would have been
-    again = frozen([x], [None])
+    again = frozen.run([x], [None], ())
     assert len(junk) == 64
     assert_same_bits(
         Results([output[at] for output in again.outputs], again.final),

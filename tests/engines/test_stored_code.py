@@ -17,6 +17,7 @@ from stepnet.errors import NetError
 from stepnet.net.ir import Builder, Net
 from stepnet.net.types import CONST, ROWS, STEPS, Type
 from stepnet.plan.schedule import schedule
+from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
 TARGETS = pytest.mark.parametrize("target", available_targets(), ids=lambda target: target.name)
@@ -48,7 +49,7 @@ def cast(numbers: Array, target: str, on: Target) -> Array:
     steps = -(-numbers.size // WIDTH)
     x = np.zeros(steps * WIDTH, numbers.dtype)
     x[: numbers.size] = numbers
-    call = Call([x.reshape(steps, WIDTH)], np.zeros(1, np.int64), np.array([steps]), steps, [None])
+    call = Call(Positions.end_to_end(np.array([0, steps])), [x.reshape(steps, WIDTH)], [None])
     return compiled(numbers.dtype.name, target, on)(call).outputs[0].reshape(-1)[: numbers.size]
 
 

@@ -20,6 +20,7 @@ from stepnet.layout.layers import layers
 from stepnet.net.ir import Net
 from stepnet.net.precision import Precision
 from stepnet.net.tolerance import tolerance
+from stepnet.ragged.positions import Positions
 from stepnet.rnn.paired import paired
 from stepnet.values.structure import leaves
 
@@ -532,7 +533,7 @@ def test_bfloat16(dnnl: Library, name: str):
     (rnn, net), x = in_precision(cell(name), "bfloat16"), sequences(2, 5, 0, 5)
     (outputs, final), right = sn.vjp(rnn)(x, engine="interpret")
     run = paired(net, range(len(net.inputs)), "onednn")
-    call = Call((), x.offsets[0][:-1], np.diff(x.offsets[0]), len(x.values), ())
+    call = Call(Positions.end_to_end(x.offsets[0]))
     lasts = arrays_of(final)
     arrays = [x.values, *(np.zeros_like(last) for last in lasts), *rnn.params.values()]
     made = run.forward(arrays, call, "onednn")

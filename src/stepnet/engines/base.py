@@ -1,15 +1,15 @@
 """The interface of an engine: it refuses a schedule with a reason, or compiles it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from stepnet.plan.passes.narrow import narrow_weights
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
-from stepnet.ragged.offsets import offsets_of, positions_of
+from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
 
@@ -33,40 +33,29 @@ class Call:
     """The checked arrays of one call: C-contiguous, with the dtypes and features of the net's inputs, in
     their order.
 
+    positions: where the steps of the sequences lie in their arrays. Outputs lie at the same positions.
     sequences: for each sequence an array [total, features...]. For inner sequences, the array has the values
         of all of them end to end.
-    starts, lengths: [batch], int64: the index of each sequence's first step, and its number of steps.
-    total: the number of entries in the sequences' arrays, padding included.
     initial: for each initial memory [batch, features...]; None for zeros.
     statics: for each static [batch, features...]. A static with a sequence per row has the values of all
         rows end to end.
     last_only: whether outputs are those of the last step of each sequence, [batch, features...], or of every
         step, [total, features...].
-    begun: the number of steps of each sequence that ran before this call, int64; None for zeros.
-    steps: step t of sequence i is at the index starts[i] + steps[t]; None for starts[i] + t. Outputs have the
-        layout of the inputs.
-    inner: the offsets of each level of inner sequences, outermost first.
-    beside: the offsets of statics that have a second sequence per row, by the name of their axis.
-    apart: the number of outputs, from the first on, that need separate buffers. The others have the same
-        lifetime and may share a buffer. None for all outputs.
-    until: when sequences end before their last step; None for never.
-    known: a cache of values that engines derive from the positions of the sequences.
+    step_offset: int64 [batch], the number of steps of each sequence that ran before this call; None for
+        zeros.
+    separate_outputs: the number of outputs, from the first on, that need buffers of their own. The others
+        have the same lifetime and may share a buffer. None for all outputs.
+    until: the condition by which sequences end before their last step; None for never.
     """
 
-    sequences: Sequence[Array]
-    starts: Array
-    lengths: Array
-    total: int
-    initial: Sequence[Array | None]
-    statics: Sequence[Array] = field(default=())
+    positions: Positions
+    sequences: Sequence[Array] = ()
+    initial: Sequence[Array | None] = ()
+    statics: Sequence[Array] = ()
     last_only: bool = False
-    begun: Array | None = None
-    steps: Array | None = None
-    inner: tuple[Array, ...] = ()
-    beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
-    apart: int | None = None
+    step_offset: Array | None = None
+    separate_outputs: int | None = None
     until: EarlyEnds | None = None
-    known: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False, compare=False)
 
     def with_arrays(
         self,
@@ -74,74 +63,12 @@ class Call:
         initial: Sequence[Array | None],
         statics: Sequence[Array] = (),
         last_only: bool = False,
-        apart: int | None = None,
+        separate_outputs: int | None = None,
     ) -> "Call":
-        """A call with other arrays for sequences at the same positions; it shares the cache `known`."""
-        call = object.__new__(Call)
-        call.__dict__.update(
-            self.__dict__,
-            sequences=sequences,
-            initial=initial,
-            statics=statics,
-            last_only=last_only,
-            apart=apart,
-            until=None,
+        """A call with other arrays at the same positions, without a condition for early ends."""
+        return Call(
+            self.positions, sequences, initial, statics, last_only, self.step_offset, separate_outputs
         )
-        return call
-
-    @property
-    def rows(self) -> int:
-        """The number of sequences."""
-        return len(self.lengths)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether every sequence has steps."""
-        if "full" not in self.known:
-            self.known["full"] = bool(self.lengths.all())
-        return self.known["full"]
-
-    @property
-    def offsets(self) -> Array:
-        """The offsets that the sequences would have end to end: the prefix sum of the lengths."""
-        if "offsets" not in self.known:
-            self.known["offsets"] = offsets_of(self.lengths)
-        return self.known["offsets"]
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether the sequences lie end to end, in order and without gaps."""
-        if "packed" not in self.known:
-            dense = self.steps is None and int(self.offsets[-1]) == self.total
-            self.known["packed"] = dense and np.array_equal(self.starts, self.offsets[:-1])
-        return self.known["packed"]
-
-    def places(self, rows: Array, first: Array, lengths: Array) -> Array:
-        """The indices of steps, row after row: for row i of `rows`, `lengths[i]` steps from `first[i]` on.
-
-        Two sequences of two steps each, interleaved as in a batch [time, batch, features]:
-
-        >>> batch = Call([], np.arange(2), np.full(2, 2), 4, [], steps=2 * np.arange(2))
-        >>> batch.places(np.arange(2), np.zeros(2, np.int64), batch.lengths)
-        array([0, 2, 1, 3])
-        """
-        numbers = positions_of(first, lengths)
-        return np.repeat(self.starts[rows], lengths) + (
-            numbers if self.steps is None else self.steps[numbers]
-        )
-
-    @property
-    def all_places(self) -> Array:
-        """The indices of all steps, sequence after sequence."""
-        return self.places(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
-
-    def ends(self, values: Array, first: bool) -> Array:
-        """The value of the last step of each sequence, or of the first; zeros for an empty sequence."""
-        ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
-        filled = np.flatnonzero(self.lengths)
-        numbers = np.zeros(len(filled), np.int64) if first else self.lengths[filled] - 1
-        ends[filled] = values[self.places(filled, numbers, np.ones(len(filled), np.int64))]
-        return ends
 
 
 @dataclass(frozen=True)
@@ -163,18 +90,20 @@ class Results:
         return [*self.outputs, *self.final, *self.totals]
 
 
-class FrozenCall(Protocol):
-    """A prepared call, to be run on other arrays of the same shapes."""
+Arrays = Sequence[Array]
+OptionalArrays = Sequence[Array | None]
 
-    def __call__(
-        self,
-        sequences: Sequence[Array],
-        initial: Sequence[Array | None],
-        statics: Sequence[Array] = (),
-        /,
-    ) -> Results:
-        """The results for these sequences, initial memories and statics."""
-        ...
+
+@dataclass(frozen=True)
+class FrozenCall:
+    """A prepared call, to be run on other arrays of the same shapes by one thread at a time.
+
+    run: a function of sequences, initial memories and statics that returns the results.
+    bytes: the memory that it holds.
+    """
+
+    run: Callable[[Arrays, OptionalArrays, Arrays], Results]
+    bytes: int
 
 
 class Begun(Protocol):
@@ -214,6 +143,11 @@ class BegunFrozen(Protocol):
 class FrozenChain(Protocol):
     """A prepared chain, to be run on other arrays of the same shapes, by one thread at a time."""
 
+    @property
+    def bytes(self) -> int:
+        """The memory that it holds."""
+        ...
+
     def started(self) -> BegunFrozen:
         """An object that takes the arrays of each kernel and then runs the chain."""
         ...
@@ -234,8 +168,8 @@ class Chain(Protocol):
 class Steps(Protocol):
     """Runs single steps of some rows of a call.
 
-    Memories, statics and `begun` have an entry for each possible row. Index i of sequences and outputs is the
-    i-th row that takes the step. The memories of other rows are not changed.
+    Memories, statics and `step_offset` have an entry for each possible row. Index i of sequences and outputs
+    is the i-th row that takes the step. The memories of other rows are not changed.
     """
 
     def of(self, rows: Array) -> Callable[[], None]:
@@ -281,14 +215,13 @@ class Bound(Protocol):
 
     def steps(self, call: Call, results: Results) -> "Steps":
         """An object that runs single steps of some rows of this call, from its memories into those of
-        `results`. It writes to `starts` of the call.
+        `results`. Their inputs and outputs are the first entries of the arrays.
         """
         ...
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """A function that runs calls like this one with other arrays, one thread at a time.
-
-        None if it would not be faster than a call. The lengths are fixed.
+        """The prepared form of calls like this one, with the same lengths; None if it would not be faster
+        than a call.
         """
         ...
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines.base import Call, FrozenCall, Results
+from stepnet.engines.base import Arrays, Call, FrozenCall, OptionalArrays, Results
 from stepnet.engines.part import (
     ENDS,
     SEQUENCED,
@@ -33,7 +33,6 @@ from stepnet.net.interpret import Segments
 from stepnet.net.ir import Net
 from stepnet.net.types import ROWS, STEPS
 from stepnet.plan.schedule import Part, Schedule
-from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray
 Step = Callable[[Values], None]
@@ -51,6 +50,7 @@ class FrozenParts:
         calls.
     lent: the positions of the results that must be copied before they are returned; see `own_results`.
     steps: for each part or chain, a function that adds its results to the values so far.
+    bytes: the memory that the parts hold.
     """
 
     net: Net
@@ -58,13 +58,9 @@ class FrozenParts:
     constants: Values
     lent: tuple[int, ...]
     steps: tuple[Step, ...]
+    bytes: int
 
-    def __call__(
-        self,
-        sequences: Sequence[Array],
-        initial: Sequence[Array | None],
-        statics: Sequence[Array] = (),
-    ) -> Results:
+    def run(self, sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
         """The results for these sequences, initial memories and statics."""
         values = dict(self.constants)
         for numbers, arrays in zip(self.numbers, (sequences, initial, statics), strict=True):
@@ -103,26 +99,33 @@ def frozen_parts(
 
     The call is run once, because freezing a part needs the shapes of the values that it reads.
     """
-    plain = call.begun is None and not call.inner and not call.beside and not call.last_only
-    dense = int(call.lengths.sum()) == call.total and (call.is_packed or takes_gaps(schedule))
-    if not plain or not dense or not call.rows or not np.all(call.lengths):
+    positions = call.positions
+    plain = call.step_offset is None and not positions.inner and not positions.beside and not call.last_only
+    dense = int(positions.offsets[-1]) == positions.total and (positions.is_packed or takes_gaps(schedule))
+    if not plain or not dense or not positions.rows or not positions.is_full:
         return None
-    frame = Frame(Segments(call.rows, (offsets_of(call.lengths),)), None if call.is_packed else call)
+    gaps = None if positions.is_packed else positions
+    frame = Frame(Segments(positions.rows, (positions.offsets,)), gaps)
     net, ends = schedule.net, Ends.of(schedule.net)
     values = constants | call_values(net, ends, (call.sequences, call.initial, call.statics))
-    steps = list[Step]()
+    steps, bytes_ = list[Step](), 0
     for run in runs:
-        step = frozen_run(run, values, frame)
-        run_steps = [] if step is None else [step]
-        for place in run.places if step is None else ():
+        chain = frozen_run(run, values, frame)
+        if chain is not None:
+            steps.append(chain[0])
+            bytes_ += chain[1]
+            continue
+        for place in run.places:
             part = schedule.parts[place]
             if part.kind == "loop" or any(values[number] is None for number in required_reads(part)):
                 return None
             frozen = frozen_part(part, bound[place], values, frame)
-            run_steps.append(frozen or unfrozen_part(place, run_part, frame))
-            run_steps[-1](values)
-        steps += run_steps
-    return FrozenParts(net, ends, constants, lent_places(net, constants), tuple(steps))
+            step, size = frozen or (unfrozen_part(place, run_part, frame), 0)
+            step(values)
+            steps.append(step)
+            bytes_ += size
+    parts = FrozenParts(net, ends, constants, lent_places(net, constants), tuple(steps), bytes_)
+    return FrozenCall(parts.run, bytes_)
 
 
 def required_reads(part: Part) -> tuple[int, ...]:
@@ -147,25 +150,28 @@ def unfrozen_part(place: int, run_part: RunPart, frame: Frame) -> Step:
     return step
 
 
-def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> Step | None:
-    """A function that runs one part, frozen for values of these shapes; None if it cannot be frozen."""
+def frozen_part(part: Part, bound: Any, values: Values, frame: Frame) -> tuple[Step, int] | None:
+    """A function that runs one part, frozen for values of these shapes, and the bytes that it holds; None if
+    the part cannot be frozen.
+    """
     if part.node is not None and part.node.operation == "reduce" and part.node.attributes["how"] in ENDS:
-        return frozen_end(part, frame)
+        return frozen_end(part, frame), 0
     if part.kind not in FROZEN or part.is_bound_per_call or part.extent not in (ROWS, STEPS):
         return None
-    frozen = bound.frozen(call_of(part, values, frame))
+    frozen: FrozenCall | None = bound.frozen(call_of(part, values, frame))
     if frozen is None:
         return None
-    reads = Reads(part)
+    reads, run = Reads(part), frozen.run
 
     def step(values: Values) -> None:
-        values.update(reads.named(frozen(*reads.of(values))))
+        values.update(reads.named(run(*reads.of(values))))
 
-    return step
+    return step, frozen.bytes
 
 
-def frozen_run(run: Run, values: Values, frame: Frame) -> Step | None:
-    """A function that runs several parts as one frozen chain; None if they cannot be frozen.
+def frozen_run(run: Run, values: Values, frame: Frame) -> tuple[Step, int] | None:
+    """A function that runs several parts as one frozen chain, and the bytes that it holds; None if the parts
+    cannot be frozen.
 
     The parts are run once, which adds their results to `values`.
     """
@@ -187,7 +193,7 @@ def frozen_run(run: Run, values: Values, frame: Frame) -> Step | None:
         again.run()
 
     step(values)
-    return step
+    return step, frozen.bytes
 
 
 class Reads:
@@ -215,7 +221,7 @@ def frozen_end(part: Part, frame: Frame) -> Step:
     """A function that selects the last step of each sequence, or the first."""
     assert part.node is not None
     first = part.node.attributes["how"] == "first"
-    sequences, read, result = frame.sequences(STEPS), part.reads[0], part.results[0]
+    sequences, read, result = frame.sequences(STEPS).positions, part.reads[0], part.results[0]
 
     def step(values: Values) -> None:
         values[result] = sequences.ends(values[read], first)

@@ -62,9 +62,9 @@ class KeptSequences:
         self.offsets, first = offsets, len(call.sequences)
         self.inputs = Inputs([*call.sequences, *call.statics])
         outputs, final = result_types(part)
-        count = call.rows if call.last_only else call.total
+        count = call.positions.rows if call.last_only else call.positions.total
         self.outputs = [np.zeros((count, *type_.shape), type_.dtype) for type_ in outputs]
-        self.final = [np.zeros((len(call.lengths), *type_.shape), type_.dtype) for type_ in final]
+        self.final = [np.zeros((call.positions.rows, *type_.shape), type_.dtype) for type_ in final]
         arrays = self.inputs.arrays
         prepared = replace(call, sequences=arrays[:first], statics=arrays[first:])
         self.run = bound.again(prepared, Results(self.outputs, self.final))
@@ -94,7 +94,7 @@ def kept_results(part: Part, bound: Bound, call: Call, offsets: Array, kept: Kep
 
     It is prepared when it runs over the same sequences for the second time. It must begin with zeros.
     """
-    if not call.total or any(memory is not None for memory in call.initial):
+    if not call.positions.total or any(memory is not None for memory in call.initial):
         return None
     entry = kept.get(id(part))
     if isinstance(entry, KeptSequences) and entry.offsets is offsets:

@@ -18,6 +18,7 @@ from stepnet.net.interpret import Segments
 from stepnet.net.ir import Net, ancestors
 from stepnet.net.types import CONST, Type
 from stepnet.ragged.offsets import ends_of, offsets_of
+from stepnet.ragged.positions import Positions
 from stepnet.values.once import computed_once
 
 Array = np.ndarray
@@ -32,32 +33,34 @@ class Packed:
     call: the call as given.
     segments: the offsets of the packed sequences.
     places: for each packed step, its index in the caller's arrays; None if nothing moved.
-    gaps: the call, if its sequences have gaps between them and are used in place; else None.
+    gaps: the positions, if the sequences have gaps between them and are used in place; else None.
     """
 
     call: Call
     segments: Segments
     places: Array | None = None
-    gaps: Call | None = None
+    gaps: Positions | None = None
 
     @classmethod
     def of(cls, call: Call, pack: bool = True) -> "Packed":
         """The packed form of a call; with `pack` false, or if it is packed already, on the same arrays."""
-        segments = Segments(call.rows, (call.offsets, *call.inner), call.begun, call.beside)
-        if call.is_packed:
+        positions = call.positions
+        offsets = positions.offsets, *positions.inner
+        segments = Segments(positions.rows, offsets, call.step_offset, positions.beside)
+        if positions.is_packed:
             return cls(call, segments)
         # Only padded arrays have gaps, and these have one level: the values of Raggeds always lie end to end.
-        places = call.all_places
+        places = positions.all_places
         if not pack:
-            return cls(call, segments, places, call)
+            return cls(call, segments, places, positions)
         sequences = [np.ascontiguousarray(sequence[places]) for sequence in call.sequences]
-        return cls(replace(call, sequences=sequences, steps=None), segments, places)
+        return cls(replace(call, sequences=sequences), segments, places)
 
     def arrays(self, form: "Form") -> list[Array]:
         """The arrays of all inputs of a net except its parameters, in order."""
         ends = form.ends
         initial = [
-            np.zeros((self.call.rows, *type_.shape), type_.dtype) if array is None else array
+            np.zeros((self.call.positions.rows, *type_.shape), type_.dtype) if array is None else array
             for array, type_ in zip(self.call.initial, form.memories, strict=True)
         ]
         places = (*ends.sequences, *ends.memories, *ends.statics)
@@ -89,7 +92,7 @@ class Packed:
             return ends_of(output, self.segments.offsets[0], backward)
         if self.places is None or (self.gaps is not None and clean):
             return output
-        whole = np.zeros((self.call.total, *output.shape[1:]), output.dtype)
+        whole = np.zeros((self.call.positions.total, *output.shape[1:]), output.dtype)
         whole[self.places] = output if self.gaps is None else output[self.places]
         return whole
 
@@ -138,10 +141,8 @@ def plain_call(arrays: Sequence[Array], count: int) -> Call:
     divide.
     """
     pieces = max(1, min(count // PIECE, PIECES)) if count else 0
-    if pieces <= 1:
-        return Call(arrays, np.zeros(pieces, np.int64), np.full(pieces, count), count, [None])
-    lengths = count // pieces + (np.arange(pieces) < count % pieces)
-    return Call(arrays, offsets_of(lengths)[:-1], lengths, count, [None])
+    lengths = count // max(1, pieces) + (np.arange(pieces) < count % max(1, pieces))
+    return Call(Positions.end_to_end(offsets_of(lengths)), arrays, [None])
 
 
 def called_again(bound: Bound, call: Call, results: Results) -> Callable[[], None]:
@@ -167,14 +168,14 @@ class CalledSteps:
     def of(self, rows: Array) -> Callable[[], None]:
         """A function that runs a step of these rows."""
         count, call, results = len(rows), self.call, self.results
-        numbers, ones = np.arange(count), np.ones(count, np.int64)
+        positions = Positions.end_to_end(np.arange(count + 1))
         sequences = [array[:count] for array in call.sequences]
 
         def once() -> None:
             initial = [None if array is None else array[rows] for array in call.initial]
             statics = [array[rows] for array in call.statics]
-            begun = None if call.begun is None else call.begun[rows]
-            made = self.bound(Call(sequences, numbers, ones, count, initial, statics, begun=begun))
+            before = None if call.step_offset is None else call.step_offset[rows]
+            made = self.bound(Call(positions, sequences, initial, statics, step_offset=before))
             for kept, new in zip(results.outputs, made.outputs, strict=True):
                 kept[:count] = new
             for kept, new in zip(results.final, made.final, strict=True):

@@ -1,7 +1,7 @@
 """How each kind of part of a schedule runs: on a kernel of an engine, or in NumPy."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from stepnet.net.totals import REDUCTIONS
 from stepnet.net.types import CONST, ROWS, STEPS, Extent
 from stepnet.plan.groups import has_inner
 from stepnet.plan.schedule import Part, Schedule
+from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
 Values = dict[int, Any]
@@ -30,13 +31,14 @@ class Frame:
     """The positions of the values of each extent while a schedule runs.
 
     segments: the offsets of each extent.
-    gaps: the call, if its sequences have gaps between them, as padded ones do; None if they lie end to end.
+    gaps: the positions, if the sequences have gaps between them, as padded ones do; None if they lie end to
+        end.
     kept: the parts prepared for the steps of a loop; None outside of loops.
     calls, plain_calls: calls without arrays for each extent, made at first use.
     """
 
     segments: Segments
-    gaps: Call | None = None
+    gaps: Positions | None = None
     kept: Kept | None = None
     calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
     plain_calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
@@ -54,7 +56,8 @@ class Frame:
         if extent not in self.plain_calls:
             count, known = self.count(extent), self.calls.get(extent)
             # For few values, the sequences that they belong to are used if these are known.
-            few = known is not None and count == known.total <= PIECE and known.is_full
+            where = None if known is None else known.positions
+            few = where is not None and count == where.total <= PIECE and where.is_full
             self.plain_calls[extent] = known if few and known else plain_call((), count)
         return self.plain_calls[extent]
 
@@ -67,11 +70,13 @@ class Frame:
     def new_sequences(self, extent: Extent) -> Call:
         """A new call without arrays of the sequences along the innermost axis of an extent."""
         if self.gaps is not None and extent == STEPS:
-            return replace(self.gaps, sequences=(), initial=(), statics=())
-        offsets, own = self.segments.into(extent), extent == STEPS
-        begun = self.segments.begun if own else None
-        call = Call((), offsets[:-1], np.diff(offsets), int(offsets[-1]), (), begun=begun)
-        return replace(call, inner=self.segments.offsets[1:], beside=self.segments.beside) if own else call
+            return Call(self.gaps, step_offset=self.segments.begun)
+        segments = self.segments
+        offsets = segments.into(extent)
+        if extent != STEPS:
+            return Call(Positions.end_to_end(offsets))
+        positions = Positions.end_to_end(offsets, segments.offsets[1:], segments.beside)
+        return Call(positions, step_offset=segments.begun)
 
     def count(self, extent: Extent) -> int:
         """The number of values at an extent, those in gaps included."""
@@ -161,7 +166,7 @@ class Run:
         """Whether the parts may run as one for a call, without inspecting values between them."""
         if frame.kept is not None:
             return False
-        return all(p.kind == "plain" or frame.sequences(p.extent).is_full for p in self.parts)
+        return all(p.kind == "plain" or frame.sequences(p.extent).positions.is_full for p in self.parts)
 
 
 def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame) -> None:
@@ -189,9 +194,9 @@ def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Fram
 def run_plain(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
     """The results of nodes without a recurrence."""
     call = value_call(part, values, frame)
-    if frame.kept is None or not call.total:
+    if frame.kept is None or not call.positions.total:
         return named_results(part, bound(call))
-    outputs = kept_plain(net, part, bound, call.sequences, call.total, frame.kept)
+    outputs = kept_plain(net, part, bound, call.sequences, call.positions.total, frame.kept)
     return dict(zip(part.results, outputs, strict=True))
 
 
@@ -203,7 +208,7 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
         return {part.results[0]: expand(net, part.node, [value], frame.segments)}
     how: str = part.node.attributes["how"]
     if how in ENDS:
-        return {part.results[0]: frame.sequences(extent).ends(value, how == "first")}
+        return {part.results[0]: frame.sequences(extent).positions.ends(value, how == "first")}
     return {part.results[0]: REDUCTIONS[how](value, frame.segments.into(extent))}
 
 

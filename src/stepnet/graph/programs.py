@@ -1,13 +1,11 @@
 """The programs of a model: one for each combination of input types, and how calls of them run."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepnet.engines import checked_engine, engines_of
+from stepnet.engines import engines_of
 from stepnet.engines.placed import place
-from stepnet.errors import InputError
 from stepnet.graph.trace import Model, TracedModel, trace_model
 from stepnet.net.ir import Builder, Net
 from stepnet.net.precision import Precision
@@ -15,14 +13,16 @@ from stepnet.plan.groups import flat_recurrences
 from stepnet.plan.passes.narrow import check_narrow
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.batch import Batch, Statics
-from stepnet.rnn.declared import beside, check_inputs, keep, with_dtypes
-from stepnet.rnn.frozen import FrozenCalls
+from stepnet.rnn.declared import beside, check_inputs, with_dtypes
 from stepnet.rnn.nets import call_on
 from stepnet.rnn.program import Asked, Program
-from stepnet.rnn.reading import Reading, call_of
+from stepnet.rnn.programs import Programs
+from stepnet.rnn.reading import Reading, call_of, called
 from stepnet.values.arguments import flag
 from stepnet.values.once import computed_once
 from stepnet.values.structure import leaves, skeleton
+
+UNKNOWN_INPUTS = "the inputs are not known yet: call the graph once, or make it with inputs="
 
 
 class GraphProgram(Program):
@@ -72,10 +72,7 @@ class GraphPrograms:
     ) -> None:
         self.model, self.params, self.inputs, self.statics = model, params, inputs, statics
         self.precisions = precisions
-        self.programs = OrderedDict[Any, GraphProgram]()
-        self.seen = OrderedDict[Any, GraphProgram]()
-        self.frozen = FrozenCalls[GraphProgram]()
-        self.latest: GraphProgram | None = None
+        self.programs = Programs[GraphProgram]()
         if inputs is not None:
             inputs = with_dtypes(inputs, leaves(params))
             self.program_of(inputs, beside(statics, inputs, leaves(params)))
@@ -83,23 +80,21 @@ class GraphPrograms:
     @property
     def program(self) -> GraphProgram:
         """The program for the latest kind of inputs; raises `InputError` before inputs are known."""
-        if self.latest is None:
-            raise InputError("the inputs are not known yet: call the graph once, or make it with inputs=")
-        return self.latest
+        return self.programs.known(UNKNOWN_INPUTS)
 
     def program_of(self, inputs: Any, statics: Any) -> GraphProgram:
         """The program for inputs and statics of these `Spec`s."""
-        key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
-        program = self.programs.get(key)
-        if program is None:
+
+        def made() -> GraphProgram:
             check_inputs(self.inputs, inputs, owner="graph")
             check_inputs(self.statics, statics, "static", "graph")
             traced = trace_model(self.model, inputs, statics, self.params)
             program = GraphProgram(marked(traced, self.precisions), self.params)
             check_narrow(program.net)
-            keep(self.programs, key, program)
-        self.latest = program
-        return program
+            return program
+
+        key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
+        return self.programs.for_specs(key, made)
 
     def read(
         self, sequences: Any, statics: Any = None, lengths: Any = None, time_major: bool = False
@@ -109,11 +104,7 @@ class GraphPrograms:
         batch = Batch.of(sequences, lengths, flag(time_major, "time_major"))
         still = Statics.of(statics, batch.count)
         key = *batch.key, *still.key
-        program = self.seen.get(key)
-        if program is None:
-            program = self.program_of(batch.specs, still.specs)
-            keep(self.seen, key, program)
-        self.latest = program
+        program = self.programs.for_arrays(key, lambda: self.program_of(batch.specs, still.specs))
         call = call_of(batch, [], [still], False, None, None)
         # A static with which a recurrence begins is an initial memory of the net.
         call = call_on(program, [*batch.arrays, *still.arrays, *program.params], call, None)
@@ -122,13 +113,16 @@ class GraphPrograms:
     def run(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
         """The outputs of a call."""
         self.check_model()
-        plain = statics is None and lengths is None
-        key = self.frozen.key(sequences, False, engine, "repeat", time_major) if plain else None
-        if key is not None and (done := self.frozen.run(key, sequences, None)) is not None:
-            self.latest, (outputs, _) = done
-            return outputs
-        reading = self.read(sequences, statics, lengths, time_major)
-        return reading.run(checked_engine(engine), self.frozen, key)[0]
+        outputs, _ = called(
+            self.programs,
+            lambda: self.read(sequences, statics, lengths, time_major),
+            sequences,
+            None,
+            engine,
+            time_major=time_major,
+            plain=statics is None and lengths is None,
+        )
+        return outputs
 
     def check_model(self) -> None:
         """Raises `InputError` for a model that is no longer what was traced, as a module may be."""
@@ -160,8 +154,5 @@ class GraphPrograms:
         """The same with other parameters and precisions, and a change to each program."""
         made = GraphPrograms(self.model, params, None, None, precisions)
         made.inputs, made.statics = self.inputs, self.statics
-        for key, program in self.programs.items():
-            made.programs[key] = change(program)
-            if program is self.latest:
-                made.latest = made.programs[key]
+        made.programs = self.programs.changed(change)
         return made

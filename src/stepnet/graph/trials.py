@@ -96,7 +96,7 @@ class Trials:
     @property
     def steps(self) -> int:
         """The number of steps of the samples."""
-        return sum(int(reading.call.lengths.sum()) for reading in self.readings)
+        return sum(int(reading.call.positions.lengths.sum()) for reading in self.readings)
 
     def options(self, dtypes: Sequence[str]) -> dict[int, list[Precision]]:
         """The precisions in which each recurrence can run, in the order of `dtypes`; raises `RefusedError` if
@@ -210,7 +210,7 @@ def read(graph: Graph, samples: Sequence[Any], statics: Sequence[Any] | None) ->
             raise InputError(f"sample {sample} has NaN or infinity")
         if reading.program is not readings[0].program:
             raise InputError(f"sample {sample} has other features or dtypes than sample 0")
-    if not any(reading.call.lengths.any() for reading in readings):
+    if not any(reading.call.positions.lengths.any() for reading in readings):
         raise InputError("the samples have no steps; give some that are usual")
     return readings
 

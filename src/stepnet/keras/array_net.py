@@ -26,10 +26,10 @@ from stepnet.keras.way import Way
 from stepnet.net.ir import Net
 from stepnet.net.types import STEPS, Type
 from stepnet.plan.passes.prune import prune
-from stepnet.rnn.declared import keep
 from stepnet.rnn.gradient_runs import Halved
 from stepnet.rnn.layers import LayerPrograms, LayersProgram
 from stepnet.rnn.nets import call_on, in_order
+from stepnet.rnn.programs import keep
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace.step import Spec
 from stepnet.values.structure import transform

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepnet.engines import Call
+from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
 Places = npt.NDArray[np.int64]
@@ -87,7 +88,7 @@ class ArraySteps:
         starts = np.arange(batch) * time
         if self.valid is not None and self.order is None:
             starts = starts + self.first
-        return Call([], starts, self.counts, batch * time, [])
+        return Call(Positions(starts, self.counts, batch * time))
 
     # ---- inputs of each step, and gradients of these
 

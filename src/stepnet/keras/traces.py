@@ -19,8 +19,8 @@ from stepnet.keras.recurrences import named_recurrence
 from stepnet.keras.settings import settings_of_cell
 from stepnet.keras.steps import FULL, Form, trace_cell
 from stepnet.keras.way import Way
-from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
+from stepnet.rnn.programs import keep
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.bound import Runnable
 from stepnet.trace.step import Spec

@@ -49,7 +49,7 @@ def add_pieces(parts: list[bytes], value: Any) -> None:
         add_pieces(parts, (value.nodes, value.inputs, value.results))
     elif isinstance(value, Literal):
         parts += [f"{value.value.dtype.str}{value.value.shape}".encode(), value.value.tobytes()]
-    elif names := field_names(type(value)):
+    elif names := field_names(type(cast("object", value))):
         add_pieces(parts, (type(value).__name__, *(getattr(value, name) for name in names)))
     else:
         parts.append(repr(value).encode())

@@ -10,6 +10,7 @@ from stepnet.engines.base import Call
 from stepnet.engines.onednn.padding import Padding, padding_of
 from stepnet.errors import InputError, named
 from stepnet.ragged import Ragged
+from stepnet.ragged.positions import Positions
 from stepnet.values.arguments import array_of, shown
 
 Array = np.ndarray
@@ -64,7 +65,7 @@ class Sequences:
     @property
     def call(self) -> Call:
         """An engine's call over these sequences, without arrays."""
-        return Call((), self.offsets[:-1], np.diff(self.offsets), len(self.values), ())
+        return Call(Positions.end_to_end(self.offsets))
 
     def padding(self, reverse: bool) -> Padding:
         """The positions of the steps in a padded array."""

@@ -9,6 +9,7 @@ from stepnet.errors import InputError
 from stepnet.net.types import AXES, native
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import path_of
+from stepnet.ragged.positions import Positions
 from stepnet.trace.step import Spec
 from stepnet.values.arguments import LARGEST, array_of, checked_dtype, shown
 from stepnet.values.structure import arranged, leaves, named_leaves, rebuild, skeleton, transform
@@ -26,25 +27,20 @@ class Batch:
     structure: the structure of the inputs.
     arrays: for each input [total, features...], or the values of all inner sequences end to end.
     levels: the number of ragged levels of each array; 1 for a value per step.
-    starts, lengths, total, steps: the positions of the steps, as in `Call`.
-    inner: the offsets of inner sequences, outermost first.
+    positions: where the steps lie in the arrays.
     like: the Ragged, or the first two sizes, that determines the form of outputs.
     """
 
     structure: Any
     arrays: list[Array]
     levels: list[int]
-    starts: Array
-    lengths: Array
-    total: int
+    positions: Positions
     like: Any
-    steps: Array | None = None
-    inner: tuple[Array, ...] = ()
 
     @property
     def count(self) -> int:
         """The number of sequences."""
-        return len(self.lengths)
+        return self.positions.rows
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -96,11 +92,8 @@ class Batch:
             structure,
             arrays,
             [ragged.levels for _, ragged in named],
-            offsets[:-1],
-            offsets[1:] - offsets[:-1],
-            int(offsets[-1]),
+            Positions.end_to_end(offsets, tuple(inner)),
             deepest,
-            inner=tuple(inner),
         )
 
     @classmethod
@@ -124,13 +117,13 @@ class Batch:
         starts, steps = np.arange(count, dtype=np.int64) * (1 if time_major else time), None
         if time_major:
             steps = np.arange(time, dtype=np.int64) * count
-        return cls(structure, flat, [1] * len(flat), starts, known, count * time, like, steps)
+        return cls(structure, flat, [1] * len(flat), Positions(starts, known, count * time, steps), like)
 
     @property
     def steps_like(self) -> Any:
         """The form of a value per step: a Ragged of one level, or (batch, time)."""
         if isinstance(self.like, Ragged) and self.like.levels > 1:
-            return Ragged(np.empty(self.total), self.like.offsets[:1])
+            return Ragged(np.empty(self.positions.total), self.like.offsets[:1])
         return self.like
 
     def like_input(self, output: Array, levels: int = 1) -> Any:

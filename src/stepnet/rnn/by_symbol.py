@@ -16,6 +16,7 @@ from stepnet.errors import InputError
 from stepnet.net.ir import Builder, Recur, ancestors
 from stepnet.net.types import CONST, ROWS, STEPS, Type
 from stepnet.plan.plan import Plan
+from stepnet.ragged.positions import Positions
 from stepnet.rnn.feeds import Feed
 from stepnet.rnn.one_step import before_loop, of_inputs
 from stepnet.rnn.program import Program
@@ -46,13 +47,8 @@ def symbol_tables(
     program = table_program(plan, params, feed, wanted)
     fed = np.arange(symbols)
     fed[list(stops)] = 0
-    call = Call(
-        [np.zeros(symbols, bool)],
-        np.arange(symbols),
-        np.ones(symbols, np.int64),
-        symbols,
-        [fed, *([None] * len(wanted))],
-    )
+    positions = Positions.end_to_end(np.arange(symbols + 1))
+    call = Call(positions, [np.zeros(symbols, bool)], [fed, *([None] * len(wanted))])
     try:
         _, *rows = program.bound(engine)(call).final
     except InputError:  # a symbol is outside a table of the step: the error belongs to the call that feeds it

@@ -126,12 +126,12 @@ class InPieces:
         ]
         end = len(kept[0])
         for piece in self.pieces(way, back=True):
-            first = end - piece.call.rows
+            first = end - piece.call.positions.rows
             ahead = (
                 [array[first:end] for array in kept] if end else [memory[piece.rows] for memory in memories]
             )
             end, arrays = max(0, first), [*piece.inputs(net, inputs), *ahead]
-            results = [array for run in again for array in run(arrays, piece.call, apart=0)]
+            results = [array for run in again for array in run(arrays, piece.call, separate_outputs=0)]
             saved = [results[place] for place in self.saved]
             turn.add(piece, backward([*arrays, *turn.cotangents(piece), *saved], piece.call))
         for bound in (*again, backward):

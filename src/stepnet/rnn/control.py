@@ -20,6 +20,7 @@ from stepnet.net.recur import OperandsByKind
 from stepnet.net.types import ROWS, STEPS
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import ends_of, offsets_of, positions_of
+from stepnet.ragged.positions import Positions
 from stepnet.trace.lines import defined_at, refuse
 from stepnet.trace.step import Spec, Step, TracedStep, row_value, trace_step
 from stepnet.trace.traced import Traced
@@ -236,13 +237,14 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
         return results.final[-1], results
     recur = next(node.recur for node in net.nodes if node.operation == "recur")
     types, reverse = recur.operands_by_kind([net.type_of(number) for number in net.inputs]), recur.reverse
-    rows, taken = np.arange(call.rows), np.zeros(call.rows, np.int64)
+    rows, taken = np.arange(call.positions.rows), np.zeros(call.positions.rows, np.int64)
+    most = call.positions.lengths
     memories, steps = call.initial, 0
     final: list[Array] = []
     pieces: list[Piece] = []
     while not pieces or len(rows):
         steps = next_piece(steps)
-        lengths = np.minimum(call.lengths[rows] - taken[rows], steps)
+        lengths = np.minimum(most[rows] - taken[rows], steps)
         piece = some_steps(call, types, reverse, rows, taken[rows], lengths, memories)
         results = run(piece)
         final = final or [memory.copy() for memory in results.final]
@@ -252,7 +254,7 @@ def run_until(run: Bound, call: Call, net: Net, ended: int) -> tuple[Array, Resu
         kept = positions_of(offsets_of(lengths)[:-1] + (lengths - used if reverse else 0), used)
         pieces.append(Piece(rows, taken[rows], used, [output[kept] for output in results.outputs]))
         taken[rows] += used
-        left = ~results.final[ended] & (taken[rows] < call.lengths[rows])
+        left = ~results.final[ended] & (taken[rows] < most[rows])
         memories, rows = [memory[left] for memory in results.final], rows[left]
     return taken, Results(put_together(pieces, taken, call.last_only, reverse), final)
 
@@ -272,26 +274,18 @@ def some_steps(
     memories: Sequence[Array | None],
 ) -> Call:
     """The call of the next steps of some sequences. types: of the net's inputs."""
-    ahead = call.lengths[rows] - taken - lengths if reverse else taken
-    places, inner = within_steps(call.places(rows, ahead, lengths), call.inner)
+    where = call.positions
+    ahead = where.lengths[rows] - taken - lengths if reverse else taken
+    places, inner = within_steps(where.places(rows, ahead, lengths), where.inner)
     sequences = [
         np.ascontiguousarray(sequence[places[len(type_.extent) - len(STEPS)]])
         for sequence, type_ in zip(call.sequences, types.sequences, strict=True)
     ]
     statics, others = list(call.statics), types.others[: len(call.statics)]
-    still, beside = of_rows(statics, others, Segments(call.rows, beside=call.beside), rows)
-    offsets = offsets_of(lengths)
-    return Call(
-        sequences,
-        offsets[:-1],
-        lengths,
-        int(offsets[-1]),
-        memories,
-        still,
-        begun=taken if call.begun is None else taken + call.begun[rows],
-        inner=inner,
-        beside=beside,
-    )
+    still, beside = of_rows(statics, others, Segments(where.rows, beside=where.beside), rows)
+    positions = Positions.end_to_end(offsets_of(lengths), inner, beside)
+    before = taken if call.step_offset is None else taken + call.step_offset[rows]
+    return Call(positions, sequences, memories, still, step_offset=before)
 
 
 def put_together(pieces: list[Piece], lengths: Array, last_only: bool, reverse: bool) -> list[Array]:

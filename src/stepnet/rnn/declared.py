@@ -5,9 +5,8 @@
 Calls, streams, layers and outer steps get their programs here.
 """
 
-from collections import OrderedDict
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +16,8 @@ from stepnet.net.types import read_only_copy
 from stepnet.plan.passes.narrow import check_narrow
 from stepnet.rnn.batch import Batch, Statics, initial_arrays
 from stepnet.rnn.control import MASKED, Control, Until
-from stepnet.rnn.frozen import FrozenCalls
-from stepnet.rnn.program import Program, StepProgram
+from stepnet.rnn.program import StepProgram
+from stepnet.rnn.programs import Programs
 from stepnet.rnn.reading import Reading, call_of
 from stepnet.trace.step import Spec, Step, TracedStep, specs, trace_step
 from stepnet.trace.traced import Traced
@@ -28,10 +27,8 @@ from stepnet.values.dtypes import promoted_float
 from stepnet.values.structure import arranged, leaves, named_leaves, skeleton, transform
 
 Array = np.ndarray
-Kept = TypeVar("Kept", bound=Program)
 MOST_UNROLLED = 64
-MOST_TRACES = 32
-"""The largest number of kinds of inputs whose traces a recurrence keeps."""
+UNKNOWN_INPUTS = "the inputs are not known yet: call the RNN once, or make it with inputs="
 MASKED_IS = f"masked is {' or '.join(map(repr, MASKED))}"
 
 
@@ -70,20 +67,15 @@ class Declared:
             unroll, f"unroll is a number of steps from 1 to {MOST_UNROLLED}", 1, MOST_UNROLLED
         )
         self.until = until
-        self._programs: OrderedDict[Any, StepProgram] = OrderedDict()
-        self._seen: OrderedDict[Any, StepProgram] = OrderedDict()
-        self._latest: StepProgram | None = None
-        self._frozen = FrozenCalls[StepProgram]()
+        self.programs = Programs[StepProgram]()
         self.inputs, self.statics = specs(inputs), specs(statics)
         if inputs is not None:
-            self._latest = self.program_of(self.inputs, self.statics)
+            self.program_of(self.inputs, self.statics)
 
     @property
     def program(self) -> StepProgram:
         """The program for the latest kind of inputs; raises `InputError` before inputs are known."""
-        if self._latest is None:
-            raise InputError("the inputs are not known yet: call the RNN once, or make it with inputs=")
-        return self._latest
+        return self.programs.known(UNKNOWN_INPUTS)
 
     def as_declared(self, inputs: Any) -> Any:
         """The inputs with their dicts in the declared order."""
@@ -124,47 +116,36 @@ class Declared:
 
     def program_for(self, batch: Batch, statics: Statics) -> StepProgram:
         """The program for such inputs and statics; kept by dtypes, features and levels."""
-        key = *batch.key, *statics.key
-        # A local, as other threads may trace other kinds of inputs meanwhile.
-        program = self._seen.get(key)
-        if program is None:
+
+        def made() -> StepProgram:
             check_inputs(self.inputs, batch.specs)
-            program = self.program_of(batch.specs, statics.specs)
-            keep(self._seen, key, program)
-        self._latest = program
-        return program
+            return self.program_of(batch.specs, statics.specs)
+
+        return self.programs.for_arrays((*batch.key, *statics.key), made)
 
     def traced_for(self, inputs: Any, statics: Any) -> TracedStep:
         """The step traced for such inputs and statics."""
-        latest = self._latest
+        latest = self.programs.latest
         check_inputs(self.inputs, inputs)
         program = self.program_of(inputs, statics)
-        self._latest = latest or program
+        self.programs.latest = latest or program
         return program.traced
 
     def program_of(self, inputs: Any, statics: Any) -> StepProgram:
         """The program for inputs and statics with these `Spec`s."""
         inputs = with_dtypes(inputs, leaves(self.params))
         key = (skeleton(inputs), *leaves(inputs), skeleton(statics), *leaves(statics))
-        program = self._programs.get(key)
-        if program is None:
-            memory, statics = (beside(part, inputs, leaves(self.params)) for part in (self.memory, statics))
+
+        def made() -> StepProgram:
+            memory, still = (beside(part, inputs, leaves(self.params)) for part in (self.memory, statics))
             with paused_collector():
-                traced = trace_step(self.step, inputs, memory, statics, self.params)
-            traced = replace(traced, precision=self.precision)
-            program = StepProgram(traced, self.reverse, self.unroll)
+                traced = trace_step(self.step, inputs, memory, still, self.params)
+            program = StepProgram(replace(traced, precision=self.precision), self.reverse, self.unroll)
             if self.precision is not None:
                 check_narrow(program.net)
-            keep(self._programs, key, program)
-        self._latest = program
-        return program
+            return program
 
-
-def keep(programs: OrderedDict[Any, Kept], key: Any, program: Kept) -> None:
-    """Adds a program to a bounded cache; the oldest entry is removed where there are too many."""
-    programs[key] = program
-    if len(programs) > MOST_TRACES:
-        programs.popitem(last=False)
+        return self.programs.for_specs(key, made)
 
 
 def check_masked(masked: Any) -> None:

@@ -25,9 +25,10 @@ from stepnet.rnn.batch import Batch
 from stepnet.rnn.blank import blank_program
 from stepnet.rnn.compose import Bidirectional, Stack, ends_early
 from stepnet.rnn.control import Controls, run_until
-from stepnet.rnn.declared import keep, same_parameters
+from stepnet.rnn.declared import same_parameters
 from stepnet.rnn.layers import Layer, LayerPrograms
 from stepnet.rnn.program import Program
+from stepnet.rnn.programs import keep
 from stepnet.rnn.reading import Reading
 from stepnet.rnn.recurrence import RNN
 from stepnet.values.arguments import choice
@@ -103,8 +104,9 @@ class Cut:
         call, net, batch = reading.call, reading.running.net, reading.batch
         ended = len(leaves(reading.program.memory))
         used, _ = run_until(reading.running.bound(engine), call, net, ended)
-        ahead = call.lengths - used if rnn.reverse else np.zeros_like(used)
-        places, inner = within_steps(call.places(np.arange(call.rows), ahead, used), call.inner)
+        where = call.positions
+        ahead = where.lengths - used if rnn.reverse else np.zeros_like(used)
+        places, inner = within_steps(where.places(np.arange(where.rows), ahead, used), where.inner)
         offsets = (offsets_of(used), *inner)
         arrays = zip(batch.arrays, batch.levels, strict=True)
         cut = [Ragged(array[places[levels - 1]], offsets[:levels]) for array, levels in arrays]
@@ -180,7 +182,7 @@ class CallArguments:
         """The gradient of an input in the form of the caller's argument."""
         extent = self.net.type_of(self.net.inputs[place]).extent
         if is_static_extent(extent):
-            return Ragged(array, (self.call.beside[extent[-1]],))
+            return Ragged(array, (self.call.positions.beside[extent[-1]],))
         levels = max(0, len(extent) - 1)
         if self.cut is not None and levels:
             return self.cut.whole(array, levels)

@@ -63,12 +63,19 @@ class Blocks:
         own, size = self.piece.call, self.size
         if size == 1:
             return own
-        return replace(own, starts=own.starts // size, lengths=own.lengths // size, total=own.total // size)
+        where = own.positions
+        positions = replace(
+            where,
+            starts=where.starts // size,
+            lengths=where.lengths // size,
+            total=where.total // size,
+        )
+        return replace(own, positions=positions)
 
     def is_all(self, call: Call) -> bool:
         """Whether they are all steps of a call, and lie as these do."""
         first, everyone = self.piece.places[0], isinstance(self.piece.rows, slice)
-        return everyone and isinstance(first, slice) and first == slice(0, call.total)
+        return everyone and isinstance(first, slice) and first == slice(0, call.positions.total)
 
     def blocks(self, array: Array, type_: Type) -> Array:
         """An array of the piece as one of blocks."""
@@ -89,7 +96,7 @@ class Blocks:
         self, net: Net, arrays: Sequence[Array | None], ahead: Memories, engine: Order
     ) -> tuple[list[Array], list[Array]]:
         """The results of the steps' net, as it has them, and what is saved; nothing where there are none."""
-        if not self.piece.call.rows:
+        if not self.piece.call.positions.rows:
             return [], [EMPTY] * len(self.halved.saved)
         made = self.halved.forward([*self.inputs(net, arrays), *ahead], self.call, engine)
         pairs = zip(net.results, made, strict=False)
@@ -145,8 +152,9 @@ class InBlocks:
 
     def parts(self, call: Call) -> tuple[Blocks, Blocks]:
         """The blocks of a call, and the steps that are left of it. There may be none of either."""
-        left = call.lengths % self.size
-        whole, none = call.lengths - left, np.zeros_like(left)
+        lengths = call.positions.lengths
+        left = lengths % self.size
+        whole, none = lengths - left, np.zeros_like(left)
         firsts = (left, none) if self.section.reverse else (none, whole)
         blocks, others = (
             part_of(call, alive, first[alive], lengths[alive], apart=True)
@@ -206,7 +214,7 @@ class InBlocks:
         first, last = len(self.by_blocks.saved), len(self.by_blocks.saved) + len(memories)
         begun = [None if memory is None else memory[blocks.piece.rows] for memory in memories]
         for part, ahead, saved in ((others, kept[first:last], kept[last:]), (blocks, begun, kept)):
-            if part.piece.call.rows:
+            if part.piece.call.positions.rows:
                 seeds = turn.cotangents(part.piece)
                 turn.add(part.piece, part.backward(net, inputs, ahead, seeds, saved, self.wanted, way.engine))
         return turn.gradients(asked)

@@ -191,7 +191,7 @@ class Sectioned:
 
     def way(self, call: Call, engine: Order) -> Way:
         """How a call is run: its pieces and engines."""
-        longest = int(call.lengths.max(initial=0))
+        longest = int(call.positions.lengths.max(initial=0))
         size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
         return Way(call, size, between(engine))
 

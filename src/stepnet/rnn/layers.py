@@ -7,23 +7,21 @@
 So one program runs them: their parts run one after the other, and nothing is checked or laid out in between.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, Unpack
 
 import numpy as np
 
-from stepnet.engines import checked_engine
 from stepnet.errors import InputError, named
 from stepnet.net.ir import Builder, Net, with_inputs
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_of
 from stepnet.rnn.batch import Batch, Statics, initial_arrays
 from stepnet.rnn.control import Control, Controls
-from stepnet.rnn.declared import check_inputs, check_masked, keep
-from stepnet.rnn.frozen import FrozenCalls
+from stepnet.rnn.declared import check_inputs, check_masked
 from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked, Program
-from stepnet.rnn.reading import NO_LAST, Reading, call_of
+from stepnet.rnn.programs import Programs
+from stepnet.rnn.reading import NO_LAST, Reading, call_of, called
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace.step import Spec
 from stepnet.trace.traced import Traced, apply
@@ -153,7 +151,7 @@ class LayerPrograms(Generic[Kind]):
 
     def __init__(self, layer: Kind) -> None:
         self.layer = layer
-        self.programs = OrderedDict[Any, LayersProgram]()
+        self.programs = Programs[LayersProgram]()
 
     def read(
         self,
@@ -184,13 +182,13 @@ class LayerPrograms(Generic[Kind]):
         self, batch: Batch, parts: list[Leaf], last_only: bool, masked: str | None
     ) -> LayersProgram:
         """The program for such arguments, kept by their dtypes, features and levels."""
-        key = *batch.key, *(part.statics.key for part in parts), last_only, masked
-        program = self.programs.get(key)
-        if program is None:
+
+        def made() -> LayersProgram:
             with paused_collector():
-                program = Wiring(batch, parts, Control(masked)).program(self.layer, last_only)
-            keep(self.programs, key, program)
-        return program
+                return Wiring(batch, parts, Control(masked)).program(self.layer, last_only)
+
+        key = *batch.key, *(part.statics.key for part in parts), last_only, masked
+        return self.programs.for_arrays(key, made)
 
 
 class LayersRun(LayerPrograms[Combined]):
@@ -202,7 +200,6 @@ class LayersRun(LayerPrograms[Combined]):
     def __init__(self, layer: Combined, ends: bool) -> None:
         super().__init__(layer)
         self.ends = ends
-        self.frozen = FrozenCalls[LayersProgram]()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The layers alone: a copy, or one in another process, makes its programs anew."""
@@ -223,18 +220,22 @@ class LayersRun(LayerPrograms[Combined]):
         time_major: bool = False,
     ) -> tuple[Any, Any]:
         """The outputs and the last memories: of one net, unless the layers are in a step's, or end early."""
-        plain = statics is None and lengths is None and mask is None and begun is None
-        key = self.frozen.key(sequences, last_only, engine, masked, time_major) if plain else None
-        if key is not None and (done := self.frozen.run(key, sequences, initial)) is not None:
-            return done[1]
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         if self.ends or is_traced(sequences):
             return part_by_part(
                 self.layer, sequences, initial, statics, lengths, last_only, engine, **control
             )
-        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
-        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
-        return reading.run(asked, self.frozen, key)
+        return called(
+            self.programs,
+            lambda: self.read(sequences, initial, statics, lengths, last_only, **control),
+            sequences,
+            initial,
+            engine,
+            last_only,
+            masked,
+            time_major,
+            statics is None and lengths is None and mask is None and begun is None,
+        )
 
 
 def part_by_part(

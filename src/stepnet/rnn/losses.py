@@ -116,7 +116,8 @@ class ValueAndGrad:
                 (arguments.reading.program, aimed.key, tuple(of), together),
                 lambda: self.program(arguments, aimed, of, not together),
             )
-            count = int(arguments.call.lengths.sum()) if at_steps else arguments.call.rows
+            positions = arguments.call.positions
+            count = int(positions.lengths.sum()) if at_steps else positions.rows
             seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
             value, *gradients = run_net(
                 program, [*arrays, *aimed.arrays, seed], arguments.call, between(asked)
@@ -203,7 +204,7 @@ def of_rows(name: str, outputs: Mapping[str, int]) -> bool:
 
 def of_row(name: str, leaf: Any, arguments: CallArguments) -> Array:
     """A target with an entry for each sequence."""
-    what, rows = f"target {name}".strip(), arguments.call.rows
+    what, rows = f"target {name}".strip(), arguments.call.positions.rows
     array = checked_array(leaf, what)
     if array.shape[:1] != (rows,):
         raise InputError(

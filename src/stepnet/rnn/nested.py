@@ -17,6 +17,7 @@ import numpy as np
 
 from stepnet.net.meanings import REDUCTIONS
 from stepnet.net.types import CONST, ROWS
+from stepnet.ragged import Ragged
 from stepnet.rnn.batch import ZEROS
 from stepnet.rnn.declared import Declared
 from stepnet.rnn.reading import NO_LAST
@@ -33,6 +34,8 @@ Array = np.ndarray
 
 def is_traced(structure: Any) -> bool:
     """Whether sequences are values of a step that is being traced."""
+    if isinstance(structure, np.ndarray | Ragged):
+        return False
     return any(isinstance(leaf, Traced) for leaf in leaves(structure))
 
 

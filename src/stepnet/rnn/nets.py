@@ -15,13 +15,13 @@ Arrays = Sequence[Array | None]
 
 
 def run_net(
-    program: NetProgram, arrays: Arrays, call: Call, engine: Order, apart: int | None = None
+    program: NetProgram, arrays: Arrays, call: Call, engine: Order, separate_outputs: int | None = None
 ) -> list[Array]:
-    """The results of a net, for the arrays of its inputs.
+    """Runs a net on the arrays of its inputs, and returns its results.
 
-    apart: how many of the outputs have memory of their own; the others live equally long.
+    separate_outputs: as in `Call`.
     """
-    laid_out = call_on(program, arrays, call, apart)
+    laid_out = call_on(program, arrays, call, separate_outputs)
     return in_order(program, program.runs(engine)(parameters(program, arrays, call), laid_out))
 
 
@@ -37,9 +37,9 @@ class BoundNet:
         """The net with the parameters among the arrays of its inputs."""
         return cls(program, program.kernel(engine).bind(parameters(program, arrays, call)))
 
-    def __call__(self, arrays: Arrays, call: Call, apart: int | None = None) -> list[Array]:
-        """As `run_net`."""
-        return in_order(self.program, self.bound(call_on(self.program, arrays, call, apart)))
+    def __call__(self, arrays: Arrays, call: Call, separate_outputs: int | None = None) -> list[Array]:
+        """Runs the net on the arrays of its inputs, and returns its results; see `run_net`."""
+        return in_order(self.program, self.bound(call_on(self.program, arrays, call, separate_outputs)))
 
     def release(self) -> None:
         """Gives back its memory: it is not called any more."""
@@ -51,7 +51,7 @@ def filled(program: NetProgram, arrays: Arrays, place: int, call: Call) -> Array
     if (array := arrays[place]) is not None:
         return array
     type_ = program.net.type_of(program.net.inputs[place])
-    return np.zeros((call.rows, *type_.shape), type_.dtype)
+    return np.zeros((call.positions.rows, *type_.shape), type_.dtype)
 
 
 def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
@@ -59,7 +59,7 @@ def parameters(program: NetProgram, arrays: Arrays, call: Call) -> list[Array]:
     return [filled(program, arrays, place, call) for place in program.ends.parameters]
 
 
-def call_on(program: NetProgram, arrays: Arrays, call: Call, apart: int | None) -> Call:
+def call_on(program: NetProgram, arrays: Arrays, call: Call, separate_outputs: int | None) -> Call:
     """The call on the arrays of a net's inputs."""
     ends = program.ends
     return call.with_arrays(
@@ -67,7 +67,7 @@ def call_on(program: NetProgram, arrays: Arrays, call: Call, apart: int | None) 
         [arrays[place] for place in ends.memories],
         [filled(program, arrays, place, call) for place in ends.statics],
         call.last_only,
-        apart,
+        separate_outputs,
     )
 
 

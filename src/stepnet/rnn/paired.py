@@ -25,7 +25,6 @@ from stepnet.plan.passes.lift import lift
 from stepnet.plan.passes.unloop import unloop
 from stepnet.plan.plan import plan
 from stepnet.plan.schedule import is_nested
-from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.in_sections import AtOnce, Sectioned, SectionRun, Values, Way, cotangents_of
 
 Array = np.ndarray
@@ -113,5 +112,7 @@ def sequences_at(call: Call, extent: Extent) -> Call:
     """A call without arrays of the sequences along the innermost axis of an extent."""
     if extent == STEPS:
         return replace(call, sequences=(), initial=(), statics=(), beside={})
-    segments = Segments(call.rows, (offsets_of(call.lengths), *call.inner), call.begun, call.beside)
+    positions = call.positions
+    offsets = positions.offsets, *positions.inner
+    segments = Segments(positions.rows, offsets, call.step_offset, positions.beside)
     return Frame(segments).sequences(extent)

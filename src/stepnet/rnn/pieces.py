@@ -23,6 +23,7 @@ from stepnet.net.interpret import within_steps
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, ROWS, STEPS, Type, is_static_extent
 from stepnet.ragged.offsets import offsets_of, positions_of
+from stepnet.ragged.positions import Positions
 from stepnet.values.arguments import is_one_of, whole
 
 Array = np.ndarray
@@ -94,19 +95,20 @@ def pieces(call: Call, size: int, reverse: bool, counts: bool, back: bool = Fals
     reverse: whether the recurrence runs from the last step. counts: whether it asks how many steps were
     before. back: the other way round, as its gradient takes them.
     """
-    firsts = range(0, int(call.lengths.max(initial=0)), size)
+    firsts = range(0, int(call.positions.lengths.max(initial=0)), size)
     for first in reversed(firsts) if reverse != back else firsts:
         yield piece(call, first, size, reverse, counts)
 
 
 def piece(call: Call, first: int, size: int, reverse: bool, counts: bool) -> Piece:
     """The piece of a number of steps from a given step on."""
-    alive = np.flatnonzero(call.lengths > first)
-    lengths = np.minimum(call.lengths[alive] - first, size)
+    whole = call.positions.lengths
+    alive = np.flatnonzero(whole > first)
+    lengths = np.minimum(whole[alive] - first, size)
     begun = None
     if counts:
-        before = call.lengths[alive] - first - lengths if reverse else np.full(len(alive), first)
-        begun = before if call.begun is None else before + call.begun[alive]
+        before = whole[alive] - first - lengths if reverse else np.full(len(alive), first)
+        begun = before if call.step_offset is None else before + call.step_offset[alive]
     return part_of(call, alive, np.full(len(alive), first), lengths, begun)
 
 
@@ -118,25 +120,26 @@ def part_of(
     begun: how many steps each had before these. apart: whether the steps of each sequence lie together in it,
     as those of arrays [time, batch] do not.
     """
-    at = call.places(alive, firsts, lengths)
+    positions = call.positions
+    at = positions.places(alive, firsts, lengths)
     starts, steps, total = offsets_of(lengths)[:-1], None, len(at)
     places, inner = [at], ()
-    if call.inner:
-        places, inner = within_steps(at, call.inner)
+    if positions.inner:
+        places, inner = within_steps(at, positions.inner)
     elif total and int(at.max()) + 1 - int(at.min()) == total:
         lowest, first = int(at.min()), int(firsts[0])
-        if call.steps is None:
-            places, starts = [np.arange(lowest, lowest + total)], call.starts[alive] - lowest + firsts
+        if positions.steps is None:
+            places, starts = [np.arange(lowest, lowest + total)], positions.starts[alive] - lowest + firsts
         elif not apart and (firsts == first).all():
             places, steps = (
                 [np.arange(lowest, lowest + total)],
-                call.steps[first : first + int(lengths.max())],
+                positions.steps[first : first + int(lengths.max())],
             )
-            starts, steps = call.starts[alive] - lowest + int(steps[0]), steps - steps[0]
-    everyone = len(alive) == call.rows
-    beside = {axis: of_rows(offsets, alive) for axis, offsets in call.beside.items()}
-    inside = {axis: offsets_of(np.diff(offsets)[alive]) for axis, offsets in call.beside.items()}
-    part = Call((), starts, lengths, total, (), begun=begun, steps=steps, inner=inner, beside=inside)
+            starts, steps = positions.starts[alive] - lowest + int(steps[0]), steps - steps[0]
+    everyone = len(alive) == positions.rows
+    beside = {axis: of_rows(offsets, alive) for axis, offsets in positions.beside.items()}
+    inside = {axis: offsets_of(np.diff(offsets)[alive]) for axis, offsets in positions.beside.items()}
+    part = Call(Positions(starts, lengths, total, steps, inner, inside), step_offset=begun)
     rows = slice(None) if everyone else alive
     return Piece(rows, tuple(map(together, places)), beside, part)
 
@@ -155,11 +158,12 @@ def together(places: Array) -> Places:
 
 def zeros(type_: Type, call: Call) -> Array:
     """Zeros of a type, for all that there is of it in a call."""
-    beside = call.beside[type_.extent[-1]] if is_static_extent(type_.extent) else None
+    positions = call.positions
+    beside = positions.beside[type_.extent[-1]] if is_static_extent(type_.extent) else None
     if beside is not None:
         count = (int(beside[-1]),)
     elif type_.extent in (CONST, ROWS, STEPS):
-        count = {CONST: (), ROWS: (call.rows,), STEPS: (call.total,)}[type_.extent]
+        count = {CONST: (), ROWS: (positions.rows,), STEPS: (positions.total,)}[type_.extent]
     else:
-        count = (int(call.inner[len(type_.extent) - 3][-1]),)
+        count = (int(positions.inner[len(type_.extent) - 3][-1]),)
     return np.zeros((*count, *type_.shape), type_.dtype)

@@ -20,7 +20,7 @@ from stepnet.net.precision import Precision
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.plan.stored import KeptSchedule
-from stepnet.rnn.runs import Runs
+from stepnet.rnn.executables import Runs
 from stepnet.trace.step import Spec, TracedStep
 from stepnet.values.collector import paused_collector
 from stepnet.values.once import computed_once

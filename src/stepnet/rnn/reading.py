@@ -1,21 +1,23 @@
 """The checked arguments of a call, and the results in the form of the input."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from stepnet.engines import Bound, Call, Order
+from stepnet.engines import Bound, Call, Order, checked_engine
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.batch import Batch, Statics, begun_steps
+from stepnet.rnn.calls import Calls
 from stepnet.rnn.control import mask_array, run_until
-from stepnet.rnn.frozen import FrozenCalls
-from stepnet.rnn.idle import Key
+from stepnet.rnn.executables import Form
 from stepnet.rnn.program import Program
+from stepnet.rnn.programs import Programs
+from stepnet.values.arguments import flag
 from stepnet.values.collector import paused_collector
 from stepnet.values.structure import leaves, rebuild
 
@@ -38,16 +40,17 @@ class Reading(Generic[Kind]):
     call: Call
     ends: bool
 
-    def run(self, asked: Order, frozen: FrozenCalls[Kind], key: Key | None) -> tuple[Any, Any]:
-        """The outputs and the last memory, from the engine asked for.
+    def run(self, asked: Order, calls: Calls[Kind], form: Form | None) -> tuple[Any, Any]:
+        """Runs the call on the engine asked for, and returns the outputs and the last memory.
 
-        frozen, key: where to keep a second call of a shape, and its key; None for a call that is not kept.
+        calls, form: the prepared calls of the model, and the form of this one; None for a call that is never
+        prepared.
         """
         # The first call makes much, up to its end, and none of that is garbage before.
         with nullcontext() if self.running.is_bound(asked) else paused_collector():
             bound = self.running.bound(asked)
-            if key is not None and frozen.is_due(key):
-                frozen.freeze(key, self.program, bound, self.call, self.batch.like)
+            if form is not None and calls.is_due(form):
+                calls.prepare(form, self.program, bound, self.call, self.batch.like)
             return self.answer(bound)
 
     def answer(self, bound: Bound) -> tuple[Any, Any]:
@@ -79,6 +82,33 @@ class Reading(Generic[Kind]):
         return rebuild(self.program.output, self.shaped(results.outputs)), results.final
 
 
+def called(
+    programs: Programs[Kind],
+    read: Callable[[], Reading[Kind]],
+    sequences: Any,
+    initial: Any,
+    engine: Any,
+    last_only: Any = False,
+    masked: Any = "repeat",
+    time_major: Any = False,
+    plain: bool = True,
+) -> tuple[Any, Any]:
+    """Runs a call of a model, and returns the outputs and the last memory. All models are called here.
+
+    programs: the programs of the model.
+    read: checks the arguments; it is not called where a prepared call takes them.
+    plain: whether there are no arguments but these, so that the call may be prepared.
+    """
+    calls = programs.calls
+    form = calls.form(sequences, last_only, engine, masked, time_major) if plain else None
+    if form is not None and (done := calls.run(form, sequences, initial)) is not None:
+        programs.latest, results = done
+        return results
+    asked = checked_engine(engine)
+    flag(last_only, "last_only")
+    return read().run(asked, calls, form)
+
+
 def call_of(
     batch: Batch,
     memories: Sequence[Array | None],
@@ -88,19 +118,12 @@ def call_of(
     begun: Any,
 ) -> Call:
     """The call of a batch from these memories. statics: those of each recurrence, in the order they run."""
-    call = Call(
+    beside = {axis: offsets for still in statics for axis, offsets in still.beside.items()}
+    return Call(
+        batch.positions.with_statics(beside),
         batch.arrays if mask is None else [*batch.arrays, mask_array(mask, batch.steps_like)],
-        batch.starts,
-        batch.lengths,
-        batch.total,
         memories,
         [array for still in statics for array in still.arrays],
         last_only,
         None if begun is None else begun_steps(begun, batch.count),
-        batch.steps,
-        batch.inner,
-        {axis: offsets for still in statics for axis, offsets in still.beside.items()},
     )
-    if isinstance(batch.like, Ragged):
-        call.known.update(offsets=batch.like.offsets[0], packed=True)
-    return call

@@ -1,6 +1,5 @@
 """A step run over sequences of any length: `RNN`, and `scan`."""
 
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,8 @@ from stepnet.rnn import nested
 from stepnet.rnn.batch import checked_array
 from stepnet.rnn.control import Controls
 from stepnet.rnn.declared import Declared, check_masked, same_parameters
-from stepnet.rnn.frozen import FrozenCalls
 from stepnet.rnn.program import Asked, StepProgram
+from stepnet.rnn.reading import called
 from stepnet.rnn.scopes import Scopes, step_scopes
 from stepnet.trace.lines import refuse
 from stepnet.trace.step import Spec, Step
@@ -174,16 +173,7 @@ class RNN(Declared):
         """The same with other attributes, and a change to each program."""
         made = object.__new__(type(self))
         made.__dict__.update(vars(self) | attributes)
-        latest = [] if self._latest is None else [self._latest]
-        programs = {
-            id(program): program for program in [*self._programs.values(), *self._seen.values(), *latest]
-        }
-        new = {key: change(program) for key, program in programs.items()}
-        for name in ("_programs", "_seen"):
-            pairs = ((key, new[id(program)]) for key, program in getattr(self, name).items())
-            setattr(made, name, OrderedDict(pairs))
-        made._latest = None if self._latest is None else new[id(self._latest)]
-        made._frozen = FrozenCalls[StepProgram]()
+        made.programs = self.programs.changed(change)
         return made
 
     def __repr__(self) -> str:
@@ -246,25 +236,46 @@ class RNN(Declared):
         >>> total(np.array([[1.0, 2.0, 3.0]]), mask=[[True, False, True]])[0].tolist()
         [[1.0, 1.0, 4.0]]
         """
-        plain = statics is None and lengths is None and mask is None and begun is None and self.until is None
-        key = self._frozen.key(sequences, last_only, engine, masked, time_major) if plain else None
-        if key is not None and (done := self._frozen.run(key, sequences, initial)) is not None:
-            self._latest, results = done
-            return results
-        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
-        if nested.is_traced(sequences):
-            if mask is not None or begun is not None or self.until is not None or time_major:
-                raise refuse("mask=, begun=, until= and time_major= are not for a recurrence inside a step")
-            if lengths is not None or asked != "auto":
-                raise refuse(
-                    "lengths= and engine= are not for a recurrence inside a step: its sequences know their "
-                    "lengths, and it runs where the outer one does; give engine= to that one"
-                )
-            check_masked(masked)
-            return nested.in_step(self, sequences, initial, statics, last_only)
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
-        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
-        return reading.run(asked, self._frozen, key)
+        if nested.is_traced(sequences):
+            return self._in_step(sequences, initial, statics, lengths, last_only, engine, control)
+        plain = statics is None and lengths is None and mask is None and begun is None and self.until is None
+        return called(
+            self.programs,
+            lambda: self.read(sequences, initial, statics, lengths, last_only, **control),
+            sequences,
+            initial,
+            engine,
+            last_only,
+            masked,
+            time_major,
+            plain,
+        )
+
+    def _in_step(
+        self,
+        sequences: Any,
+        initial: Any,
+        statics: Any,
+        lengths: Any,
+        last_only: bool,
+        engine: Asked,
+        control: Controls,
+    ) -> tuple[Any, Any]:
+        """The outputs and the last memory inside a step that is being traced. Raises `StepError` for
+        arguments that are for calls outside of steps.
+        """
+        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
+        given = [control["mask"], control["begun"], self.until]
+        if any(value is not None for value in given) or control["time_major"]:
+            raise refuse("mask=, begun=, until= and time_major= are not for a recurrence inside a step")
+        if lengths is not None or asked != "auto":
+            raise refuse(
+                "lengths= and engine= are not for a recurrence inside a step: its sequences know their "
+                "lengths, and it runs where the outer one does; give engine= to that one"
+            )
+        check_masked(control["masked"])
+        return nested.in_step(self, sequences, initial, statics, last_only)
 
     def stream(
         self,

@@ -260,7 +260,7 @@ def recorded(called: Reading[StepProgram], seen: Net, params: list[Array]) -> Re
     recur = node.recur
     body, seen = (narrowed_step(inside, recur.precision) for inside in (recur.body, seen))
     done = len(recur.outputs) + len(leaves(called.program.memory))  # which `control` puts there
-    lengths = called.call.lengths
+    lengths = called.call.positions.lengths
     ended = np.zeros(len(lengths), bool)
     steps: list[tuple[Segments, list[Array]]] = []
     rows: list[Array] = [np.zeros(0, np.int64)]

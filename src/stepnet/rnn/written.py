@@ -18,6 +18,7 @@ import numpy as np
 from stepnet.engines import Call, EarlyEnds, choose
 from stepnet.net.types import STEPS
 from stepnet.ragged.offsets import offsets_of, positions_of
+from stepnet.ragged.positions import Positions
 from stepnet.rnn.batch import initial_arrays
 from stepnet.rnn.by_symbol import symbol_tables
 from stepnet.rnn.compose import Stack
@@ -188,7 +189,7 @@ def write(
         used = step - begun + done
         (symbols,) = results.outputs
         if until is None:
-            symbols = symbols[positions_of(call.offsets[:-1], used)]
+            symbols = symbols[positions_of(call.positions.offsets[:-1], used)]
         result.append((np.repeat(rows, used), symbols))
         written[rows] += used
         left = np.flatnonzero(~done & (written[rows] < most))
@@ -232,8 +233,7 @@ def call_of(
     """The call for `lengths` steps of each row. random: a number per step; None if nothing is drawn."""
     if random is None and until is not None:  # outputs do not lie where inputs do, so these may be one number
         starts, steps = np.zeros(len(lengths), np.int64), np.zeros(int(lengths.max()), np.int64)
-        return Call([np.zeros(1, bool)], starts, lengths, 1, initial, still, steps=steps, until=until)
-    offsets = offsets_of(lengths)
-    total = int(offsets[-1])
-    numbers = np.zeros(total, bool) if random is None else random
-    return Call([numbers], offsets[:-1], lengths, total, initial, still, until=until)
+        return Call(Positions(starts, lengths, 1, steps), [np.zeros(1, bool)], initial, still, until=until)
+    positions = Positions.end_to_end(offsets_of(lengths))
+    numbers = np.zeros(positions.total, bool) if random is None else random
+    return Call(positions, [numbers], initial, still, until=until)

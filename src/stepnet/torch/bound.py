@@ -12,11 +12,10 @@ from typing import Any
 from stepnet.errors import InputError
 from stepnet.net.types import ROWS, STEPS
 from stepnet.rnn.batch import Batch, initial_arrays
-from stepnet.rnn.declared import keep
-from stepnet.rnn.frozen import FrozenCalls
 from stepnet.rnn.layers import LayersProgram
 from stepnet.rnn.pieces import Checkpoint
-from stepnet.rnn.reading import Reading, call_of
+from stepnet.rnn.programs import Programs, keep
+from stepnet.rnn.reading import Reading, call_of, called
 from stepnet.torch.function import (
     AUTO,
     Differentiable,
@@ -119,21 +118,22 @@ class Runnable:
 
 @dataclass(frozen=True)
 class Parameters:
-    """A program with parameters, and its prepared calls. bits: the contents of the parameters when they were
-    bound.
+    """A program with parameters, and its prepared calls.
+
+    bits: the contents of the parameters when they were bound.
     """
 
     runnable: Runnable
     bits: list[Any]
     program: LayersProgram
-    frozen: FrozenCalls[LayersProgram]
+    programs: Programs[LayersProgram]
 
     @classmethod
     def of(cls, runnable: Runnable, tensors: list[Any]) -> "Parameters":
         """Copies of the parameters, bound."""
         copies = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
         program = runnable.program.with_params([array_of(tensor) for tensor in copies])
-        return cls(runnable, [bits_of(tensor) for tensor in copies], program, FrozenCalls())
+        return cls(runnable, [bits_of(tensor) for tensor in copies], program, Programs())
 
     def are(self, runnable: Runnable, tensors: list[Any]) -> bool:
         """Whether they still are these, bit by bit."""
@@ -170,21 +170,26 @@ class Bound:
         tensors: list[Any],
         statics: list[Any],
     ) -> list[Any]:
-        """The results of a `Runnable`."""
-        kept = self.parameters(runnable, tensors)
-        array, program = array_of(data), kept.program
+        """Runs a `Runnable`, and returns its results."""
+        bound = self.parameters(runnable, tensors)
+        array, program, is_array = array_of(data), bound.program, batch.structure is not None
         initial = rebuild(program.memory, [array_of(tensor) for tensor in states]) if states else None
-        key, results = None, None
-        if batch.structure is not None and not statics:
-            key = kept.frozen.key(array, False, "auto", "repeat", batch.steps is not None)
-        if key is not None and (done := kept.frozen.run(key, array, initial)) is not None:
-            results = done[1]
-        if results is None:
+
+        def read() -> Reading[LayersProgram]:
             memories = initial_arrays(initial, program.memory, batch.count)
-            lead = 2 if batch.structure is not None else 1
-            flat = array.reshape(batch.total, *array.shape[lead:])
+            flat = array.reshape(batch.positions.total, *array.shape[2 if is_array else 1 :])
             whole = replace(batch, arrays=[flat], structure=flat)
             call = call_of(whole, memories, [], False, None, None)
             call = replace(call, statics=[array_of(tensor) for tensor in statics])
-            results = Reading(whole, program, program, call, False).run(AUTO, kept.frozen, key)
-        return [tensor_of(array) for array in (*leaves(results[0]), *leaves(results[1]))]
+            return Reading(whole, program, program, call, False)
+
+        outputs, last = called(
+            bound.programs,
+            read,
+            array,
+            initial,
+            AUTO,
+            time_major=batch.positions.steps is not None,
+            plain=is_array and not statics,
+        )
+        return [tensor_of(array) for array in (*leaves(outputs), *leaves(last))]

@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.batch import Batch
-from stepnet.rnn.reading import call_of
 from stepnet.torch.pytorch import pytorch
 from stepnet.values.structure import leaves, rebuild
 
@@ -36,8 +34,8 @@ class Turns:
     @classmethod
     def of(cls, batch: Batch, reverse: bool) -> "Turns":
         """The turns of a batch; reverse: whether each sequence runs from its last step."""
-        call = call_of(batch, [], [], False, None, None)
-        lengths, places, begins = call.lengths, call.all_places, offsets_of(call.lengths)
+        positions = batch.positions
+        lengths, places, begins = positions.lengths, positions.all_places, positions.offsets
         order = np.argsort(-lengths, kind="stable")
         turns = list[Array]()
         for step in range(int(lengths.max(initial=0))):

@@ -8,9 +8,9 @@ from uuid import uuid4
 import numpy as np
 
 from stepnet.errors import InputError
-from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
+from stepnet.rnn.programs import keep
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.bound import BOUND, Runnable
 from stepnet.torch.checks import DTYPES, dtypes_refused

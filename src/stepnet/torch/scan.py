@@ -15,9 +15,9 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.errors import InputError
-from stepnet.rnn.declared import keep
 from stepnet.rnn.layers import LayerPrograms, LayersProgram
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
+from stepnet.rnn.programs import keep
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.function import Differentiable, NetRun, array_of
 from stepnet.torch.pytorch import pytorch

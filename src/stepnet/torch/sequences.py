@@ -9,6 +9,7 @@ import numpy as np
 
 from stepnet.errors import InputError
 from stepnet.ragged.offsets import offsets_of
+from stepnet.ragged.positions import Positions
 from stepnet.ragged.torch import packed_lengths
 from stepnet.rnn.batch import Batch
 from stepnet.torch.function import array_of
@@ -130,7 +131,7 @@ def packed_batch(total: int, counts: Array) -> Batch:
     """The batch of the sequences of a `PackedSequence`, from its batch sizes."""
     lengths = packed_lengths(counts, total)
     rows = np.arange(len(lengths), dtype=np.int64)
-    return Batch(None, [], [1], rows, lengths, total, (total,), offsets_of(counts)[:-1])
+    return Batch(None, [], [1], Positions(rows, lengths, total, offsets_of(counts)[:-1]), (total,))
 
 
 def nested(value: Any) -> Sequences:
@@ -154,4 +155,4 @@ def jagged_batch(total: int, offsets: Array, lengths: Array | None = None) -> Ba
     counts = (np.diff(offsets) if lengths is None else lengths).astype(np.int64)
     if (starts < 0).any() or (counts < 0).any() or (starts + counts > total).any():
         raise InputError(f"the nested tensor is damaged: its lengths or offsets go beyond its {total} values")
-    return Batch(None, [], [1], starts, counts, total, (total,))
+    return Batch(None, [], [1], Positions(starts, counts, total), (total,))

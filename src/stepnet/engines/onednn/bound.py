@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from stepnet.engines.base import Bound, Call, FrozenCall, Results, Steps
+from stepnet.engines.base import Arrays, Bound, Call, FrozenCall, OptionalArrays, Results, Steps
 from stepnet.engines.onednn.known import Known
 from stepnet.engines.onednn.library import Library, library
 from stepnet.engines.onednn.padding import Padding, padding
@@ -52,7 +52,7 @@ class BoundRecurrence:
     ) -> Results:
         """The results for arrays with the layout of a call. places: the positions of its padded steps."""
         known = self.known
-        x = features(known, sequences, call.total)
+        x = features(known, sequences, call.positions.total)
         made = ran(
             self.library,
             self.recurrence,
@@ -67,7 +67,7 @@ class BoundRecurrence:
         rows = {"h": made.h, "c": made.c}
         outputs = own([steps[kind] for kind in known.outputs])
         if call.last_only:
-            outputs = [call.ends(output, known.cell.recur.reverse) for output in outputs]
+            outputs = [call.positions.ends(output, known.cell.recur.reverse) for output in outputs]
         return Results(outputs, own([rows[kind] for kind in known.final]))
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
@@ -94,12 +94,10 @@ class BoundRecurrence:
         if call.last_only:
             return None
 
-        def run(
-            sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array] = ()
-        ) -> Results:
+        def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
             return self.results(places, call, sequences, initial)
 
-        return run
+        return FrozenCall(run, 0)  # primitives and paddings lie in caches of their own
 
 
 def features(known: Known, sequences: Sequence[Array], total: int) -> Array:

@@ -22,7 +22,7 @@ from math import prod
 
 import numpy as np
 
-from stepnet.engines.base import Bound, Call, FrozenCall, Results, Steps
+from stepnet.engines.base import Arrays, Bound, Call, FrozenCall, OptionalArrays, Results, Steps
 from stepnet.engines.onednn.bound import BoundRecurrence, features
 from stepnet.engines.onednn.cache import MEGABYTE
 from stepnet.engines.onednn.known import Known, known_plan
@@ -221,7 +221,7 @@ class BoundJoined:
     ) -> Results:
         """The results of a single run of the primitive."""
         known, recurrence = self.known, self.known.recurrence
-        x = features(known.first, sequences, call.total)
+        x = features(known.first, sequences, call.positions.total)
         members = known.in_order
         start = Start.of(
             recurrence,
@@ -238,7 +238,7 @@ class BoundJoined:
             ]
         else:
             final = [ends(padded, places, start) for _ in members[-1].final]
-        output = call.ends(made, recurrence.direction == "right2left") if call.last_only else made
+        output = call.positions.ends(made, recurrence.direction == "right2left") if call.last_only else made
         return Results([output], final)
 
     def one_by_one(
@@ -282,12 +282,10 @@ class BoundJoined:
         """A function that runs further calls with the same layout."""
         places = self.places(call)
 
-        def run(
-            sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array] = ()
-        ) -> Results:
+        def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
             return self.results(places, call, sequences, initial)
 
-        return run
+        return FrozenCall(run, 0)  # primitives and paddings lie in caches of their own
 
 
 MERGES: dict[str, Callable[[list[Array]], Array]] = {

@@ -12,6 +12,7 @@ import numpy as np
 from stepnet.engines.base import Call
 from stepnet.engines.onednn.cache import MEGABYTE, Cache
 from stepnet.ragged.offsets import positions_of
+from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
 
@@ -72,30 +73,31 @@ class Padding:
 
 def padding(call: Call, reverse: bool) -> Padding:
     """The padding of a call, cached for calls with the same layout."""
-    steps = None if call.steps is None else call.steps.tobytes()
-    key = (call.starts.tobytes(), call.lengths.tobytes(), steps, call.total, reverse)
-    return PADDINGS.get(key, lambda: padding_for(call, reverse))
+    positions = call.positions
+    steps = None if positions.steps is None else positions.steps.tobytes()
+    key = (positions.starts.tobytes(), positions.lengths.tobytes(), steps, positions.total, reverse)
+    return PADDINGS.get(key, lambda: padding_for(positions, reverse))
 
 
 def padding_of(offsets: Array, reverse: bool) -> Padding:
     """The padding of sequences that lie end to end, cached."""
 
     def packed() -> Padding:
-        return padding_for(Call((), offsets[:-1], np.diff(offsets), int(offsets[-1]), ()), reverse)
+        return padding_for(Positions.end_to_end(offsets), reverse)
 
     return PADDINGS.get((offsets.tobytes(), reverse), packed)
 
 
-def padding_for(call: Call, reverse: bool) -> Padding:
-    """A new padding of a call."""
-    lengths = call.lengths
+def padding_for(positions: Positions, reverse: bool) -> Padding:
+    """A new padding of sequences at these positions."""
+    lengths = positions.lengths
     steps, rows = int(lengths.max(initial=0)), len(lengths)
     first = steps - lengths if reverse else np.zeros_like(lengths)
     numbers = np.arange(rows)
     target = positions_of(first, lengths) * rows + np.repeat(numbers, lengths)
-    source = call.all_places
-    in_order = len(source) == call.total and np.array_equal(source, np.arange(call.total))
-    whole = len(source) == call.total == steps * rows and np.array_equal(source, target)
+    source, total = positions.all_places, positions.total
+    in_order = len(source) == total and np.array_equal(source, np.arange(total))
+    whole = len(source) == total == steps * rows and np.array_equal(source, target)
     ends = first if reverse else lengths - 1
     empty = lengths == 0
     last = np.where(empty, 0, ends) * rows + numbers

@@ -28,6 +28,7 @@ from stepnet.net.interpret import Segments, interpret
 from stepnet.net.ir import Builder, Net, ancestors, with_inputs
 from stepnet.net.types import CONST
 from stepnet.plan.plan import Plan
+from stepnet.ragged.positions import Positions
 from stepnet.values.once import computed_once
 
 Array = np.ndarray
@@ -99,7 +100,7 @@ class OneDnnPair:
         known, ends = self.known, self.ends
         recurrence, weights = self.latest.weights(self.parameters(arrays))
         sequences = [np.ascontiguousarray(arrays[place]) for place in ends.sequences]
-        x = features(known, sequences, call.total)
+        x = features(known, sequences, call.positions.total)
         initial = [arrays[ends.memories[place]] for place in known.memories]
         return Training(library(), recurrence, weights, call, x, initial)
 
@@ -154,7 +155,7 @@ class OneDnnPair:
     def kept_bytes(self, rows: int, steps: int) -> int:
         """See `Pair`."""
         total, width = rows * steps, self.known.cell.inputs
-        call = Call((), np.arange(rows) * steps, np.full(rows, steps), total, ())
+        call = Call(Positions.end_to_end(np.arange(rows + 1) * steps))
         net, ends = self.known.net, self.ends
         types = [net.type_of(net.inputs[place]) for place in ends.parameters]
         recurrence, weights = self.latest.weights([np.zeros(t.shape, t.dtype) for t in types])

@@ -74,7 +74,7 @@ class Training:
 
     def forward(self) -> "Tape":
         """The results, and the residuals for gradients."""
-        places, total = self.padding, self.call.total
+        places, total = self.padding, self.call.positions.total
         start, has_cell = Start.of(self.recurrence, self.initial), self.recurrence.row.has_cell
         if not places.steps:
             c = start.array("src_iter_c", places.rows) if has_cell else None
@@ -125,7 +125,10 @@ class Training:
         weights["weights_layer"] = weights["weights_layer"][:, :, : recurrence.inputs]
         x = run.flat("diff_src_layer")[:, : recurrence.inputs]
         return Gradients(
-            places.placed(x, self.call.total), begin[0], begin[1] if len(begin) > 1 else None, weights
+            places.placed(x, self.call.positions.total),
+            begin[0],
+            begin[1] if len(begin) > 1 else None,
+            weights,
         )
 
     def seed(self, run: Run, outputs: Array | None, h: Array | None, c: Array | None) -> None:
@@ -146,11 +149,11 @@ class Training:
         recurrence, call = self.recurrence, self.call
 
         def state(slot: str, last: Array | None) -> Array:
-            zeros = np.zeros((call.rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
+            zeros = np.zeros((call.positions.rows, recurrence.shape(slot, 0, 0)[-1]), np.float32)
             return zeros if last is None else zeros + last
 
         return Gradients(
-            np.zeros((call.total, recurrence.inputs), np.float32),
+            np.zeros((call.positions.total, recurrence.inputs), np.float32),
             state("src_iter", h),
             state("src_iter_c", c) if recurrence.row.has_cell else None,
             {name: np.zeros(recurrence.shape(name, 0, 0), np.float32) for name in recurrence.weights},

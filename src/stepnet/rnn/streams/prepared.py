@@ -8,6 +8,7 @@ import numpy as np
 
 from stepnet.engines import Bound, Call, Results
 from stepnet.errors import InputError
+from stepnet.ragged.positions import Positions
 from stepnet.rnn.batch import checked_array
 from stepnet.rnn.streams.memories import Memories
 from stepnet.rnn.streams.rows import check_rows, titled
@@ -73,9 +74,9 @@ class PreparedStep:
     def steps_from(self, side: int) -> Any:
         """The functions that run steps from one side to the other."""
         memories, capacity = self.memories, self.capacity
-        starts, ones = np.zeros(capacity, np.int64), np.ones(capacity, np.int64)
+        positions = Positions.end_to_end(np.arange(capacity + 1))
         before, after = memories.sides[side], memories.sides[1 - side]
-        call = Call(self.inputs, starts, ones, capacity, before, self.statics, begun=memories.begun[side])
+        call = Call(positions, self.inputs, before, self.statics, step_offset=memories.begun[side])
         return self.bound.steps(call, Results(self.outputs, after))
 
     def grown(self, capacity: int, slots: Array) -> "PreparedStep":

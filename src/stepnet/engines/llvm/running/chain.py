@@ -150,7 +150,7 @@ class Chain:
 
         ending: makes the sets of lanes of a single call whose sequences may end early.
         """
-        laid = list(map(Laid.of, calls))
+        laid = [Laid.of(call.positions) for call in calls]
         arranged = self.arranger.arranged(calls, laid)
         makers: Sequence[HasSets] = laid if ending is None else (ending,)
         # The time of all kernels, since the layers of a wavefront share their lanes.
@@ -238,20 +238,17 @@ class Started:
         """
         chain = self.chain
         for native, call in zip(chain.natives, self.calls, strict=True):
-            if (
-                native.by_sequence
-                or native.compiled.axes
-                or not call.rows
-                or Laid.of(call).filled < call.rows
-            ):
+            rows = call.positions.rows
+            empty = not rows or Laid.of(call.positions).filled < rows
+            if native.by_sequence or native.compiled.axes or empty:
                 return None
         prepared = chain.prepared(self.calls, self.arrays)
         for own in self.arrays:
             own.give_back()
-        single = all(call.lengths.max(initial=0) <= 1 for call in self.calls)
+        single = all(call.positions.lengths.max(initial=0) <= 1 for call in self.calls)
         if prepared.bytes <= (FROZEN_STEP_BYTES if single else FROZEN_BYTES) * len(self.calls):
             # Keeps the tables that the words point to, and not the calls: their arrays are the caller's.
-            return Frozen(chain, self.forms, prepared, [Laid.of(call) for call in self.calls])
+            return Frozen(chain, self.forms, prepared, [Laid.of(call.positions) for call in self.calls])
         chain.give_back(prepared)
         return None
 
@@ -269,6 +266,11 @@ class Frozen:
     forms: Sequence[Form]
     prepared: Prepared
     held: Sequence[Laid]
+
+    @property
+    def bytes(self) -> int:
+        """The memory of its workspaces."""
+        return self.prepared.bytes
 
     def started(self) -> "StartedFrozen":
         """A new run, to which the arrays of all calls are added."""

@@ -82,9 +82,11 @@ class Ending:
         self.chain, self.call, self.form = chain, call, Form(self.native.kind, call)
         results = self.form.results()
         self.arrays = self.form.arrays(call.sequences, call.initial, call.statics, results)
-        self.taken, self.waiting = np.zeros(call.rows, np.int64), np.zeros(1, np.int64)
-        lengths = call.lengths
-        self.order = np.argsort(-lengths, kind="stable")[: Laid.of(call).filled].astype(np.int64)
+        positions = call.positions
+        self.laid = Laid.of(positions)
+        self.taken, self.waiting = np.zeros(positions.rows, np.int64), np.zeros(1, np.int64)
+        order = np.argsort(-positions.lengths, kind="stable")
+        self.order = order[: self.laid.filled].astype(np.int64)
         self.is_appended = is_appended(call)
         self.rooms: list[Room] = []
         self.spaces: Sequence[Workspace] = ()
@@ -94,7 +96,7 @@ class Ending:
         lanes = min(LANES * count, len(self.order))
         count = min(count, lanes)
         self.rooms = [self.room(number) for number in range(count)]
-        words = Laid.of(self.call).waiting(self.order, [room.words for room in self.rooms])
+        words = self.laid.waiting(self.order, [room.words for room in self.rooms])
         return tuple(((lanes + number) // count, own) for number, own in enumerate(words))
 
     def room(self, number: int) -> Room:
@@ -102,7 +104,7 @@ class Ending:
         call, native = self.call, self.native
         assert call.until is not None
         bytes_ = 2 * self.taken.itemsize + sum(rows.bytes for rows in native.kind.outputs)
-        rows = max(LANES, ENDING_ROWS, min(Laid.of(call).steps, ROOM_BYTES // bytes_))
+        rows = max(LANES, ENDING_ROWS, min(self.laid.steps, ROOM_BYTES // bytes_))
         inputs, final = len(call.sequences), len(self.arrays.final)
         first = inputs + len(call.initial) + final + len(call.statics)
         room = Room(native, self.arrays.in_order, first, rows)
@@ -153,7 +155,7 @@ class Ending:
         call, taken, kinds = self.call, self.taken, self.native.kind.outputs
         offsets = offsets_of(taken)
         if call.last_only:
-            outputs = [np.zeros((call.rows, *rows.shape), rows.dtype) for rows in kinds]
+            outputs = [np.zeros((call.positions.rows, *rows.shape), rows.dtype) for rows in kinds]
         else:
             outputs = [rows.new(int(offsets[-1])) for rows in kinds]
         for part in parts:

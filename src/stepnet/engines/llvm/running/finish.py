@@ -22,7 +22,6 @@ from stepnet.net.ir import Node
 from stepnet.net.totals import REDUCTIONS, mean_of, total_of
 from stepnet.net.types import STEPS
 from stepnet.plan.plan import Plan
-from stepnet.ragged.offsets import offsets_of
 
 Kinds = Mapping[str, Sequence[Array | None]]
 
@@ -78,10 +77,11 @@ class FinishCall:
 
     def __init__(self, finish: Finish, call: Call) -> None:
         self.finish, self.plan = finish, finish.plan
-        self.places, self.offsets = call.all_places, offsets_of(call.lengths)
+        positions = call.positions
+        self.places, self.offsets = positions.all_places, positions.offsets
         self.contracts: dict[int, Contract] = {}
         self.sums: dict[int, Sums] = {}
-        net, needs, batch = self.plan.net, finish.needs, call.rows
+        net, needs, batch = self.plan.net, finish.needs, positions.rows
         read = self.plan.read_in_the_end
         numbers = {
             "inputs": [net.inputs[place] for place in self.plan.ends.sequences],
@@ -103,7 +103,7 @@ class FinishCall:
             return (batch, *net.type_of(number).shape), net.type_of(number).dtype
 
         types = [net.type_of(number) for number in needs.kept]
-        self.kept = Together([((call.total, *type_.shape), type_.dtype) for type_ in types])
+        self.kept = Together([((positions.total, *type_.shape), type_.dtype) for type_ in types])
         self.finals = [(slot.place, of_rows(slot.number)) for slot in needs.finals if slot is not None]
         self.reduced = [(-1, of_rows(number)) for number in needs.reduced]
         self.ended = [(slot.place, of_rows(slot.number)) for slot in needs.ended]

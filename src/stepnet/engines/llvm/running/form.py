@@ -12,6 +12,7 @@ from stepnet.engines.llvm.running.finish import Finish, FinishCall, Kinds
 from stepnet.engines.llvm.running.laid import Laid
 from stepnet.engines.llvm.running.workspace import ENDING_STEPS, SLACK
 from stepnet.net.types import Type
+from stepnet.ragged.positions import Positions
 
 OptionalArrays = Sequence[Array | None]
 NOTHING = Together([])
@@ -78,22 +79,24 @@ class Form:
     """Makes the arrays of calls with the same numbers of sequences and steps as one call."""
 
     def __init__(self, kind: Kind, call: Call) -> None:
-        laid = Laid.of(call)
-        self.kind, self.batch = kind, call.rows
-        self.count = call.rows if call.last_only else call.total
-        self.whole = laid.filled == call.rows if call.last_only else laid.steps == call.total
+        positions = call.positions
+        laid, rows, total = Laid.of(positions), positions.rows, positions.total
+        self.kind, self.batch = kind, rows
+        self.count = rows if call.last_only else total
+        self.whole = laid.filled == rows if call.last_only else laid.steps == total
         if is_appended(call):  # output buffers are allocated during the call
             self.count, self.whole = 0, True
         self.separate, self.others = kind.outputs, NOTHING
-        if call.apart is not None and call.apart < len(kind.outputs):
-            self.separate, others = kind.outputs[: call.apart], kind.outputs[call.apart :]
+        count = call.separate_outputs
+        if count is not None and count < len(kind.outputs):
+            self.separate, others = kind.outputs[:count], kind.outputs[count:]
             self.others = Together([((self.count, *rows.shape), rows.dtype) for rows in others])
         self.filled: dict[int, Array] = {}
         for place, rows in kind.filled.items():
-            self.filled[place] = np.zeros((call.rows, *rows.shape), rows.dtype)
-        self.record = (call.rows + SLACK) * kind.record
+            self.filled[place] = np.zeros((self.batch, *rows.shape), rows.dtype)
+        self.record = (self.batch + SLACK) * kind.record
         self.finish = None if kind.finish is None else FinishCall(kind.finish, call)
-        self.offsets = offsets_by_axis(kind.axes, call)
+        self.offsets = offsets_by_axis(kind.axes, positions)
 
     def release(self) -> None:
         """Frees the memory kept for the work after the loop: no more calls of this form follow."""
@@ -150,7 +153,7 @@ class Form:
 def most_steps(call: Call) -> int:
     """The largest number of steps of a block, in a call whose sequences may end early."""
     assert call.until is not None
-    many = call.last_only and Laid.of(call).filled > ENDING_STEPS
+    many = call.last_only and Laid.of(call.positions).filled > ENDING_STEPS
     return 1 if many or not call.until.beyond else ENDING_STEPS
 
 
@@ -162,18 +165,22 @@ def is_appended(call: Call) -> bool:
     return call.until is not None and not (call.last_only and most_steps(call) == 1)
 
 
-def offsets_by_axis(axes: Sequence[Axis], call: Call) -> list[Array]:
-    """For each axis, the offsets of a call's inner sequences: of the words of each sequence, or each step."""
-    offsets = [call.beside[axis.name] if axis.table == "owner" else call.inner[0] for axis in axes]
-    counts = [call.rows if axis.table == "owner" else call.total for axis in axes]
+def offsets_by_axis(axes: Sequence[Axis], positions: Positions) -> list[Array]:
+    """For each axis, the offsets of inner sequences: of the words of each sequence, or of each step."""
+    owned = [axis.table == "owner" for axis in axes]
+    offsets = [
+        positions.beside[axis.name] if own else positions.inner[0]
+        for axis, own in zip(axes, owned, strict=True)
+    ]
+    counts = [positions.rows if own else positions.total for own in owned]
     # The Ragged has checked this; machine code reads an offset for each sequence or step.
     assert all(len(array) == count + 1 for array, count in zip(offsets, counts, strict=True))
     return [np.ascontiguousarray(array, np.int64) for array in offsets]
 
 
-def words_of(axes: Sequence[Axis], call: Call) -> tuple[int, ...]:
+def words_of(axes: Sequence[Axis], positions: Positions) -> tuple[int, ...]:
     """The mean number of words of a row along each axis, rounded up to a power of two so that calls of about
     the same size share decisions.
     """
-    means = (-(-int(offsets[-1]) // max(1, len(offsets) - 1)) for offsets in offsets_by_axis(axes, call))
+    means = (-(-int(offsets[-1]) // max(1, len(offsets) - 1)) for offsets in offsets_by_axis(axes, positions))
     return tuple(1 << max(0, mean - 1).bit_length() for mean in means)

@@ -19,12 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.engines.base import Array, Call
+from stepnet.engines.base import Array
 from stepnet.engines.lanes import Lanes, lanes_for
 from stepnet.engines.llvm.machine.memory import pointer
 from stepnet.engines.llvm.machine.words import ENDLESS
 from stepnet.engines.llvm.products.tiles import MOST_ROWS, power_of_two
 from stepnet.plan.load import LANES, Size
+from stepnet.ragged.positions import Positions
+from stepnet.values.once import computed_once
 
 EXACT = 16
 FEW = 32
@@ -74,8 +76,8 @@ class Laid:
     size: the rounded size of the call, which decides how threads divide it.
     """
 
-    def __init__(self, call: Call) -> None:
-        lengths = call.lengths
+    def __init__(self, positions: Positions) -> None:
+        lengths = positions.lengths
         counts: Any = lengths if len(lengths) > FEW else lengths.tolist()
         self.rows, self.lengths = len(lengths), lengths
         if len(lengths) > FEW:
@@ -85,27 +87,25 @@ class Laid:
             self.filled = len(counts) - counts.count(0)
             self.longest, self.steps = max(counts, default=0), sum(counts)
         self.size = rounded(self.filled, self.longest, self.steps)
-        numbers = call.steps
+        numbers = positions.steps
         if numbers is None:
             numbers = NUMBERS if self.longest <= len(NUMBERS) else np.arange(self.longest)
-        self._held: list[Any] = [call.starts, lengths, numbers]
+        self._held: list[Any] = [positions.starts, lengths, numbers]
         self._places = tuple(map(pointer, self._held))
         self._sets: dict[tuple[int, bool], Sets] = {}
-        self._begun = call.begun
 
     @classmethod
-    def of(cls, call: Call) -> "Laid":
-        """The layout of a call, computed once for all calls over the same sequences."""
-        laid = call.known.get(KNOWN)
+    def of(cls, positions: Positions) -> "Laid":
+        """The layout of sequences at these positions, computed once."""
+        laid = positions.derived.get(KNOWN)
         if laid is None:
-            laid = call.known[KNOWN] = cls(call)
+            laid = positions.derived[KNOWN] = cls(positions)
         return laid
 
-    def begun(self) -> int:
-        """The pointer to the numbers of steps of each sequence that ran in earlier calls."""
-        if self._begun is None:
-            self._begun = np.zeros(self.rows, np.int64)
-        return pointer(self._begun)
+    @computed_once
+    def no_steps(self) -> Array:
+        """Zeros [batch]: the number of steps that ran before a call, if none did."""
+        return np.zeros(self.rows, np.int64)
 
     def sets(self, count: int, seconds: float) -> Sets:
         """At most `count` sets of lanes. seconds: the estimated time of the whole call."""

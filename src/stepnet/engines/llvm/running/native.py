@@ -93,8 +93,10 @@ class Native:
 
     def size(self, call: Call) -> Size:
         """The size of a call, which decides how threads divide it."""
-        size = Laid.of(call).size
-        return size._replace(words=words_of(self.compiled.axes, call)) if self.compiled.axes else size
+        size = Laid.of(call.positions).size
+        return (
+            size._replace(words=words_of(self.compiled.axes, call.positions)) if self.compiled.axes else size
+        )
 
     def partition(self, size: Size, most: int) -> Partition:
         """How at most `most` threads divide a call of this size."""
@@ -122,7 +124,10 @@ class Native:
 
     def room(self, call: Call) -> int:
         """The number of words that scratch memory must hold: at least the longest inner sequence."""
-        longest = [int(np.diff(array).max(initial=0)) for array in offsets_by_axis(self.compiled.axes, call)]
+        longest = [
+            int(np.diff(array).max(initial=0))
+            for array in offsets_by_axis(self.compiled.axes, call.positions)
+        ]
         return (1 << max(longest).bit_length()) + SLACK if longest else 0
 
     def workspace(self, lanes: int, together: int, room: int, ends: bool, block: int = 0) -> Workspace:
@@ -136,9 +141,12 @@ class Native:
             no limit.
         lanes: the words of the set of lanes.
         """
-        begun = Laid.of(call).begun() if self.compiled.counts else 0
+        before = 0
+        if self.compiled.counts:
+            offset = call.step_offset
+            before = pointer(Laid.of(call.positions).no_steps if offset is None else offset)
         record = pointer(arrays.record)
-        return [ticks, call.last_only, record, begun, *lanes, *self.pointers(arrays)]
+        return [ticks, call.last_only, record, before, *lanes, *self.pointers(arrays)]
 
     def pointers(self, arrays: Arrays) -> list[int]:
         """The pointers to the arrays, in the order of their words."""
@@ -161,9 +169,10 @@ class Native:
 
     def keep_idle(self, call: Call, arrays: Arrays) -> None:
         """Copies the initial memories of empty sequences to their final memories."""
-        if Laid.of(call).filled == call.rows:
+        positions = call.positions
+        if Laid.of(positions).filled == positions.rows:
             return
-        idle = np.flatnonzero(call.lengths == 0)
+        idle = np.flatnonzero(positions.lengths == 0)
         begins = [(begin, field) for begin, word, field in self.compiled.memories if word >= 0]
         by_word = dict(zip(self.array_words, arrays.in_order, strict=True))
         for final, (begin, field) in zip(arrays.final, begins, strict=True):

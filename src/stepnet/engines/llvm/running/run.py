@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from stepnet.engines.base import Array, Call, FrozenCall, Results, Steps
+from stepnet.engines.base import Array, Arrays, Call, FrozenCall, OptionalArrays, Results, Steps
 from stepnet.engines.llvm.machine.memory import POOL
 from stepnet.engines.llvm.running.chain import Chain
 from stepnet.engines.llvm.running.form import Form
@@ -58,7 +56,7 @@ class Runner:
         prepared = self.chain.prepared((call,), (arrays,))
         (run,) = prepared.runs
         run.held = [call, results, arrays, prepared]
-        if form.finish is None and native.compiled.sequences is None and np.all(call.lengths):
+        if form.finish is None and native.compiled.sequences is None and call.positions.is_full:
             return run
         seen = native.made_of(arrays)
 
@@ -75,22 +73,20 @@ class Runner:
         return run_whole
 
     def frozen(self, call: Call) -> FrozenCall | None:
-        """A function that runs further calls of the same shapes; None if this call cannot be frozen."""
+        """The prepared form of further calls of the same shapes; None if this call cannot be prepared."""
         started = self.chain.started()
         started.add(call)
         frozen = started.frozen()
         if frozen is None:
             return None
 
-        def run(
-            sequences: Sequence[Array], initial: Sequence[Array | None], statics: Sequence[Array] = ()
-        ) -> Results:
+        def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
             again = frozen.started()
             results = again.add(sequences, initial, statics)
             again.run()
             return results
 
-        return run
+        return FrozenCall(run, frozen.bytes)
 
 
 def chained(bounds: Sequence[Any], waves: Waves, lines: Waves) -> Chain | None:

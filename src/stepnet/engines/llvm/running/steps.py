@@ -66,7 +66,9 @@ class RowSteps:
     def __init__(self, native: Native, call: Call, results: Results) -> None:
         self.native, self.call = native, call
         self.arrays = Form(native.kind, call).arrays(call.sequences, call.initial, call.statics, results)
-        self.lengths, self.numbers = np.ones(call.rows, np.int64), np.zeros(1, np.int64)
+        rows = call.positions.rows
+        self.starts, self.lengths = np.zeros(rows, np.int64), np.ones(rows, np.int64)
+        self.numbers = np.zeros(1, np.int64)
         self.prepared: dict[tuple[int, int, int], Prepared] = {}
         self.arranged: dict[int, Arranged] = {}
         self.latest: dict[int, Arranged] = {}
@@ -74,7 +76,7 @@ class RowSteps:
     def of(self, rows: Array) -> Callable[[], None]:
         """A function that runs a step of these rows. It is valid until the next call of `of`."""
         count = len(rows)
-        self.call.starts[rows] = np.arange(count)
+        self.starts[rows] = np.arange(count)
         arranged = self.arranged.get(count)
         if arranged is None:
             if len(self.arranged) >= MOST_COUNTS:
@@ -122,7 +124,7 @@ class RowSteps:
         shares: list[Share] = []
         for space, part in zip(prepared.spaces[0], parts, strict=True):
             order = np.zeros(len(part.order), np.int64)
-            tables = order, part.first, part.steps, self.call.starts, self.lengths, self.numbers
+            tables = order, part.first, part.steps, self.starts, self.lengths, self.numbers
             words = int(part.steps[0]), *map(pointer, tables)
             shares.append(Share(space, order, part.order, part.count, words, part))
         return Arranged(prepared, tuple(shares))

@@ -1,10 +1,10 @@
-"""Frozen calls: for shapes that were seen before, the preparation of a plain call is done once.
+"""Calls of a model: those of shapes that were seen before skip the checks and the preparation.
 
-    rnn(x)   check, look up the trace, share out lanes, write words, run, rebuild   ->   set addresses, run
+    model(x)   check, look up, share out lanes, write words, run, rebuild   ->   set addresses, run
 
 A small recurrence runs in less time than the preparation of a call takes. So the second call of a shape keeps
 its preparation, and later calls only set the addresses of their arrays and run. This is for arrays [batch,
-time, features...] without lengths, masks and statics. A frozen call that another thread is using is not used.
+time, features...] and Raggeds, without lengths, masks and statics.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ import numpy as np
 from stepnet.engines import Bound, Call, FrozenCall
 from stepnet.engines.threads import threads
 from stepnet.ragged import Ragged
-from stepnet.rnn.idle import Idle, Key
+from stepnet.rnn.executables import Executables, Form
 from stepnet.rnn.program import Program
 from stepnet.values.structure import leaves, leaves_as, rebuild
 
@@ -30,15 +30,18 @@ and preparation takes as long as a call."""
 
 
 @dataclass(frozen=True)
-class Frozen(Generic[Kind]):
-    """A prepared call for one shape: its program, and the code that runs it.
+class Executable(Generic[Kind]):
+    """A call of a program that is prepared for one shape.
 
-    memory: the shape and dtype of each memory. outputs: the shapes of the outputs as the caller gets them;
-    None for one that is a Ragged of the lengths of the input.
+    program: the program, which has the structures of the results.
+    frozen: the prepared call.
+    memory: the shape and dtype of each memory.
+    outputs: the shapes of the outputs as the caller gets them; None for one that is a Ragged of the lengths
+        of the input.
     """
 
     program: Kind
-    run: FrozenCall
+    frozen: FrozenCall
     memory: list[tuple[tuple[int, ...], np.dtype[Any]]]
     outputs: tuple[tuple[int, ...] | None, ...]
 
@@ -57,10 +60,10 @@ class Frozen(Generic[Kind]):
         return arrays
 
     def __call__(self, sequences: Any, initial: list[Array | None]) -> tuple[Any, Any]:
-        """The outputs and the last memory. sequences: an array or a Ragged of the prepared form."""
+        """The outputs and the last memory. sequences: an array or a Ragged of the prepared shape."""
         program = self.program
         values = sequences.values if isinstance(sequences, Ragged) else sequences
-        results = program.split(self.run([values], initial))
+        results = program.split(self.frozen.run([values], initial, ()))
         outputs: list[Any] = [
             sequences.with_values(array) if shape is None else array.reshape(shape)
             for array, shape in zip(results.outputs, self.outputs, strict=True)
@@ -73,13 +76,13 @@ def rebuilt(structure: Any, arrays: list[Any]) -> Any:
     return arrays[0] if isinstance(structure, int) else rebuild(structure, arrays)
 
 
-class FrozenCalls(Idle[Frozen[Kind]]):
-    """The frozen calls of a recurrence, by shape."""
+class Calls(Executables[Executable[Kind]]):
+    """The prepared calls of a model, by shape."""
 
-    def key(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Key | None:
-        """The key of a frozen call for these arguments; None for arguments that are never frozen.
+    def form(self, sequences: Any, last_only: Any, engine: Any, masked: Any, time_major: Any) -> Form | None:
+        """The form of a call with these arguments; None for arguments that are never prepared.
 
-        First in it are the offsets of a Ragged; None for arrays.
+        The first value in it are the offsets of a Ragged; None for arrays.
         """
         if type(last_only) is not bool or type(time_major) is not bool or not is_order(engine):
             return None
@@ -95,37 +98,37 @@ class FrozenCalls(Idle[Frozen[Kind]]):
             return None
         return offsets, values.shape, values.dtype, last_only, engine, time_major, threads()
 
-    def is_due(self, key: Key, calls: int = 2) -> bool:
-        """Whether this call is to be prepared."""
-        return super().is_due(key, calls if key[0] is None else RAGGED_CALLS)
+    def is_due(self, form: Form, calls: int = 2) -> bool:
+        """Counts a call of a form, and returns whether it is the one to be prepared."""
+        return super().is_due(form, calls if form[0] is None else RAGGED_CALLS)
 
-    def run(self, key: Key, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
-        """The program and the results of a frozen call; None if there is none for these arguments."""
-        frozen = self.take(key)
-        if frozen is None:
+    def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
+        """The program and the results of a prepared call; None if there is none for these arguments."""
+        executable = self.take(form)
+        if executable is None:
             return None
         try:
-            memories = frozen.arrays(initial)
-            return None if memories is None else (frozen.program, frozen(sequences, memories))
+            memories = executable.arrays(initial)
+            return None if memories is None else (executable.program, executable(sequences, memories))
         finally:
-            self.put_back(key, frozen)
+            self.put_back(form, executable)
 
-    def freeze(self, key: Key, program: Kind, bound: Bound, call: Call, like: Any) -> None:
+    def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
         """Prepares a call and keeps it. like: a Ragged, or the first two sizes of arrays, as outputs are."""
-        run = bound.frozen(call)
-        if run is None:
+        frozen = bound.frozen(call)
+        if frozen is None:
             return
-        rows, net = call.rows, program.net
+        rows, net = call.positions.rows, program.net
         memory = [((rows, *spec.shape), np.dtype(spec.dtype)) for spec in leaves(program.memory)]
         steps = (rows,) if call.last_only else None if isinstance(like, Ragged) else like
         results = zip(net.results, program.levels, strict=False)
         leads = ((net.type_of(number).shape, steps if levels else (rows,)) for number, levels in results)
         shapes = tuple(None if lead is None else (*lead, *features) for features, lead in leads)
-        self.put_back(key, Frozen(program, run, memory, shapes))
+        self.keep(form, Executable(program, frozen, memory, shapes), frozen.bytes)
 
 
 def is_order(engine: Any) -> bool:
-    """Whether this may name engines: a name or a tuple of them, which a key can have in it."""
+    """Whether this may name engines: a name or a tuple of them, which a form can have in it."""
     if type(engine) is str:  # as most are
         return True
     names = cast("tuple[Any, ...]", engine) if type(engine) is tuple else (engine,)

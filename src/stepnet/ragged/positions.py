@@ -1,0 +1,124 @@
+"""Positions: where the steps of a batch of sequences lie in arrays.
+
+    arrays [total, features]    a0 a1 a2 b0 b1        end to end      starts 0 3    lengths 3 2
+                                a0 b0 a1 b1 a2 .      time-major      starts 0 1    lengths 3 2    steps 0 2 4
+
+Positions are integers in host memory, whichever device holds the arrays. Everything that is derived from them
+(whether sequences lie end to end, tables for machine code, padding) is computed once, and shared by all calls
+at these positions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+
+from stepnet.ragged.offsets import Array, offsets_of, positions_of
+from stepnet.values.once import computed_once
+
+LARGEST_KEY = 2**16
+"""The bytes of positions up to which they have a key."""
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Where the steps of a batch of sequences lie.
+
+    starts, lengths: int64 [batch], the index of each sequence's first step, and its number of steps.
+    total: the number of entries in the arrays, padding included.
+    steps: int64, step t of sequence i is at the index starts[i] + steps[t]; None for starts[i] + t.
+    inner: the offsets of each level of inner sequences, outermost first.
+    beside: the offsets of statics that are sequences, by the name of their axis.
+    derived: values that targets derive from these positions, by name.
+    """
+
+    starts: Array
+    lengths: Array
+    total: int
+    steps: Array | None = None
+    inner: tuple[Array, ...] = ()
+    beside: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    derived: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
+
+    @classmethod
+    def end_to_end(
+        cls, offsets: Array, inner: tuple[Array, ...] = (), beside: Mapping[str, Array] | None = None
+    ) -> Self:
+        """The positions of sequences that lie end to end, in order and without gaps.
+
+        offsets: int64 [batch + 1], from 0 on.
+
+        >>> Positions.end_to_end(np.array([0, 3, 5])).lengths
+        array([3, 2])
+        """
+        starts, ends = offsets[:-1], offsets[1:]
+        positions = cls(starts, ends - starts, int(offsets[-1]), None, inner, beside or {})
+        positions.__dict__.update(offsets=offsets, is_packed=True)
+        return positions
+
+    def with_statics(self, beside: Mapping[str, Array]) -> Self:
+        """These positions, and those of statics that are sequences."""
+        return replace(self, beside=beside) if beside else self
+
+    @property
+    def rows(self) -> int:
+        """The number of sequences."""
+        return len(self.lengths)
+
+    @computed_once
+    def is_full(self) -> bool:
+        """Whether every sequence has steps."""
+        return bool(self.lengths.all())
+
+    @computed_once
+    def offsets(self) -> Array:
+        """The offsets that the sequences would have end to end: the prefix sums of the lengths."""
+        return offsets_of(self.lengths)
+
+    @computed_once
+    def is_packed(self) -> bool:
+        """Whether the sequences lie end to end, in order and without gaps."""
+        dense = self.steps is None and int(self.offsets[-1]) == self.total
+        return dense and np.array_equal(self.starts, self.offsets[:-1])
+
+    @computed_once
+    def key(self) -> tuple[Any, ...] | None:
+        """A hashable value that equal positions share; None for positions that are too many to compare."""
+        tables = (
+            self.starts,
+            self.lengths,
+            *(() if self.steps is None else (self.steps,)),
+            *self.inner,
+            *self.beside.values(),
+        )
+        if sum(table.nbytes for table in tables) > LARGEST_KEY:
+            return None
+        return self.total, len(self.inner), tuple(self.beside), *(table.tobytes() for table in tables)
+
+    def places(self, rows: Array, first: Array, lengths: Array) -> Array:
+        """The indices of steps, row after row: for row i of `rows`, `lengths[i]` steps from `first[i]` on.
+
+        Two sequences of two steps each, interleaved as in a batch [time, batch, features]:
+
+        >>> batch = Positions(np.arange(2), np.full(2, 2), 4, steps=2 * np.arange(2))
+        >>> batch.places(np.arange(2), np.zeros(2, np.int64), batch.lengths)
+        array([0, 2, 1, 3])
+        """
+        numbers = positions_of(first, lengths)
+        return np.repeat(self.starts[rows], lengths) + (
+            numbers if self.steps is None else self.steps[numbers]
+        )
+
+    @property
+    def all_places(self) -> Array:
+        """The indices of all steps, sequence after sequence."""
+        return self.places(np.arange(self.rows), np.zeros(self.rows, np.int64), self.lengths)
+
+    def ends(self, values: Array, first: bool) -> Array:
+        """The value of the last step of each sequence, or of the first; zeros for an empty sequence."""
+        ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
+        filled = np.flatnonzero(self.lengths)
+        numbers = np.zeros(len(filled), np.int64) if first else self.lengths[filled] - 1
+        ends[filled] = values[self.places(filled, numbers, np.ones(len(filled), np.int64))]
+        return ends
