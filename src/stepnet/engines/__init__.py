@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 from stepnet.engines.apart import run_without_fork
 from stepnet.engines.base import Bound, Call, EarlyEnds, Engine, FrozenCall, Kernel, Results, Steps
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.native_gradients import Pairs
 from stepnet.engines.placed import together
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan.schedule import Schedule
@@ -43,9 +42,9 @@ __all__ = [
     "engine_named",
     "engine_names",
     "engines_of",
+    "gradient_order",
     "joinings",
     "order_of",
-    "pairs",
     "with_joined",
 ]
 
@@ -72,18 +71,6 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {"llvm": LlvmEngine, "onednn": one
 def engine(name: str) -> Engine:
     """The engine with a name of the table."""
     return run_without_fork(ENGINES[name])
-
-
-@cache
-def pairs() -> dict[str, Pairs]:
-    """The native gradients of engines: by the names of the engines that have some."""
-
-    def imported() -> dict[str, Pairs]:
-        from stepnet.engines.onednn.pair import OneDnnPairs
-
-        return {"onednn": OneDnnPairs()}
-
-    return run_without_fork(imported)
 
 
 def engine_names() -> tuple[str, ...]:
@@ -119,6 +106,21 @@ def order_of(asked: str | Sequence[str]) -> tuple[str, ...]:
     """The names of the engines in the order to try them."""
     names = (asked,) if isinstance(asked, str) else asked
     return tuple(engine for name in names for engine in (AUTO if name == "auto" else (name,)))
+
+
+def gradient_order(asked: Any) -> Order:
+    """The engines for gradients: those requested, without onednn, and llvm in place of onednn alone.
+
+    A gradient is a net whose recurrences also return the values that their gradients read. No cell of
+    oneDNN returns these.
+
+    >>> gradient_order("onednn"), gradient_order(("onednn", "interpret")), gradient_order("auto")
+    (('llvm',), ('interpret',), 'auto')
+    """
+    names = order_of(checked_engine(asked))
+    if "onednn" not in names:
+        return checked_engine(asked)
+    return tuple(name for name in names if name != "onednn") or ("llvm",)
 
 
 def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
