@@ -1,12 +1,11 @@
 """The engines, and the choice among them: the first, in the requested order, that does not refuse.
 
-Each part of a schedule runs on the first engine that does not refuse that part. Recurrences that their engine
-runs in one call are one part.
+Each part of a schedule runs on the first engine that does not refuse that part.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from stepnet.engines.apart import run_without_fork
 from stepnet.engines.base import Bound, Call, EarlyEnds, Engine, FrozenCall, Kernel, Results, Steps
@@ -15,9 +14,6 @@ from stepnet.engines.placed import together
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan.schedule import Schedule
 from stepnet.values.arguments import shown
-
-if TYPE_CHECKING:
-    from stepnet.engines.joined import Joining
 
 # The order of engine="auto". The interpreter is not in it, as it is slow and must be requested by name. Nor
 # is onednn, which pads sequences of different lengths.
@@ -36,16 +32,13 @@ __all__ = [
     "Order",
     "Results",
     "Steps",
-    "any_joins",
     "checked_engine",
     "choose",
     "engine_named",
     "engine_names",
     "engines_of",
     "gradient_order",
-    "joinings",
     "order_of",
-    "with_joined",
 ]
 
 
@@ -146,25 +139,3 @@ def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Eng
         reasons[engine.name] = reason
     lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
     raise RefusedError(f"no engine runs this net; engine=(..., 'interpret') would, slowly{lines}")
-
-
-def with_joined(schedule: Schedule, asked: str | Sequence[str]) -> Schedule:
-    """The schedule with those recurrences joined that their engine runs in one call."""
-    parts = tuple(each.part for each in joinings(schedule, asked) if each.part is not None)
-    return Schedule(schedule.traced, schedule.net, parts) if parts else schedule
-
-
-def joinings(schedule: Schedule, asked: str | Sequence[str]) -> "list[Joining]":
-    """For the layers of a schedule that might run in one call: whether they do, or why not."""
-    engines = engines_of(asked)
-    if not any_joins(asked):
-        return []
-    # The modules that find layers take time to import, and few engines join any.
-    from stepnet.engines.joined import joinings
-
-    return list(joinings(schedule.net, engines))
-
-
-def any_joins(asked: str | Sequence[str]) -> bool:
-    """Whether any of these engines runs several recurrences in one call."""
-    return any(engine.joins is not None for engine in engines_of(asked))
