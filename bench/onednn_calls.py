@@ -15,9 +15,7 @@ run, the others wait for those.
     model      a `Graph` that reads the outputs of that `RNN` alone, engine="onednn"
     llvm       the `RNN`, engine="llvm": without padding
 
-A second table has both directions of a layer, and two layers: in one primitive, and one by one.
-
-With --training the ways are the layer's `vjp`, and `sn.vjp` of the `RNN` on both engines.
+With --training the ways are the layer's `vjp`, on oneDNN's backward primitives, and `sn.vjp` of the `RNN`.
 
 `own` is the time of the layer less that of the primitive. Of ragged sequences it includes the copies into and
 out of the padded memory. All ways are checked to give the same.
@@ -26,7 +24,6 @@ out of the padded memory. All ways are checked to give the same.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 from typing import Annotated, Any
 
@@ -37,13 +34,12 @@ from rich.table import Table
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.engines import choose
 from stepnet.engines.onednn.primitives import Run
 from stepnet.net.tolerance import tolerance
 
 Array = np.ndarray
 WAYS = ("bare", "layer", "operator", "engine", "model", "llvm")
-TRAINING = ("layer", "engine", "llvm")
+TRAINING = ("layer", "llvm")
 SECONDS = 0.003
 """How long one way runs at a time, at least."""
 
@@ -102,11 +98,11 @@ def training_ways_of(case: Case) -> dict[str, Callable[[], Any]]:
         outputs, final, pullback = layer.vjp(x)
         return pullback(outputs, final)["x"]
 
-    def of_rnn(engine: str) -> Any:
-        (outputs, final), backward = run(x, engine=engine)
+    def of_rnn() -> Any:
+        (outputs, final), backward = run(x)
         return backward(outputs, final).inputs
 
-    return {"layer": of_layer, "engine": lambda: of_rnn("onednn"), "llvm": lambda: of_rnn("llvm")}
+    return {"layer": of_layer, "llvm": of_rnn}
 
 
 def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
@@ -140,42 +136,6 @@ def ways_of(case: Case) -> dict[str, Callable[[], Any]]:
         "model": lambda: model(x, engine="onednn"),
         "llvm": lambda: rnn(x, engine="llvm")[0],
     }
-
-
-JOINED = [
-    Case("gru", 16, (1,)),
-    Case("gru", 64, (20,)),
-    Case("gru", 128, (30,)),
-    Case("gru", 128, (30,) * 50),
-    Case("lstm", 128, (30,) * 16),
-]
-LAYERS = ("both directions", "two layers")
-
-
-def joined_ways(case: Case, what: str) -> dict[str, Callable[[], Any]]:
-    """Several recurrences in one primitive, and the same one by one; each gives its results."""
-    random, size = np.random.default_rng(1), case.hidden
-    params = [sn.cells.CELLS[case.cell].parameters(size, size, seed=seed) for seed in (0, 1)]
-    is_both = what == LAYERS[0]
-    pair: Any = [sn.cells.rnn(case.cell, each, reverse=is_both and n == 1) for n, each in enumerate(params)]
-    layers: Any = sn.Bidirectional(*pair) if is_both else sn.Stack(pair)
-    x = sn.Ragged.from_list([random.normal(size=(n, size)).astype(np.float32) for n in case.lengths])
-    reading = layers.run.read(x, None, None, None, False)
-    program, ways = reading.program, dict[str, Callable[[], Any]]()
-    for name, schedule in (("joined", program.schedule_for("onednn")), ("apart", program.schedule)):
-        bound = choose(schedule, "onednn")[0].compile(schedule).bind(program.params)
-        ways[name] = partial(bound, reading.call)
-    return ways
-
-
-def timed_joined(case: Case, what: str, rounds: int) -> dict[str, float]:
-    """The microseconds of each way."""
-    ways = joined_ways(case, what)
-    one, other = (way().arrays for way in ways.values())
-    most = tolerance("float32", max(case.lengths), 2 * case.hidden)
-    if any(np.abs(a - b).max() > most for a, b in zip(one, other, strict=True)):
-        raise SystemExit(f"{what} of {case.title} give other results in one piece than apart")
-    return by_turns(ways, rounds)
 
 
 def by_turns(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -213,32 +173,17 @@ def main(
     """Times each case, and prints a table."""
     sn.set_threads(threads)
     found = {case.title: timed(case, rounds, training) for case in (QUICK if quick else CASES)}
-    joined = {
-        f"{what}, {case.title}": timed_joined(case, what, rounds)
-        for case in (QUICK[1:] if quick else JOINED)
-        for what in LAYERS
-        if not training
-    }
     used = str(onednn.gru_layer(*weights_of(QUICK[0])).library).partition(";")[0] + ")"
     if as_json:
-        print(json.dumps({"library": used, "threads": threads, "cases": found, "joined": joined}))
+        print(json.dumps({"library": used, "threads": threads, "cases": found}))
         return
     table = Table(title=f"{used}, threads: {threads}; microseconds, {rounds} rounds")
-    names, over, under = (TRAINING, "engine", "llvm") if training else ((*WAYS, "own"), "layer", "bare")
+    names, over, under = (TRAINING, "layer", "llvm") if training else ((*WAYS, "own"), "layer", "bare")
     for name in ("case", *names, f"{over} / {under}"):
         table.add_column(name, justify="left" if name == "case" else "right", no_wrap=True)
     for title, row in found.items():
         numbers = [f"{row[name]:.1f}" for name in names]
         table.add_row(title, *numbers, f"{row[over] / row[under]:.2f}")
-    Console(width=120).print(table)
-    if training:
-        return
-    table = Table(title="several recurrences: in one primitive, and one by one; microseconds")
-    for name in ("case", "joined", "apart", "joined / apart"):
-        table.add_column(name, justify="left" if name == "case" else "right", no_wrap=True)
-    for title, row in joined.items():
-        ratio = row["joined"] / row["apart"]
-        table.add_row(title, f"{row['joined']:.1f}", f"{row['apart']:.1f}", f"{ratio:.2f}")
     Console(width=120).print(table)
 
 

@@ -55,14 +55,15 @@ def test_another_engine() -> None:
 
 
 PLACED = """\
-x                               i64[] at a step
-operations of a step            x -> %1 f32[8]  (llvm)
+x                         i64[] at a step
+operations of a step      x -> %1 f32[8]  (llvm)
     gather
-GRU, 16 units, both directions  %1 -> %2 f32[32]  (onednn)
-operations of a step            %2 -> tags f32[5]  (llvm)
-    matmul
-mean over steps                 %2 -> %3 f32[32]  (numpy)
-operations of a sequence        %3 -> mood f32[1]  (llvm)
+GRU, 16 units             %1 -> %2 f32[16]  (onednn)
+GRU, 16 units, backwards  %1 -> %3 f32[16]  (onednn)
+operations of a step      %2, %3 -> %4 f32[32], tags f32[5]  (llvm)
+    concatenate, matmul
+mean over steps           %4 -> %5 f32[32]  (numpy)
+operations of a sequence  %5 -> mood f32[1]  (llvm)
     matmul, tanh"""
 
 

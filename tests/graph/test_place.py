@@ -151,7 +151,6 @@ class Choosy:
     """An engine that refuses plans with some operation, and runs others as the interpreter does."""
 
     name = "choosy"
-    joins = None
 
     def __init__(self, *operations: str) -> None:
         self.operations = operations

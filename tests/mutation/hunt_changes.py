@@ -162,7 +162,6 @@ TESTS: dict[str, Sequence[str]] = {
         f"plan/{name}.py": ("tests/test_inner_sequences.py", "tests/test_nested.py")
         for name in ("inner", "passes/columns")
     },
-    "plan/joined.py": ("tests/graph/test_pair.py", "tests/onednn/test_joined.py"),
     "engines/llvm/running/sums_code.py": ("tests/engines/test_sums.py",),
     "engines/llvm/emit/scans.py": ("tests/engines/test_scans.py",),
     "engines/llvm/writing/stored.py": ("tests/engines/test_stored_code.py",),

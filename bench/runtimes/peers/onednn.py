@@ -1,9 +1,12 @@
-"""oneDNN: its primitive alone, executed on memory that is filled once, through stepnet's access to the
-library.
+"""oneDNN: its primitives alone, on padded memory that is filled once, through stepnet's access to the library.
 
-Layers and directions are stepnet's engine onednn, which joins them in one primitive where oneDNN has such.
+Each direction of each layer is a primitive; their outputs are copied into the memory of the next layer. In a
+ragged batch the reverse direction runs forward over turned sequences, so that padding stays behind them.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,34 +32,78 @@ def start(threads: int, options: dict[str, Any]) -> dict[str, str]:
 
 
 def prepare(work: Work) -> Prepared:
-    """The primitive over padded sequences, time before batch."""
+    """The primitives over padded sequences, time before batch."""
     work.needs(("gru", "lstm"), "oneDNN")
     if work.dtype != "float32":
         raise Refused("oneDNN's recurrences are float32 and less")
-    if not work.is_one:
-        return by_engine(work)
-    weights = {"d": np.zeros_like(work.weights["b"]), **work.weights}
-    layer = onednn.layer(weights, f"stepnet.{work.cell}")
+    x = work.padded(time_major=True)
+    order = work.turned()[..., None] if work.ragged else None
+
+    def turned(array: Array) -> Array:
+        return array if order is None else np.take_along_axis(array, order, 0)
+
+    runs = [
+        [run_of(work, weights, len(x), is_reverse=place == 1) for place, weights in enumerate(directions)]
+        for directions in work.recurrences
+    ]
+    for place, run in enumerate(runs[0]):
+        run.view("src_layer")[...] = turned(x) if place == 1 else x
+    steps = [execution(runs[0])]
+    for below, above in pairwise(runs):
+        steps += [handing(below, above, turned), execution(above)]
+
+    def execute() -> list[Array]:
+        for step in steps:
+            step()
+        return [run.view("dst_layer") for run in runs[-1]]
+
+    def outputs(made: list[Array]) -> Array:
+        ways = [turned(array) if place == 1 else array for place, array in enumerate(made)]
+        return work.end_to_end(np.concatenate(ways, -1), time_major=True)
+
+    return Prepared(execute, outputs)
+
+
+def run_of(work: Work, weights: dict[str, Array], steps: int, is_reverse: bool) -> Run:
+    """The primitive of one direction of a layer, with its weights."""
+    layer = onednn.layer({"d": np.zeros_like(weights["b"]), **weights}, f"stepnet.{work.cell}")
     if layer.recurrence is None or layer.weights is None:
         raise Refused(layer.reason or "oneDNN does not have it")
-    layer(work.padded(time_major=False)[:1, :1], cell="none")  # it tells oneDNN how many threads there are
-    x = work.padded(time_major=True)
-    run = Run(layer.library, layer.recurrence, len(x), work.batch)
+    # A call tells oneDNN how many threads there are.
+    layer(np.zeros((1, 1, layer.inputs), np.float32), cell="none")
+    is_native = is_reverse and not work.ragged
+    recurrence = replace(layer.recurrence, direction="right2left" if is_native else "left2right")
+    run = Run(layer.library, recurrence, steps, work.batch)
     layer.weights.bind(run)
-    run.view("src_layer")[...] = x
-    functions, primitive = layer.library.functions, run.primitive
-    stream = primitive.stream.handle
-    arguments = primitive.primitive.handle, stream, len(primitive.arguments), primitive.arguments
-
-    def execute() -> Array:
-        functions.dnnl_primitive_execute(*arguments)
-        functions.dnnl_stream_wait(stream)
-        return run.view("dst_layer")
-
-    return Prepared(execute, lambda result: work.end_to_end(np.array(result), time_major=True))
+    return run
 
 
-def by_engine(work: Work) -> Prepared:
-    """Layers or directions by stepnet's engine."""
-    options = {**work.options, "engine": "onednn"}
-    return ours.prepare(Work(work.case, work.arrays, work.threads, options))
+def execution(runs: list[Run]) -> Callable[[], None]:
+    """A function that executes primitives, one after the other."""
+    calls: list[tuple[Any, ...]] = []
+    for run in runs:
+        primitive = run.primitive
+        handles = primitive.primitive.handle, primitive.stream.handle
+        calls.append((*handles, len(primitive.arguments), primitive.arguments))
+    functions = runs[0].library.functions
+
+    def execute() -> None:
+        for primitive, stream, count, arguments in calls:
+            functions.dnnl_primitive_execute(primitive, stream, count, arguments)
+            functions.dnnl_stream_wait(stream)
+
+    return execute
+
+
+def handing(below: list[Run], above: list[Run], turned: Callable[[Array], Array]) -> Callable[[], None]:
+    """A function that copies the outputs of a layer side by side into the inputs of the next one."""
+    size = below[0].recurrence.output
+
+    def hand() -> None:
+        for place, run in enumerate(below):
+            made = run.view("dst_layer")
+            for other, reader in enumerate(above):
+                part = reader.view("src_layer")[..., place * size : (place + 1) * size]
+                part[...] = made if place == other else turned(made)
+
+    return hand

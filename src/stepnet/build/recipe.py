@@ -165,7 +165,6 @@ def check_part(part: Part, what: str) -> None:
     reasons = {
         "total": "a value over all sequences of a batch is computed by NumPy",
         "loop": "a recurrence whose steps are run part by part is a loop in Python",
-        "joined": "several recurrences in one piece are another engine's",
     }
     reason = reasons.get(part.kind)
     if part.is_bound_per_call:

@@ -1,24 +1,19 @@
 """The engines, and the choice among them: the first, in the requested order, that does not refuse.
 
-Each part of a schedule runs on the first engine that does not refuse that part. Recurrences that their engine
-runs in one call are one part.
+Each part of a schedule runs on the first engine that does not refuse that part.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from stepnet.engines.apart import run_without_fork
 from stepnet.engines.base import Bound, Call, EarlyEnds, Engine, FrozenCall, Kernel, Results, Steps
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.native_gradients import Pairs
 from stepnet.engines.placed import together
 from stepnet.errors import InputError, RefusedError
 from stepnet.plan.schedule import Schedule
 from stepnet.values.arguments import shown
-
-if TYPE_CHECKING:
-    from stepnet.engines.joined import Joining
 
 # The order of engine="auto". The interpreter is not in it, as it is slow and must be requested by name. Nor
 # is onednn, which pads sequences of different lengths.
@@ -37,16 +32,13 @@ __all__ = [
     "Order",
     "Results",
     "Steps",
-    "any_joins",
     "checked_engine",
     "choose",
     "engine_named",
     "engine_names",
     "engines_of",
-    "joinings",
+    "gradient_order",
     "order_of",
-    "pairs",
-    "with_joined",
 ]
 
 
@@ -72,18 +64,6 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {"llvm": LlvmEngine, "onednn": one
 def engine(name: str) -> Engine:
     """The engine with a name of the table."""
     return run_without_fork(ENGINES[name])
-
-
-@cache
-def pairs() -> dict[str, Pairs]:
-    """The native gradients of engines: by the names of the engines that have some."""
-
-    def imported() -> dict[str, Pairs]:
-        from stepnet.engines.onednn.pair import OneDnnPairs
-
-        return {"onednn": OneDnnPairs()}
-
-    return run_without_fork(imported)
 
 
 def engine_names() -> tuple[str, ...]:
@@ -121,6 +101,21 @@ def order_of(asked: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(engine for name in names for engine in (AUTO if name == "auto" else (name,)))
 
 
+def gradient_order(asked: Any) -> Order:
+    """The engines for gradients: those requested, without onednn, and llvm in place of onednn alone.
+
+    A gradient is a net whose recurrences also return the values that their gradients read. No cell of
+    oneDNN returns these.
+
+    >>> gradient_order("onednn"), gradient_order(("onednn", "interpret")), gradient_order("auto")
+    (('llvm',), ('interpret',), 'auto')
+    """
+    names = order_of(checked_engine(asked))
+    if "onednn" not in names:
+        return checked_engine(asked)
+    return tuple(name for name in names if name != "onednn") or ("llvm",)
+
+
 def engines_of(asked: str | Sequence[str]) -> tuple[Engine, ...]:
     """The engines in the order to try them; raises `InputError` for unknown names."""
     return tuple(map(engine_named, order_of(checked_engine(asked))))
@@ -144,25 +139,3 @@ def choose(schedule: Schedule, asked: str | Sequence[str] = "auto") -> tuple[Eng
         reasons[engine.name] = reason
     lines = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
     raise RefusedError(f"no engine runs this net; engine=(..., 'interpret') would, slowly{lines}")
-
-
-def with_joined(schedule: Schedule, asked: str | Sequence[str]) -> Schedule:
-    """The schedule with those recurrences joined that their engine runs in one call."""
-    parts = tuple(each.part for each in joinings(schedule, asked) if each.part is not None)
-    return Schedule(schedule.traced, schedule.net, parts) if parts else schedule
-
-
-def joinings(schedule: Schedule, asked: str | Sequence[str]) -> "list[Joining]":
-    """For the layers of a schedule that might run in one call: whether they do, or why not."""
-    engines = engines_of(asked)
-    if not any_joins(asked):
-        return []
-    # The modules that find layers take time to import, and few engines join any.
-    from stepnet.engines.joined import joinings
-
-    return list(joinings(schedule.net, engines))
-
-
-def any_joins(asked: str | Sequence[str]) -> bool:
-    """Whether any of these engines runs several recurrences in one call."""
-    return any(engine.joins is not None for engine in engines_of(asked))

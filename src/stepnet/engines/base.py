@@ -8,7 +8,7 @@ import numpy as np
 
 from stepnet.plan.passes.narrow import narrow_weights
 from stepnet.plan.plan import Plan
-from stepnet.plan.schedule import Part, Schedule
+from stepnet.plan.schedule import Schedule
 from stepnet.ragged.positions import Positions
 
 Array = np.ndarray
@@ -246,33 +246,12 @@ class Cell:
     text: str
 
 
-class Joins(Protocol):
-    """How an engine runs several recurrences in one call: layers, or both directions of a layer."""
-
-    def refuse(self, part: Part) -> str | None:
-        """The reason why the engine cannot run a joined part, although it runs each member; None if it
-        can.
-        """
-        ...
-
-    def compile(self, part: Part) -> Kernel:
-        """The compiled form of a joined part that `refuse` accepts. Its call has the sequences that the first
-        layer reads, and the initial memories of all members in order; its results are those of the part.
-        """
-        ...
-
-
 class Engine(Protocol):
     """A way to run schedules, on any device and in any number of kernels."""
 
     @property
     def name(self) -> str:
         """The name for `engine=`."""
-        ...
-
-    @property
-    def joins(self) -> Joins | None:
-        """How it runs several recurrences in one call; None for an engine that cannot."""
         ...
 
     def refuse(self, schedule: Schedule) -> str | None:

@@ -17,7 +17,6 @@ import numpy as np
 from stepnet.engines.base import Arrays, Call, FrozenCall, OptionalArrays, Results
 from stepnet.engines.part import (
     ENDS,
-    SEQUENCED,
     Frame,
     Run,
     Values,
@@ -38,7 +37,7 @@ Array = np.ndarray
 Step = Callable[[Values], None]
 RunPart = Callable[[int, Values, Frame], Values]
 """Runs the part at a position of a schedule without freezing, and returns its results."""
-FROZEN = (*SEQUENCED, "plain")
+FROZEN = ("recurrence", "plain")
 """The kinds of parts that an engine may have frozen calls for."""
 
 
@@ -130,7 +129,7 @@ def frozen_parts(
 
 def required_reads(part: Part) -> tuple[int, ...]:
     """The values that a part reads, except initial memories, which a call may leave out."""
-    if part.kind not in SEQUENCED:
+    if part.kind != "recurrence":
         return part.reads
     first, last = memories_of(part)
     return (*part.reads[:first], *part.reads[last:])
@@ -203,7 +202,7 @@ class Reads:
         first, last = (len(part.reads),) * 2 if part.kind == "plain" else memories_of(part)
         self.sequences, self.memories = part.reads[:first], part.reads[first:last]
         self.statics, self.part = part.reads[last:], part
-        self.is_sequenced = part.kind in SEQUENCED
+        self.is_sequenced = part.kind == "recurrence"
 
     def of(self, values: Values) -> tuple[list[Array], list[Array | None], list[Array]]:
         """The sequences, the initial memories and the statics that the part reads."""

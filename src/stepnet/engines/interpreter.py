@@ -21,7 +21,6 @@ class Interpreter:
     """The interpreter as an engine: the reference for all others."""
 
     name: str = "interpret"
-    joins: None = None
 
     def refuse(self, schedule: Schedule) -> str | None:
         """None: the interpreter runs every net."""

@@ -22,7 +22,6 @@ Values = dict[int, Any]
 """The values of a net's nodes so far; None for an initial memory of zeros."""
 ENDS = ("first", "last")
 """Reductions that select one step, so that gaps between sequences do not matter."""
-SEQUENCED = ("recurrence", "joined")
 """The kinds of parts that run over sequences in place, with or without gaps."""
 
 
@@ -110,8 +109,6 @@ def takes_gaps(schedule: Schedule) -> bool:
         if part.plan is not None and part.extent in (ROWS, STEPS):
             kinds = {node.kind for net in (part.plan.net, part.plan.body) for node in net.nodes}
             return part.kind == "recurrence" or "gather" not in kinds
-        if part.kind == "joined":
-            return True
         node = part.node
         return node is not None and node.operation == "reduce" and node.attributes["how"] in ENDS
 
@@ -180,7 +177,7 @@ def run_chain(chain: Chain, parts: Sequence[Part], values: Values, frame: Frame)
 
 
 def run_recurrence(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
-    """The results of a recurrence over the sequences at its extent, or of several joined ones."""
+    """The results of a recurrence over the sequences at its extent."""
     call, results = sequence_call(part, values, frame), None
     reads_inner = part.node is not None and has_inner(part.node.recur.body)
     if frame.kept is not None and not reads_inner:
@@ -236,7 +233,6 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
 
 KINDS: dict[str, Callable[..., Values]] = {
     "recurrence": run_recurrence,
-    "joined": run_recurrence,
     "plain": run_plain,
     "across": run_across,
     "total": run_total,

@@ -16,7 +16,6 @@ from stepnet.engines.frozen_parts import frozen_parts
 from stepnet.engines.packed import CalledSteps, Form, Packed, called_again, parameters_of, varying_of
 from stepnet.engines.part import (
     KINDS,
-    SEQUENCED,
     Frame,
     Run,
     Values,
@@ -36,7 +35,6 @@ from stepnet.values.once import computed_once
 
 Array = np.ndarray
 Compile = Callable[[Plan], Kernel]
-Join = Callable[[Part], Kernel]
 Total = Callable[[Node, Sequence[Array]], Array]
 """Computes a total: the value of a node over all rows, from its operands."""
 Chained = Callable[[Sequence[Any], Waves, Waves], Chain | None]
@@ -56,13 +54,11 @@ class Means:
 
     compile: compiles a plan.
     total: computes a total, a value over all rows.
-    join: compiles a joined part; None for an engine that joins no parts.
     chained: makes a chain of several bound kernels.
     """
 
     compile: Compile
     total: Total
-    join: Join | None = None
     chained: Chained = no_chain
 
 
@@ -90,9 +86,6 @@ class PartsKernel:
         """The kernel of a schedule, with its parts compiled."""
 
         def kernel(part: Part) -> "Kernel | PartsKernel | None":
-            if part.members:
-                assert means.join is not None
-                return means.join(part)
             if part.plan is not None:
                 return means.compile(part.plan)
             return None if part.inner is None else cls.of(part.inner, means)
@@ -184,7 +177,7 @@ class BoundParts:
     @computed_once
     def clean(self) -> set[int]:
         """The positions of the results that are zeros in gaps between sequences: those of recurrences."""
-        recurrent = {n for part in self.schedule.parts if part.kind in SEQUENCED for n in part.results}
+        recurrent = {n for part in self.schedule.parts if part.kind == "recurrence" for n in part.results}
         return {place for place, number in enumerate(self.net.results) if number in recurrent}
 
     def __call__(self, call: Call) -> Results:

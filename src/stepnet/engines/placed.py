@@ -9,14 +9,11 @@ The work that a recurrence has absorbed decides which engine can run it: oneDNN 
 by a softmax. So `place` lets a recurrence absorb work only if no later engine has to run it then. It begins
 with bare recurrences and continues until nothing more can move, so the result does not depend on an order of
 passes.
-
-The merge of both directions of a layer is not absorbed if their engine joins recurrences: see `joined.py`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +27,7 @@ from stepnet.plan.passes.absorb import Absorbed, absorb
 from stepnet.plan.passes.lift import lift
 from stepnet.plan.passes.unloop import unloop
 from stepnet.plan.plan import Plan, Plans
-from stepnet.plan.schedule import Part, Schedule, recurrence, schedule
+from stepnet.plan.schedule import Schedule, recurrence, schedule
 
 Array = np.ndarray
 Refusals = dict[str, str]
@@ -59,7 +56,6 @@ class Placed:
     """Several engines as one: each part runs on the first that does not refuse it."""
 
     engines: tuple[Engine, ...]
-    joins: None = None
 
     @property
     def name(self) -> str:
@@ -77,18 +73,13 @@ class Placed:
 
     def compile(self, schedule: Schedule) -> Kernel:
         """The kernel of a schedule, with every part compiled by its engine."""
-        return in_parts(schedule, Means(self.compile_plan, self.total, self.compile_joined))
+        return in_parts(schedule, Means(self.compile_plan, self.total))
 
     def compile_plan(self, plan: Plan) -> Kernel:
         """The kernel of a plan on the first engine that does not refuse it."""
         engine = choice(plan, self.engines).engine
         assert engine is not None
         return engine.compile_plan(plan)
-
-    def compile_joined(self, part: Part) -> Kernel:
-        """The kernel of a joined part on the first engine that runs it."""
-        able = [engine.joins for engine in self.engines if engine.joins is not None]
-        return next(joins for joins in able if joins.refuse(part) is None).compile(part)
 
     def total(self, node: Node, operands: Sequence[Array]) -> Array:
         """A value over all rows, by NumPy."""
@@ -116,7 +107,6 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
         return whole
 
     known, plans = dict[str, int](), Plans()
-    able = [place for place, engine in enumerate(engines) if engine.joins is not None]
 
     def rank(net: Net, number: int) -> int:
         """The rank of the engine of a recurrence, which depends on the node and on which results are read."""
@@ -131,19 +121,9 @@ def place(net: Net, engines: Sequence[Engine]) -> Schedule:
             known[key] = len(engines) if engine is None else [*engines].index(engine)
         return known[key]
 
-    def is_joined(net: Net, number: int) -> bool:
-        """Whether a node merges both directions of a layer on an engine that may run them in one call."""
-        if not able or len(net.nodes[number].inputs) != 2:
-            return False
-        pairs: Any = import_module("stepnet.plan.passes.pair").pairs  # by name: few engines join anything
-        merged = (pair for pair in pairs(net) if pair.output == number)
-        return any(rank(net, pair.forward) == rank(net, pair.backward) in able for pair in merged)
-
     def accepts(absorbed: Absorbed, after: Net) -> bool:
         before, number = absorbed.net, absorbed.recurrence
         made = [each for each in flat_recurrences(after) if after.nodes[each].recur.body == absorbed.body]
-        if max(rank(after, each) for each in made) > rank(before, number):
-            return False
-        return not any(is_joined(before, move) for move in absorbed.moves)
+        return max(rank(after, each) for each in made) <= rank(before, number)
 
     return Schedule(net, absorb(unloop(lift(net)), accepts))

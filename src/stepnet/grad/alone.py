@@ -5,8 +5,8 @@
     y3 = gru(y2)            alone        section 2   y2 of y1           y2 = mine(y1 + 1)
                                          section 3   y3 of y2           gru, alone
 
-An engine with native gradients for some cells can then run these recurrences, and another engine the sections
-between. Values that depend only on parameters are computed in each section that reads them.
+The chosen recurrences can then run in blocks of steps, and the sections between them at once. Values that
+depend only on parameters are computed in each section that reads them.
 """
 
 from collections.abc import Collection, Iterator
@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from stepnet.grad.sections import Carried, Section
 from stepnet.net.ir import Builder, Net, with_inputs
-from stepnet.net.type_rules import recur_extent
-from stepnet.net.types import CONST, STEPS, Extent
+from stepnet.net.types import CONST, STEPS
 from stepnet.plan.groups import results_of
 from stepnet.plan.passes.when import known_once
 
@@ -25,20 +24,11 @@ class Alone:
     """A section that is a single recurrence.
 
     section: the section.
-    extent: the extent of its sequences in the whole net.
     number: the node of the recurrence in the whole net.
     """
 
     section: Section
-    extent: Extent
     number: int
-
-
-def alone(net: Net, number: int) -> Alone:
-    """The section of a recurrence, with the computation of its parameters. Its sequences are flat, whatever
-    their extent in the net.
-    """
-    return Cutting.of(net, ()).alone(number)
 
 
 def sections_around(net: Net, chosen: Collection[int]) -> tuple[Section | Alone, ...]:
@@ -125,7 +115,6 @@ class Cutting:
         """The section of a recurrence."""
         net, node = self.net, self.net.nodes[number]
         recur, own = node.recur, Between(self, 0)
-        extent = recur_extent([net.type_of(node.inputs[0])], node.attributes)
         operands, begins = list[int](), list[int | None]()
         reads, memories = dict[int, int](), list[int]()
         for place, operand in enumerate(node.inputs):
@@ -150,7 +139,7 @@ class Cutting:
         carried = tuple(Carried(*pair) for pair in zip(begins, ends, strict=True))
         whole = with_inputs(own.builder, [*reads.values(), *memories], results)
         section = Section(whole, tuple(reads), tuple(result for result, _ in picked), carried, recur.reverse)
-        return Alone(section, extent, number)
+        return Alone(section, number)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from stepnet.graph.trace import Model
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.declared import parameter, same_parameters
-from stepnet.rnn.explain import checked_size, explain, joining_lines
+from stepnet.rnn.explain import checked_size, explain
 from stepnet.rnn.gradients import GradientSource
 from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked
@@ -123,9 +123,6 @@ class Graph:
     def explain(self, engine: Asked = "auto", *, rows: int | None = None, steps: int | None = None) -> str:
         """A text with the parts in the order they run: what each does and costs, and its engine.
 
-        In front are the recurrences that an engine may take in one piece, if there are any: both directions
-        of a layer, and layers. Engines that run some in one piece say which, and why not the others.
-
         Args:
             engine: An engine, or several in order of preference.
             rows: For a call of so many sequences, how threads share it, and how long each part is estimated
@@ -136,12 +133,7 @@ class Graph:
             InputError: Before the inputs are known, and for sizes that no call has.
         """
         order, program = checked_engine(self._engine(engine)), self._programs.program
-        schedule = program.schedule_for(order)
-        layers_in: Any = import_module("stepnet.plan.joined").layers_in  # as in `draw`
-        layers = joining_lines(schedule, order) or layers_in(program.net)
-        return "\n\n".join(
-            filter(None, ["\n".join(layers), explain(schedule, order, checked_size(rows, steps))])
-        )
+        return explain(program.schedule_for(order), order, checked_size(rows, steps))
 
     def _engine(self, asked: Asked) -> Asked:
         """The engines that the argument `engine` stands for."""

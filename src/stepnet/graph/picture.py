@@ -115,8 +115,6 @@ def engine_of(part: Part, engines: Sequence[Engine]) -> str:
     if part.kind in ("across", "total"):
         return "numpy"
     plans = [part.plan] if part.inner is None else [*part.inner.plans]
-    if part.members:
-        plans = [part.members[0][0].plan]
     chosen = [choice(plan, engines).engine for plan in plans if plan is not None]
     names = ["no engine" if each is None else each.name for each in chosen]
     return ", ".join(dict.fromkeys(names)) or "numpy"
@@ -131,8 +129,6 @@ def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> 
         return Box(", ".join(rest) or "repeat for each sequence", engine=engine)
     if not recurrences:
         return Box(f"operations of {EACH.get(part.extent, extent_text(part.extent))}", wrapped(rest), engine)
-    if part.members:  # what merges directions is in the title
-        return Box(joined_title(part, recurrences[0]), engine=engine)
     (node, *_) = recurrences
     alike = [other for other in known if is_within(other, node)]
     traced = max(alike, key=lambda other: len(other.recur.body.nodes), default=node)
@@ -186,14 +182,6 @@ def cell_title(node: Node) -> str:
         return f"{known.cell.upper()}, {known.hidden} units{way}"
     sizes = ", ".join(recur.body.type_of(number).element for number in recur.memories)
     return f"recurrence{f' of {sizes}' if sizes else ''}{way}"
-
-
-def joined_title(part: Part, first: Node) -> str:
-    """The cell of joined recurrences, its units, and what is in one piece."""
-    cell = cell_title(first)
-    if part.merge:
-        return f"{cell}, both directions"
-    return f"{len(part.members)} layers of {cell}"
 
 
 def operations(nodes: Iterable[Node]) -> Iterator[str]:

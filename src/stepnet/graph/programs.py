@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepnet.engines import engines_of
+from stepnet.engines import Order, engines_of, order_of
 from stepnet.engines.placed import place
 from stepnet.graph.trace import Model, TracedModel, trace_model
 from stepnet.net.ir import Builder, Net
@@ -31,15 +31,19 @@ class GraphProgram(Program):
     def __init__(self, traced: TracedModel, params: Any) -> None:
         super().__init__(traced.net, traced.output, (), (), 0, [*leaves(params), *traced.captured])
         self.traced = traced
+        self.placed = dict[tuple[str, ...], Schedule]()
 
     @computed_once
     def schedule(self) -> Schedule:
         """The parts in the order they run, if no engine is requested."""
         return self.schedule_for("auto")
 
-    def placed_for(self, order: tuple[str, ...]) -> Schedule:
+    def schedule_for(self, asked: Order) -> Schedule:
         """The parts, each of a kind that the first engine possible runs."""
-        return place(self.net, engines_of(order))
+        order = order_of(asked)
+        if order not in self.placed:
+            self.placed[order] = place(self.net, engines_of(order))
+        return self.placed[order]
 
 
 def in_precisions(net: Net, marks: Mapping[int, Precision]) -> Net:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.engines import Bound, Call, Order, choose, engines_of, with_joined
+from stepnet.engines import Bound, Call, Order, choose, engines_of
 from stepnet.engines.base import Cell, LowEngine
 from stepnet.engines.calibration import check_keep, data_scale
 from stepnet.engines.placed import place
@@ -286,8 +286,7 @@ def arrays_of(program: GraphProgram, reading: Reading[GraphProgram]) -> list[Arr
 
 
 def bound_to(parts: Schedule, program: GraphProgram, engines: Order) -> Bound:
-    """The compiled schedule, with recurrences joined as in calls, bound to the parameters of a program."""
-    parts = with_joined(parts, engines)
+    """The compiled schedule, bound to the parameters of a program."""
     return choose(parts, engines)[0].compile(parts).bind(program.params)
 
 

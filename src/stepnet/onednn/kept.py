@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from stepnet.engines.onednn.cache import MEGABYTE, Cache
-from stepnet.engines.onednn.latest import same_bits
 
 Array = np.ndarray
+SMALL = 16 * 1024
 SETS = 4
 """The largest number of cached layers with the same shapes and settings but different weights."""
 
@@ -34,6 +34,14 @@ class Kept:
     def bytes(self) -> int:
         """The estimated memory: the copies, and as much again for the layer."""
         return 2 * sum(array.nbytes for array in self.arrays)
+
+
+def same_bits(first: Array, second: Array) -> bool:
+    """Whether two arrays of one shape and dtype are equal bit by bit; NaN is equal to itself."""
+    if first.nbytes < SMALL:  # two copies take less time than the overhead of a NumPy function
+        return first.tobytes() == second.tobytes()
+    word = np.dtype(f"u{first.dtype.itemsize}")
+    return bool((first.view(word) == second.view(word)).all())
 
 
 def kept(settings: Hashable, given: Mapping[str, Array], make: Callable[[dict[str, Array]], Any]) -> Any:

@@ -1,6 +1,5 @@
 """Groups of nodes that run together, and the waves in which they run: where a schedule is cut into parts."""
 
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from stepnet.net.ir import Net, Node
@@ -32,11 +31,11 @@ class Groups:
     totals: dict[int, tuple[int, ...]]
 
     @classmethod
-    def of(cls, net: Net, joined: Collection[int] = ()) -> "Groups":
-        """The groups of a net. joined: the nodes of joined recurrences, which are excluded from `sums`."""
+    def of(cls, net: Net) -> "Groups":
+        """The groups of a net."""
         once, ends, flat = known_once(net), ended(net), flat_recurrences(net)
         totals = totals_by_recurrence(net, once, flat - ends.keys())
-        return cls(once, repeated(net), summed(net, joined), zeros(net, flat), ends, totals)
+        return cls(once, repeated(net), summed(net), zeros(net, flat), ends, totals)
 
     @property
     def without_part(self) -> set[int]:
@@ -93,18 +92,14 @@ def repeated(net: Net) -> set[int]:
     }
 
 
-def summed(net: Net, joined: Collection[int] = ()) -> set[int]:
-    """The sums over the steps of each sequence that are accumulated while the values are computed.
-
-    joined: nodes that a joined part computes, which accumulates no sums.
-    """
+def summed(net: Net) -> set[int]:
+    """The sums over the steps of each sequence that are accumulated while the values are computed."""
     return {
         number
         for number, node in enumerate(net.nodes)
         if node.operation == "reduce"
         and node.attributes["how"] == "sum"
         and not is_constant(node)
-        and node.inputs[0] not in joined
         and is_plain(operand := net.nodes[node.inputs[0]])
         and operand.operation not in ("input", "index", "result")
         and not is_constant(operand)
@@ -171,31 +166,15 @@ def flat_recurrences(net: Net) -> set[int]:
     }
 
 
-def waves(net: Net, groups: Groups, joined: Sequence[frozenset[int]] = ()) -> list[int]:
+def waves(net: Net, groups: Groups) -> list[int]:
     """For each node, the index of the wave in which it runs: plain nodes of one extent run together, all
     others alone.
 
-    A recurrence whose part computes totals also waits for the other operands of these. joined: the nodes of
-    each joined part, which run at the same time. A joined part must not depend on its own results, directly
-    or through other parts.
+    A recurrence whose part computes totals also waits for the other operands of these.
     """
-    least: dict[int, int] = {}
-    while True:
-        levels = waves_from(net, groups, joined, least)
-        together = {number: max(levels[each] for each in inside) for inside in joined for number in inside}
-        if together == least:
-            return levels
-        least = together
-
-
-def waves_from(
-    net: Net, groups: Groups, joined: Sequence[frozenset[int]], least: Mapping[int, int]
-) -> list[int]:
-    """The waves, where some nodes do not run before a given wave. least: the earliest wave of these nodes."""
     levels: list[int] = []
-    part = {number: inside for inside in joined for number in inside}
     for number, node in enumerate(net.nodes):
-        level = least.get(number, 0)
+        level = 0
         read = {operand for total in groups.totals.get(number, ()) for operand in net.nodes[total].inputs}
         for operand in (*node.inputs, *(other for other in read if other < number)):
             other = net.nodes[operand]
@@ -203,8 +182,7 @@ def waves_from(
                 continue
             together = is_plain(node) and is_plain(other) and node.operation != "result"
             together = together and other.operation not in ("input", "index", "result")
-            same = together and node.types[0].extent == other.types[0].extent and operand not in part
-            same = same or (number in part and part[number] is part.get(operand))
+            same = together and node.types[0].extent == other.types[0].extent
             level = max(level, levels[operand] + (0 if same or node.operation == "result" else 1))
         levels.append(level)
     return levels

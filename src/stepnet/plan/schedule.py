@@ -5,7 +5,6 @@
     across        a value expanded to, or reduced from, a deeper extent: run by NumPy
     total         a value over all rows, and values computed from it: run by NumPy
     loop          a recurrence whose steps run part by part, each step a schedule of its own
-    joined        several flat recurrences that an engine runs in one call: a stack or a bidirectional layer
 
 A schedule does not depend on the engine. The parts that an engine runs have a plan each.
 """
@@ -47,7 +46,7 @@ def is_nested(net: Net) -> bool:
 class Part:
     """One part of a schedule. Values are numbers of nodes of the net.
 
-    kind: "recurrence", "plain", "across", "total", "loop" or "joined".
+    kind: "recurrence", "plain", "across", "total" or "loop".
     reads: the values that it reads: sequences, initial memories, statics; -1 stands for zeros.
     results: the values that it computes; -1 stands for a result that is not read.
     extent: the extent of its values per step.
@@ -59,10 +58,6 @@ class Part:
     last_only: whether the outputs of a recurrence are those of the last step only.
     is_bound_per_call: whether some parameters are totals that other parts compute, so that it is bound in
         each call.
-
-    members: for a joined part, the parts of its recurrences, layer by layer, the forward direction first.
-    merge: how a joined part merges both directions, "concat" or "sum"; "" if there is one direction.
-    inside: the nodes that the part runs.
     """
 
     kind: str
@@ -77,9 +72,6 @@ class Part:
     inner: "Schedule | None" = None
     last_only: bool = False
     is_bound_per_call: bool = False
-    members: "tuple[tuple[Part, ...], ...]" = ()
-    merge: str = ""
-    inside: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -88,17 +80,15 @@ class Schedule:
 
     traced: the net as traced.
     moved: the net after `lift`, if that pass has run already.
-    joined: the joined parts of that net.
     """
 
     traced: Net
     moved: Net | None = None
-    joined: tuple[Part, ...] = ()
 
     @computed_once
     def cut(self) -> "Cut":
         """The net of which there are parts, and the parts."""
-        return cut_of(self.traced, self.moved, self.joined)
+        return cut_of(self.traced, self.moved)
 
     @property
     def net(self) -> Net:
@@ -120,12 +110,10 @@ class Schedule:
 
     @property
     def plans(self) -> Iterator[Plan]:
-        """The plans of all parts, those inside loops and of joined recurrences included."""
+        """The plans of all parts, those inside loops included."""
         for part in self.parts:
             if part.plan is not None:
                 yield part.plan
-            for layer in part.members:
-                yield from (member.plan for member in layer if member.plan is not None)
             if part.inner is not None:
                 yield from part.inner.plans
 
@@ -133,13 +121,13 @@ class Schedule:
 Cut = tuple[Net, tuple[Part, ...]]
 
 
-def cut_of(traced: Net, moved: Net | None, joined: tuple[Part, ...] = ()) -> Cut:
+def cut_of(traced: Net, moved: Net | None) -> Cut:
     """The net that is divided into parts, and the parts. The arguments are those of `Schedule`."""
     single = plan_of_all(traced) if moved is None else None
     if single is not None:
         return traced, (whole_part(single),)
     net = unloop(lift(traced)) if moved is None else moved
-    return net, parts_of(net, joined)
+    return net, parts_of(net)
 
 
 def schedule(net: Net) -> Schedule:
@@ -166,12 +154,10 @@ def whole_part(single: Plan) -> Part:
     return Part("recurrence", reads, net.results, STEPS, single, *counts, tuple(sorted(parameters)))
 
 
-def parts_of(net: Net, joined: tuple[Part, ...] = ()) -> tuple[Part, ...]:
-    """The parts of a net, in the order they run. joined: the joined parts among them."""
-    inside = frozenset(number for part in joined for number in part.inside)
-    groups = Groups.of(net, inside)
-    levels = waves(net, groups, [part.inside for part in joined])
-    without_part = groups.without_part | inside
+def parts_of(net: Net) -> tuple[Part, ...]:
+    """The parts of a net, in the order they run."""
+    groups = Groups.of(net)
+    levels, without_part = waves(net, groups), groups.without_part
     together: dict[tuple[int, int, Extent], list[int]] = {}
     for number, node in enumerate(net.nodes):
         if node.operation in ("input", "index", "result") or number in without_part:
@@ -182,7 +168,6 @@ def parts_of(net: Net, joined: tuple[Part, ...] = ()) -> tuple[Part, ...]:
         together.setdefault((levels[number], alone, extent), []).append(number)
     plans = Plans()
     parts = {key: part_of(net, numbers, groups, plans) for key, numbers in together.items()}
-    parts |= {(levels[min(part.inside)], min(part.inside) + 1, CONST): part for part in joined}
     ordered = [parts[key] for key in sorted(parts)]
     return tuple(
         replace(part, is_bound_per_call=bool(late_reads(net, part) - groups.once)) for part in ordered

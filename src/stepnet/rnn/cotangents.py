@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from stepnet.engines import Order, checked_engine
+from stepnet.engines import Order, gradient_order
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import checked_array
@@ -110,13 +110,13 @@ class Vjp:
         >>> backward(None, np.ones((1, 1))).params
         array([100.])
         """
-        asked, kinds = checked_engine(engine), wanted_kinds(wrt, self.source.kinds)
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
         kept, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         arguments = self.source.read(
             UncheckedCall(sequences, params, initial, statics, lengths, last_only, control, asked)
         )
         places = arguments.wanted(kinds)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept, asked)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
         made = run.forward(arguments.arrays, arguments.call, asked)
         own, saved = made[: len(arguments.net.results)], [made[place] for place in run.saved]
         finish = Backward(arguments, kinds, places, run, asked, own, saved)
@@ -132,7 +132,7 @@ class Vjp:
         engine: Asked = "auto",
     ) -> GradientExplanation:
         """The facts that `explain` writes, and the schedules of both halves."""
-        asked, kinds = checked_engine(engine), wanted_kinds(wrt, self.source.kinds)
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
         kept = checked_checkpoint(checkpoint)
         if (rows is None) != (steps is None):
             raise InputError("rows and steps go together: give both, or none")
@@ -141,7 +141,7 @@ class Vjp:
             steps = whole(steps, "steps is how many there are of each", 0)
         program, places = self.source.blank()
         wanted = wanted_places(program.net, places, kinds)
-        run = gradient_run(self.programs, program, program.net, wanted, kept, asked)
+        run = gradient_run(self.programs, program, program.net, wanted, kept)
         return gradient_explanation(run, kinds, kept, asked, rows, steps)
 
     def explain(
@@ -173,7 +173,7 @@ class Vjp:
         ...
         """
         facts = self.explanation(wrt, checkpoint=checkpoint, rows=rows, steps=steps, engine=engine)
-        return text(facts, checked_engine(engine))
+        return text(facts, gradient_order(engine))
 
 
 @dataclass(frozen=True)

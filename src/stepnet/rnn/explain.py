@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
-from stepnet.engines import engine_named, engines_of, joinings
+from stepnet.engines import engine_named, engines_of
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.machine.target import asked, target_texts
 from stepnet.engines.placed import choice as placed_on
@@ -67,11 +67,6 @@ def explain(schedule: Schedule, engine: Asked = "auto", size: Size | None = None
             placed += partition_lines(part.plan, chosen, flat)
             texts.append("\n".join([f"part {number}:", *placed, *end_lines(facts), *work_lines(facts)]))
     return "\n\n".join(texts)
-
-
-def joining_lines(schedule: Schedule, engine: Asked) -> list[str]:
-    """The layers that an engine runs in one piece, and those that it refuses to, with the reason."""
-    return [line for each in joinings(schedule, engine) for line in str(each).splitlines()]
 
 
 def checked_size(rows: int | None, steps: int | None) -> Size | None:

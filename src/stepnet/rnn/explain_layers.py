@@ -1,11 +1,11 @@
-"""The plans of layers as text, and which of them an engine runs in one piece."""
+"""The plans of layers as text, and which of them run at the same time."""
 
 from collections.abc import Iterator
 
-from stepnet.engines import any_joins, checked_engine
+from stepnet.engines import checked_engine
 from stepnet.errors import named
 from stepnet.rnn.blank import blank_program
-from stepnet.rnn.explain import checked_size, joining_lines, shared_lines
+from stepnet.rnn.explain import checked_size, shared_lines
 from stepnet.rnn.explanation import choice
 from stepnet.rnn.layers import Combined, LayersRun
 from stepnet.rnn.program import Asked
@@ -16,19 +16,16 @@ Sizes = tuple[int | None, int | None]
 
 
 def explained(layer: Combined, run: LayersRun, engine: Asked, sizes: Sizes) -> str:
-    """The plans of the parts, one under the other; in front the recurrences that the engine may join, and for
-    a call of some rows and steps which of them run at the same time.
+    """The plans of the parts, one under the other; in front, for a call of some rows and steps, which of them
+    run at the same time.
 
-    Layers whose sequences may end early run one by one, so nothing is joined or shared.
+    Layers whose sequences may end early run one by one.
     """
     texts, order, size = list(part_texts(layer, engine, sizes)), checked_engine(engine), checked_size(*sizes)
-    if run.ends:
-        return "\n\n".join(texts)
-    joins, lines = any_joins(order), list[str]()
-    if joins or size is not None:
+    lines = list[str]()
+    if not run.ends and size is not None:
         schedule = blank_program(run).schedule_for(order)
-        lines += joining_lines(schedule, order) if joins else []
-        shared = [] if size is None else shared_lines(schedule, choice(schedule, order)[0], size)
+        shared = shared_lines(schedule, choice(schedule, order)[0], size)
         lines += ["threads", *shared[1:]] if shared else []
     return "\n\n".join(["\n".join(lines), *texts] if lines else texts)
 

@@ -3,11 +3,10 @@
 `gradient_text.py` writes them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from stepnet.engines import Order
-from stepnet.engines.pairs import PairChoice, between
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.schedule import Schedule
@@ -16,7 +15,6 @@ from stepnet.rnn.costs import Cost, Costs, Held, added, bytes_of, costs, held, s
 from stepnet.rnn.explanation import choice, source
 from stepnet.rnn.gradient_runs import GradientRun, Halved
 from stepnet.rnn.in_sections import AtOnce, Sectioned
-from stepnet.rnn.paired import Paired
 from stepnet.rnn.pieces import Checkpoint, piece_size
 
 FORWARD, AGAIN, BACKWARD = "forward", "forward again", "backward"
@@ -35,15 +33,14 @@ class Saved:
 @dataclass(frozen=True)
 class Half:
     """One net that is run: what it does it for, its schedule and costs. section: where a gradient runs in
-    several, which it is, from 1. by: the engine whose own code does it in place of the schedule, and what
-    that is. blocks: how many steps one step of the schedule is; costs are those of one of them.
+    several, which it is, from 1. blocks: how many steps one step of the schedule is; costs are those of one
+    of them.
     """
 
     name: str
     schedule: Schedule
     costs: Costs
     section: int | None = None
-    by: str = ""
     blocks: int = 1
 
     @property
@@ -95,9 +92,8 @@ class Sizes:
 @dataclass(frozen=True)
 class GradientExplanation:
     """The facts about a gradient. saved: what the backward half reads of the forward one; with checkpoint of
-    one piece alone. sizes: for a batch that was asked for. choices: the engine of each recurrence, where one
-    was asked for that has gradients of its own. blocks: how many steps each recurrence runs at a time, and
-    the reason where that is one.
+    one piece alone. sizes: for a batch that was asked for. blocks: how many steps each recurrence runs at a
+    time, and the reason where that is one.
     """
 
     kinds: tuple[str, ...]
@@ -107,7 +103,6 @@ class GradientExplanation:
     halves: tuple[Half, ...]
     memory: Memory
     sizes: Sizes | None
-    choices: tuple[PairChoice, ...] = ()
     blocks: tuple[str, ...] = ()
 
     def costs_of(self, *names: str) -> Costs:
@@ -125,10 +120,8 @@ def gradient_explanation(
 ) -> GradientExplanation:
     """The facts about how a gradient is run. rows, steps: of a batch whose costs are asked for too."""
     saved, halves, memory = in_sections(run) if isinstance(run, Sectioned) else at_once(run)
-    choices = run.choices if isinstance(run, Sectioned) else ()
-    chosen = engine_of(halves, choices, engine)
-    blocks = blocks_of(run)
-    made = GradientExplanation(kinds, checkpoint, chosen, saved, halves, memory, None, choices, blocks)
+    chosen = choice(halves[0].schedule, engine)[0] if halves else None
+    made = GradientExplanation(kinds, checkpoint, chosen, saved, halves, memory, None, blocks_of(run))
     if rows is None or steps is None:
         return made
     forward, backward = (
@@ -145,17 +138,7 @@ def blocks_of(run: GradientRun) -> tuple[str, ...]:
     assert isinstance(run, Sectioned | Halved)
     if isinstance(run, Sectioned) and run.checkpoint is not None:
         return ("1 step: a gradient with checkpoint= runs step by step",)
-    if isinstance(run, Sectioned) and run.choices:
-        return ("1 step: an engine with gradients of its own is asked for",)
     return run.blocks
-
-
-def engine_of(halves: Sequence[Half], choices: Sequence[PairChoice], asked: Order) -> str | None:
-    """The engines that run a gradient; None where none of those asked for does."""
-    first = next((half.schedule for half in halves if not half.by), None)
-    chosen = [] if first is None else [choice(first, between(asked))[0]]
-    names = [*(each.engine for each in choices if each.pair is not None), *chosen]
-    return ", ".join(dict.fromkeys(name for name in names if name)) or None
 
 
 # ---- the facts ---------------------------------------------------------------------------------------------
@@ -196,12 +179,6 @@ def in_sections(run: Sectioned) -> tuple[tuple[Saved, ...], tuple[Half, ...], Me
                 sum_of(kept, a_step(memory.kept, part.size)),
                 max_of(most, a_step(memory.most, part.size)),
             )
-        elif isinstance(part, Paired):
-            name = f"kept by {part.choice.engine}"
-            own = Saved(name, "bytes", part.extent, part.bytes_per_step)
-            saved.append(own)
-            kept = sum_of(kept, {own.extent: own.bytes})
-            halves += halves_of(part, section)
         elif isinstance(part, InPieces):
             programs = {FORWARD: part.forward, AGAIN: part.again, BACKWARD: part.backward}
             for name, program in programs.items():
@@ -221,19 +198,6 @@ def in_sections(run: Sectioned) -> tuple[tuple[Saved, ...], tuple[Half, ...], Me
     if run.checkpoint is None:
         return tuple(saved), tuple(halves), Memory(kept, most)
     return tuple(saved), tuple(halves), Memory(kept, most, ahead, piece)
-
-
-def halves_of(part: Paired, section: int | None) -> list[Half]:
-    """Both ways of a recurrence on an engine of its own; their costs are those of its gradient as a net."""
-    net = part.section.net
-    floats = [place for place, number in enumerate(net.inputs) if net.type_of(number).is_float]
-    both = Halved.of(net, floats)
-    by = f"{part.choice.engine}: {part.pair.text}"
-    programs = {FORWARD: both.first, BACKWARD: both.second}
-    return [
-        Half(name, program.schedule, costs(program.schedule), section, by)
-        for name, program in programs.items()
-    ]
 
 
 def of_steps(half: Half, size: int) -> Half:

@@ -1,12 +1,11 @@
 """The facts about a gradient as text. The plans of the halves are `explain`'s."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from stepnet.engines import Order
-from stepnet.engines.pairs import PairChoice, between
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
 from stepnet.rnn.costs import Cost, Held, sum_of
-from stepnet.rnn.explain import explain, wrapped
+from stepnet.rnn.explain import explain
 from stepnet.rnn.expressions import amount
 from stepnet.rnn.gradient_explain import GradientExplanation, Sizes
 
@@ -17,8 +16,7 @@ def text(facts: GradientExplanation, engine: Order) -> str:
     """The facts for people, and the plans of all halves."""
     blocks = [head(facts), saved_lines(facts), work_lines(facts), memory_lines(facts)]
     blocks += [] if facts.sizes is None else [size_lines(facts.sizes)]
-    nets = between(engine)
-    plans = [f"{half.title}:\n{half.by or explain(half.schedule, nets)}" for half in facts.halves]
+    plans = [f"{half.title}:\n{explain(half.schedule, engine)}" for half in facts.halves]
     return "\n\n".join(["\n".join(lines) for lines in blocks] + plans)
 
 
@@ -31,17 +29,7 @@ def head(facts: GradientExplanation) -> list[str]:
         f"  engine      {facts.engine or 'none of those asked for'}",
         f"  checkpoint  {kept}",
         *([f"  blocks      {'; '.join(dict.fromkeys(facts.blocks))}"] if facts.blocks else ()),
-        *choice_lines(facts.choices),
     ]
-
-
-def choice_lines(choices: Sequence[PairChoice]) -> Iterator[str]:
-    """The engine of each recurrence, and the refusals of those before it."""
-    for place, made in enumerate(choices, 1):
-        name = f"recurrence {place}" if len(choices) > 1 else "recurrence"
-        yield f"  {name:<11} {made.engine}{f': {made.pair.text}' if made.pair else ''}"
-        for engine, reason in made.refusals.items():
-            yield from wrapped(f"    {engine:<10}", f"refuses: {reason}")
 
 
 def saved_lines(facts: GradientExplanation) -> list[str]:

@@ -3,8 +3,8 @@
     forward    x  --section 0-->  u  --section 1-->  y        u, and the values that each section saves
     backward   dx <--section 0--  du <--section 1--  dy       cotangents of one value add up
 
-A section may run in pieces of some steps (`checkpoint.py`), by an engine with a native gradient
-(`paired.py`), or at once (here).
+A section may run in pieces of some steps (`checkpoint.py`), in blocks of steps (`in_blocks.py`), or at once
+(here).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from stepnet.engines import Call, Order
-from stepnet.engines.pairs import PairChoice, between
 from stepnet.grad.sections import Section
 from stepnet.net.ir import Net
 from stepnet.rnn.gradient_runs import Halved
@@ -112,9 +111,8 @@ class Sectioned:
 
     wanted: the places of the inputs that gradients are of. sections: what runs each. first: from which one on
     gradients go through them. crossing: the values that go from one to another and are no inputs.
-    checkpoint: how many steps a piece has, of sections that run in pieces. choices: the engine of each
-    recurrence, where one was asked for that has gradients of its own. blocks: how many steps each recurrence
-    runs at a time, and why not more, where that was chosen.
+    checkpoint: how many steps a piece has, of sections that run in pieces. blocks: how many steps each
+    recurrence runs at a time, and why not more, where that was chosen.
     """
 
     net: Net
@@ -123,7 +121,6 @@ class Sectioned:
     first: int
     crossing: tuple[int, ...]
     checkpoint: Checkpoint = None
-    choices: tuple[PairChoice, ...] = ()
     blocks: tuple[str, ...] = ()
 
     @classmethod
@@ -193,7 +190,7 @@ class Sectioned:
         """How a call is run: its pieces and engines."""
         longest = int(call.positions.lengths.max(initial=0))
         size = longest if self.checkpoint is None else piece_size(self.checkpoint, longest)
-        return Way(call, size, between(engine))
+        return Way(call, size, engine)
 
 
 def cotangents_of(section: Section, known: dict[int, Array], call: Call) -> list[Array]:

@@ -8,8 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from stepnet.engines import checked_engine
-from stepnet.engines.pairs import between, has_pairs
+from stepnet.engines import gradient_order
 from stepnet.errors import InputError
 from stepnet.grad.gradient import vjp as vjp_net
 from stepnet.net.ir import Builder, Net, with_inputs
@@ -99,7 +98,7 @@ class ValueAndGrad:
         graph has outputs of both kinds, a target has the name of the output that it is laid out as. All
         others are those of `vjp`.
         """
-        asked, kinds = checked_engine(engine), wanted_kinds(wrt, self.source.kinds)
+        asked, kinds = gradient_order(engine), wanted_kinds(wrt, self.source.kinds)
         kept, last_only = checked_checkpoint(checkpoint), flag(last_only, "last_only")
         if self.source.ends_early:
             raise InputError("where a recurrence with until= ends is known when it has run: take vjp of it")
@@ -108,7 +107,7 @@ class ValueAndGrad:
         )
         aimed = targets_of(targets, arguments, lengths, bool(control.get("time_major")))
         places = arguments.wanted(kinds)
-        together = kept is None and not has_pairs(asked)  # one net of the layer, the loss and both gradients
+        together = kept is None  # one net of the layer, the loss and both gradients
 
         def evaluated(arrays: Arrays, of: list[int]) -> tuple[Array, list[Array]]:
             """The value of the loss, and its gradients for inputs of its net at some places."""
@@ -119,15 +118,13 @@ class ValueAndGrad:
             positions = arguments.call.positions
             count = int(positions.lengths.sum()) if at_steps else positions.rows
             seed = np.asarray(1 / max(count, 1) if self.is_mean else 1, dtype)
-            value, *gradients = run_net(
-                program, [*arrays, *aimed.arrays, seed], arguments.call, between(asked)
-            )
+            value, *gradients = run_net(program, [*arrays, *aimed.arrays, seed], arguments.call, asked)
             return (value * seed)[()], gradients
 
         if together:
             value, gradients = evaluated(arguments.arrays, places)
             return value, arguments.gradients(kinds, places, gradients)
-        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept, asked)
+        run = gradient_run(self.programs, arguments.reading.program, arguments.net, places, kept)
         made = run.forward(arguments.arrays, arguments.call, asked)
         types = [arguments.net.type_of(number) for number in arguments.net.results]
         floats = [place for place, type_ in enumerate(types) if type_.is_float]

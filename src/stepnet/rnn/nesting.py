@@ -13,8 +13,6 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
     for place, part in enumerate(schedule.parts):
         number = f"{before}{place}"
         yield number, part, schedule
-        members = [member for layer in part.members for member in layer]
-        yield from ((f"{number}.{inside}", member, schedule) for inside, member in enumerate(members))
         if part.inner is not None:
             yield from parts_of(part.inner, f"{number}.")
 
@@ -35,9 +33,6 @@ def inside(part: Part) -> str:
 def described(part: Part, schedule: Schedule) -> str:
     """A description of a part, in one line."""
     at = extent_text(part.extent)
-    if part.kind == "joined":
-        layers = "both directions of a layer" if part.merge else f"{len(part.members)} layers"
-        return f"{layers} over {at} in one piece, all sequences at once"
     if part.kind == "recurrence" and part.node is None:
         return f"operations at {at} and sums of them, all sequences at once"
     if part.kind == "recurrence" and reads_inner(part):

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from stepnet.engines import Bound, Kernel, Order, Results, choose, order_of, with_joined
+from stepnet.engines import Bound, Kernel, Order, Results, choose
 from stepnet.errors import InputError
 from stepnet.net.ends import Ends
 from stepnet.net.ir import Net
@@ -36,7 +36,6 @@ class NetProgram:
     def __init__(self, net: Net) -> None:
         self.net = net
         self.kernels = dict[Order, Kernel]()
-        self._joined = dict[tuple[str, ...], Schedule]()
         self._runs = dict[Order, Runs]()
 
     @computed_once
@@ -50,14 +49,7 @@ class NetProgram:
         return Ends.of(self.net)
 
     def schedule_for(self, asked: Order) -> Schedule:
-        """The schedule for the requested engines, with the recurrences joined that these run in one call."""
-        order = order_of(asked)
-        if order not in self._joined:
-            self._joined[order] = with_joined(self.placed_for(order), order)
-        return self._joined[order]
-
-    def placed_for(self, order: tuple[str, ...]) -> Schedule:
-        """The schedule with each recurrence as a separate part."""
+        """The schedule for the requested engines; that of a plain net is one and the same."""
         return self.schedule
 
     def kernel(self, asked: Order) -> Kernel:

@@ -29,7 +29,6 @@ class LlvmEngine:
 
     target: Target | None = None
     name: str = "llvm"
-    joins: None = None
 
     def refuse(self, schedule: Schedule) -> str | None:
         """The first operation without machine code, as a reason; None if there is none."""

@@ -110,27 +110,6 @@ def arranged(recurrence: Recurrence, semantics: Semantics, arrays: Mapping[str, 
     return {name: made[name] for name in recurrence.weights}
 
 
-def arrays_gradient(
-    recurrence: Recurrence,
-    semantics: Semantics,
-    shapes: Mapping[str, tuple[int, ...]],
-    gradients: Mapping[str, Array],
-) -> dict[str, Array]:
-    """The gradients of a cell's arrays from those of oneDNN's arrays: the transpose of `arranged`.
-
-    shapes: the shapes of the cell's arrays.
-    """
-    gates = len(GATES[semantics.cell])
-    made = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-    for slot, rows in rows_of(recurrence, semantics).items():
-        for place, terms in enumerate(rows):
-            for term in terms:
-                if term.name in made:
-                    total = split_gates(made[term.name], gates)
-                    total[..., term.gate, :] += term.sign * gradients[slot][0, 0, ..., place, :]
-    return made | {name: gradients[slot][0, 0] for slot, name in WHOLE.items() if name in shapes}
-
-
 def split_gates(array: Array, gates: int) -> Array:
     """[..., gates * hidden] as [..., gates, hidden]."""
     return array.reshape(*array.shape[:-1], gates, array.shape[-1] // gates)

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepnet.engines.base import Cell, Joins, Kernel
+from stepnet.engines.base import Cell, Kernel
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.onednn.bound import OneDnnKernel
-from stepnet.engines.onednn.joined import OneDnnJoins
 from stepnet.engines.onednn.known import Known, known_plan
 from stepnet.engines.onednn.library import library
 from stepnet.engines.parts import Means, in_parts
@@ -22,7 +21,7 @@ from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
 
 Array = np.ndarray
-LLVM, JOINS = LlvmEngine(), OneDnnJoins()
+LLVM = LlvmEngine()
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class OneDnnEngine:
     """The engine on the library that STEPNET_ONEDNN names, or on the installed one."""
 
     name: str = "onednn"
-    joins: Joins = JOINS
 
     def refuse(self, schedule: Schedule) -> str | None:
         """The reason why a recurrence does not run on oneDNN, or another part on llvm; None if all
@@ -40,7 +38,6 @@ class OneDnnEngine:
             return reason
         known = 0
         for part in parts_of(schedule):
-            known += bool(part.members)
             if part.plan is None:
                 continue
             made = known_plan(part.plan)
@@ -65,7 +62,7 @@ class OneDnnEngine:
 
     def compile(self, schedule: Schedule) -> Kernel:
         """The kernel of a schedule: its parts run one after the other, on oneDNN or llvm."""
-        return in_parts(schedule, Means(self.compile_plan, self.total, self.joins.compile))
+        return in_parts(schedule, Means(self.compile_plan, self.total))
 
     def compile_plan(self, plan: Plan) -> Kernel:
         """The kernel of a plan: on oneDNN if it has the recurrence, else on llvm."""

@@ -34,7 +34,7 @@ USABLE_RUNTIMES = (1, 2, 4)
 
 DTYPES = {"float16": 1, "bfloat16": 2, "float32": 3, "int32": 4, "int8": 5, "uint8": 6}
 TAGS = {"any": 1, "abc": 4, "abcd": 5, "abcde": 6}
-DIRECTIONS = {"left2right": 1, "right2left": 2, "concat": 3, "sum": 4}
+DIRECTIONS = {"left2right": 1, "right2left": 2}
 ACTIVATIONS = {"relu": 0x20, "tanh": 0x21, "sigmoid": 0x29}
 INFERENCE, TRAINING, BACKWARD = 96, 64, 128
 

@@ -32,20 +32,19 @@ QUANTIZED = {"src_layer": "uint8", "weights_layer": "int8", "weights_iter": "int
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A recurrence of one or several layers, without the values of its parameters and the sizes of a call.
+    """A recurrence, without the values of its parameters and the sizes of a call.
 
     Attributes:
         cell: A name in `cells.CELLS`.
-        inputs: The number of features of a step; for several layers, the number of elements of h.
+        inputs: The number of features of a step.
         hidden: The number of units.
         projected: The number of elements of h after the projection of an LSTM; 0 for no projection.
         activation: The activation of the cell "rnn": tanh, relu or sigmoid.
         peephole: Whether an LSTM has peepholes.
         dtype: float32, bfloat16, float16, or int8 with a calibration.
-        direction: left2right, right2left, or both with their outputs in "concat" or "sum".
+        direction: left2right or right2left.
         training: Whether values that a gradient needs are saved.
         calibration: The scales of int8; None for other dtypes.
-        layers: The number of layers. Each takes the outputs of the previous one.
     """
 
     cell: str
@@ -58,7 +57,6 @@ class Recurrence:
     direction: str = "left2right"
     training: bool = False
     calibration: Calibration | None = None
-    layers: int = 1
 
     @property
     def row(self) -> Cell:
@@ -69,16 +67,6 @@ class Recurrence:
     def output(self) -> int:
         """The number of elements of h."""
         return self.projected or self.hidden
-
-    @property
-    def directions(self) -> int:
-        """The number of directions: 1 or 2."""
-        return 2 if self.direction in ("concat", "sum") else 1
-
-    @property
-    def width(self) -> int:
-        """The number of elements of an output."""
-        return self.output * (2 if self.direction == "concat" else 1)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -92,20 +80,20 @@ class Recurrence:
 
     def shape(self, slot: str, steps: int, rows: int) -> Shape:
         """The shape of a memory argument, with oneDNN's axes: time, batch; layer, direction, gate."""
-        layers, both, gates = self.layers, self.directions, len(self.row.gates)
+        gates = len(self.row.gates)
         return {
             "src_layer": (steps, rows, self.inputs),
             "attention": (steps, rows, 1),
-            "dst_layer": (steps, rows, self.width),
-            "src_iter": (layers, both, rows, self.output),
-            "dst_iter": (layers, both, rows, self.output),
-            "src_iter_c": (layers, both, rows, self.hidden),
-            "dst_iter_c": (layers, both, rows, self.hidden),
-            "weights_layer": (layers, both, self.inputs, gates, self.hidden),
-            "weights_iter": (layers, both, self.output, gates, self.hidden),
-            "weights_peephole": (layers, both, 3, self.hidden),
-            "weights_projection": (layers, both, self.hidden, self.output),
-            "bias": (layers, both, self.row.biases, self.hidden),
+            "dst_layer": (steps, rows, self.output),
+            "src_iter": (1, 1, rows, self.output),
+            "dst_iter": (1, 1, rows, self.output),
+            "src_iter_c": (1, 1, rows, self.hidden),
+            "dst_iter_c": (1, 1, rows, self.hidden),
+            "weights_layer": (1, 1, self.inputs, gates, self.hidden),
+            "weights_iter": (1, 1, self.output, gates, self.hidden),
+            "weights_peephole": (1, 1, 3, self.hidden),
+            "weights_projection": (1, 1, self.hidden, self.output),
+            "bias": (1, 1, self.row.biases, self.hidden),
         }[slot]
 
     def dtype_of(self, slot: str) -> str:
@@ -127,13 +115,6 @@ class Recurrence:
             return "oneDNN has no peepholes in int8"
         if self.dtype == "int8" and self.calibration is None:
             return "int8 needs a calibration: call quantize with samples for this engine"
-        if self.layers > 1 and self.directions > 1:
-            return "oneDNN joins the two directions of several layers only after the last layer"
-        if self.layers > 1 and self.inputs != self.output:
-            return (
-                "oneDNN computes several layers together only if the first has as many inputs as the others: "
-                f"it has {self.inputs}, and they have {self.output}"
-            )
         if row.one_direction and self.direction != "left2right":
             return f"oneDNN runs the cell {self.cell} only from left to right, not {self.direction}"
         if self.cell == "rnn" and self.activation not in ACTIVATIONS:
@@ -166,7 +147,6 @@ class Recurrence:
 
     def __str__(self) -> str:
         further = [f"{self.inputs} inputs", f"{self.hidden} units", self.dtype, self.direction]
-        further += [f"{self.layers} layers"] * (self.layers > 1)
         further += [f"projected to {self.projected}"] * bool(self.projected) + ["peepholes"] * self.peephole
         further += ["training"] * self.training
         return f"{self.cell} ({', '.join(further)})"

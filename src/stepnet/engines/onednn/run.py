@@ -137,14 +137,14 @@ def ran(
 
 
 def executed(run: Run, padding: Padding, read: Mapping[str, Array], start: Start) -> tuple[Array, Array]:
-    """The outputs of a primitive, in the caller's layout and padded [steps * rows, width].
+    """The outputs of a primitive, in the caller's layout and padded [steps * rows, output].
 
     read: the arguments that have steps, in the caller's layout.
     """
     recurrence = run.recurrence
     start.fill(run)
     if padding.whole and recurrence.dtype == "float32" and all(map(is_readable, read.values())):
-        padded = made = np.empty((padding.steps * padding.rows, recurrence.width), np.float32)
+        padded = made = np.empty((padding.steps * padding.rows, recurrence.output), np.float32)
         run.run_on({**read, "dst_layer": made})
     else:
         for slot, values in read.items():

@@ -41,11 +41,6 @@ class Weights:
             made[name] = np.array(array, np.float32, order="C")
         return cls(made)
 
-    def at(self, layer: int, direction: int) -> "Weights":
-        """Views of the weights of one direction of one layer."""
-        part = slice(layer, layer + 1), slice(direction, direction + 1)
-        return Weights({name: array[part] for name, array in self.arrays.items()})
-
     def bind(self, run: Run) -> None:
         """Makes a primitive use these weights; they are reordered if not yet cached in its formats."""
         if run.serial == self.serial:
