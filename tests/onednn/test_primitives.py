@@ -10,6 +10,7 @@ from oracle import sigmoid
 from tolerance import assert_close, distance
 
 from stepnet.engines.onednn.cells import CELLS
+from stepnet.engines.onednn.interface import UNIMPLEMENTED
 from stepnet.engines.onednn.library import Library
 from stepnet.engines.onednn.padding import padding_of
 from stepnet.engines.onednn.primitives import Run
@@ -203,6 +204,26 @@ def test_an_instruction_set_that_is_missing(dnnl: Library):
     assert old.lacks("bfloat16") == "this processor has no instructions for bfloat16 that oneDNN could use"
     assert Recurrence("gru", 3, 5, dtype="float16").refuse(old) is not None
     assert (old.largest_weight, replace(dnnl, isa=0x67).largest_weight) == (63, 127)
+
+
+class Refusing:
+    """The functions of a library that has no recurrences for an instruction set that it uses."""
+
+    def __init__(self, functions: Any) -> None:
+        self.functions = functions
+
+    def __getattr__(self, name: str) -> Any:
+        refuses = name == "dnnl_gru_forward_primitive_desc_create"
+        return (lambda *_: UNIMPLEMENTED) if refuses else getattr(self.functions, name)
+
+
+def test_a_dtype_that_the_library_has_no_recurrences_in(dnnl: Library):
+    half = replace(dnnl, functions=Refusing(dnnl.functions), isa=0xFEF)
+    reason = half.lacks("float16")
+    assert reason is not None
+    assert reason.endswith("primitive_desc_create, asked for a recurrence in float16")
+    assert Recurrence("lstm", 3, 5, dtype="float16").refuse(half) == reason
+    assert half.lacks("float32") is None
 
 
 def test_weights_of_the_wrong_shape():

@@ -17,8 +17,10 @@ from typing import Any
 
 from stepnet.engines.onednn.interface import (
     CPU,
+    DIRECTIONS,
     DTYPES,
     FUNCTIONS,
+    INFERENCE,
     ISA_BF16,
     ISA_F16,
     ISA_VNNI,
@@ -86,7 +88,7 @@ class Library:
         bit = {"bfloat16": ISA_BF16, "float16": ISA_F16}.get(dtype, 0)
         if bit and not self.isa & bit:
             return f"this processor has no instructions for {dtype} that oneDNN could use"
-        return None
+        return refusal(self, dtype) if bit else None
 
     @property
     def largest_weight(self) -> int:
@@ -196,15 +198,7 @@ def check_descriptors(made: Library) -> None:
     sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1}
     for dtype, size in sizes.items():
         for tag, dims in (("abc", (2, 3, 5)), ("abcd", (1, 2, 3, 5)), ("abcde", (1, 2, 3, 5, 7))):
-            described = c_void_p()
-            made.call(
-                "dnnl_memory_desc_create_with_tag",
-                byref(described),
-                len(dims),
-                Dims(*dims),
-                DTYPES[dtype],
-                TAGS[tag],
-            )
+            described = memory_described(made, dims, dtype, tag)
             ndims, number, read = c_int(), c_int(), ctypes.POINTER(ctypes.c_int64)()
             query = made.functions.dnnl_memory_desc_query
             query(described, QUERY_NDIMS, byref(ndims))
@@ -220,3 +214,44 @@ def check_descriptors(made: Library) -> None:
                     f"{made} reads the description {dtype}{list(dims)} otherwise: its constants are not "
                     "those of versions 3.2 to 3.7"
                 )
+
+
+def memory_described(library: Library, dims: tuple[int, ...], dtype: str, tag: str) -> c_void_p:
+    """The handle of a new memory descriptor, which the caller destroys."""
+    handle = c_void_p()
+    name = "dnnl_memory_desc_create_with_tag"
+    library.call(name, byref(handle), len(dims), Dims(*dims), DTYPES[dtype], TAGS[tag])
+    return handle
+
+
+@cache
+def refusal(library: Library, dtype: str) -> str | None:
+    """The library's refusal to describe a GRU of one unit in this dtype; None if it describes it.
+
+    The instruction set alone does not tell: versions differ in the dtypes that they implement with it.
+    """
+    step, state = ((1, 1, 1), dtype, "abc"), ((1, 1, 1, 1), dtype, "abcd")
+    weights, bias = ((1, 1, 1, 3, 1), dtype, "any"), ((1, 1, 3, 1), "float32", "abcd")
+    memories = [
+        memory_described(library, *memory) for memory in (step, state, weights, weights, bias, step, state)
+    ]
+    direction, described = DIRECTIONS["left2right"], c_void_p()
+    try:
+        library.call(
+            "dnnl_gru_forward_primitive_desc_create",
+            byref(described),
+            library.engine,
+            INFERENCE,
+            direction,
+            *memories,
+            0,
+            None,
+            asked=f"a recurrence in {dtype}",
+        )
+    except RefusedError as error:
+        return str(error)
+    finally:
+        for memory in memories:
+            library.functions.dnnl_memory_desc_destroy(memory)
+    library.functions.dnnl_primitive_desc_destroy(described)
+    return None
