@@ -238,6 +238,7 @@ def pieces(net: Net) -> Iterator[Any]:
         yield made.piece(net)
 
 
+@pytest.mark.long(examples=12)
 @settings(max_examples=40, deadline=None)
 @given(model=layered())
 def test_a_piece_computes_what_the_net_does(model: Model) -> None:

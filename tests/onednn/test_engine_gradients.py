@@ -385,6 +385,7 @@ def test_statics_are_for_another_engine():
 # ---- losses ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("engine", ["onednn", BOTH])
 @pytest.mark.parametrize("last_only", [False, True])
 def test_a_loss(engine: Any, last_only: bool):

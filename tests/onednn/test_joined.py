@@ -129,6 +129,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+@pytest.mark.long(examples=12)
 @settings(max_examples=60, deadline=None)
 @given(case=cases())
 def test_layers_compute_what_the_interpreter_does_in_float64(case: Case) -> None:
@@ -142,6 +143,7 @@ def test_layers_compute_what_the_interpreter_does_in_float64(case: Case) -> None
             assert_close(ours, theirs, 6 * len(case.layers), 5 + case.hidden, "float32")
 
 
+@pytest.mark.long(examples=6)
 @settings(max_examples=20, deadline=None)
 @given(case=cases())
 def test_in_one_piece_they_give_what_the_parts_give_apart(case: Case) -> None:
