@@ -101,7 +101,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Removes the folder of compiled code, after all workers."""
+    """Says what a worker left out; after all workers removes the folder of compiled code."""
+    if hasattr(session.config, "workerinput"):
+        vars(session.config)["workeroutput"]["left"] = session.config.stash.get(LEFT, {})
     factory = vars(session.config).get("_tmp_path_factory")
     if factory is not None and not hasattr(session.config, "workerinput"):
         shutil.rmtree(factory.getbasetemp() / "compiled", ignore_errors=True)
@@ -120,13 +122,15 @@ class AtOnce:
             terminal.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
 
 
-LEFT = pytest.StashKey[dict[str, tuple[int, int]]]()
+LEFT = pytest.StashKey[dict[str, tuple[str, int, int]]]()
+"""For each test that is left to `make test-long` in part: what of it, how many, and of how many."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --long each n-th case alone of a test marked `long(every=n)`, of those with one `of`; and of a
-    test marked `long(each=True)` few cases that have each row of each `parametrize`. Without oneDNN the
-    examples of its own pages are skipped. What runs on Ray is first.
+    """Without --long each n-th case alone of a test marked `long(every=n)`, of those with one `of`; of a test
+    marked `long(each=True)` few cases that have each row of each `parametrize`; and of a property marked
+    `long(examples=n)` that many examples. Without oneDNN the examples of its own pages are skipped. What runs
+    on Ray is first.
     """
     items.sort(key=lambda item: not uses_ray(item))
     skip_without_onednn(items)
@@ -134,22 +138,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     places, cases, left = Counter[object](), Counter[str](), dict[pytest.Item, str]()
     grids = defaultdict[str, dict[pytest.Item, frozenset[tuple[int, str]]]](dict)
+    config.stash[LEFT] = {}
     for item in items:
         name = item.nodeid.partition("[")[0]
-        if mark := next((one for one in item.iter_markers("long") if "every" in one.kwargs), None):
+        marks = {key: mark for mark in item.iter_markers("long") for key in mark.kwargs}
+        if mark := marks.get("every"):
             table = name, mark.kwargs.get("of")
             if places[table] % mark.kwargs["every"]:
                 left[item] = name
             places[table] += 1
             cases[name] += 1
-        elif any("each" in one.kwargs for one in item.iter_markers("long")):
+        elif "each" in marks:
             grids[name][item] = frozenset(enumerate(vars(item)["callspec"]._idlist))  # by `parametrize`
+        if mark := marks.get("examples"):
+            config.stash[LEFT].setdefault(name, ("examples", *fewer_examples(item, mark.kwargs["examples"])))
     for name, grid in grids.items():
         left |= dict.fromkeys(grid.keys() - covering(grid), name)
         cases[name] = len(grid)
-    config.stash[LEFT] = {name: (count, cases[name]) for name, count in Counter(left.values()).items()}
+    config.stash[LEFT] |= {
+        name: ("cases", count, cases[name]) for name, count in Counter(left.values()).items()
+    }
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]
+
+
+def fewer_examples(item: Any, count: int) -> tuple[int, int]:
+    """How many examples a property leaves out, and of how many, now that it draws `count`."""
+    function = vars(item.function)
+    whole: settings = function["_hypothesis_internal_use_settings"]
+    function["_hypothesis_internal_use_settings"] = settings(whole, max_examples=count)
+    return whole.max_examples - count, whole.max_examples
 
 
 ONEDNN = ("docs/onednn.md", "src/stepnet/onednn/")
@@ -165,10 +183,25 @@ def skip_without_onednn(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.hookimpl(optionalhook=True)  # of xdist
+def pytest_testnodedown(node: Any) -> None:
+    """Takes from a worker, which collected the tests, what it left out."""
+    node.config.stash[LEFT] = node.workeroutput.get("left", {})
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """What was left to `make test-long`."""
-    for name, (left, all_) in config.stash.get(LEFT, {}).items():
-        terminalreporter.write_line(f"left to make test-long: {left} of {all_} cases of {name}")
+    """What was left to `make test-long`; with -v of each test."""
+    left = config.stash.get(LEFT, {})
+    for kind in ("cases", "examples"):
+        counts = {name: (out, all_) for name, (of, out, all_) in left.items() if of == kind}
+        if config.option.verbose > 0:
+            for name, (out, all_) in counts.items():
+                terminalreporter.write_line(f"left to make test-long: {out} of {all_} {kind} of {name}")
+        if counts:
+            out, all_ = map(sum, zip(*counts.values(), strict=True))
+            terminalreporter.write_line(
+                f"left to make test-long: {out:,} of {all_:,} {kind} of {len(counts)} tests"
+            )
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -89,6 +89,7 @@ def by_table(table: Array) -> sn.RNN:
     return sn.RNN(lambda x, h, p: (p[x], h + 1), table, memory=counter, inputs=symbol)
 
 
+@pytest.mark.long(examples=40)
 @settings(max_examples=150)
 @given(st.data())
 def test_ties_and_what_is_impossible(data: st.DataObject) -> None:
@@ -221,6 +222,7 @@ def model(kind: str, random: np.random.Generator) -> tuple[Any, Callable[[Any], 
     return rnn, lambda rows: keys.take(rows)
 
 
+@pytest.mark.long(examples=4)
 @settings(max_examples=12)
 @given(st.data())
 @pytest.mark.parametrize("kind", ["plain", "stack", "attending", "within"])

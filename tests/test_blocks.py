@@ -215,6 +215,7 @@ def linear_step(decay: str, corrections: int, is_delta: bool, reads: int) -> Any
     return step
 
 
+@pytest.mark.long(examples=3)
 @settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from(["none", "g", "k1", "v1"]),

@@ -47,6 +47,7 @@ def ragged(seed: int, features: int | tuple[int, ...], dtype: Any = np.float64) 
 # program's own words in `stepnet.rnn.builder`.
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("is_ragged", [True, False])
 def test_the_program_of_the_design(engine: str, dtype: Any, is_ragged: bool) -> None:
@@ -155,6 +156,7 @@ SCALES = st.sampled_from([0.25, 0.5, 1.0])
 SIZES = st.sampled_from([1, 2, 5])
 
 
+@pytest.mark.long(examples=4)
 @ENGINES
 @settings(max_examples=12)
 @given(data=st.data(), lengths=st.lists(st.sampled_from([0, 0, 1, 1, 2, 5]), max_size=5), scale=SCALES)

@@ -73,6 +73,7 @@ def ragged(
 CHAPTERS = [[3, 1, 0], [], [2], [0, 4]]
 
 
+@pytest.mark.long(each=True)
 @ENGINES
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_nested_program_of_the_design(engine: str, dtype: Any) -> None:

@@ -258,6 +258,7 @@ def test_a_backward_is_called_as_often_as_one_likes() -> None:
 # ---- what is drawn at random -------------------------------------------------------------------------------
 
 
+@pytest.mark.long(examples=6)
 @settings(max_examples=25)
 @given(
     name=st.sampled_from(sorted(CELLS)),

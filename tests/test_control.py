@@ -98,6 +98,7 @@ def zeros_for(call: Given) -> Any:
     return call.initial or {n: np.zeros((count, *s.shape), s.dtype or F64) for n, s in MEMORY.items()}
 
 
+@pytest.mark.long(examples=8)
 @settings(max_examples=25)
 @given(
     given_calls(),
@@ -242,6 +243,7 @@ def ends(output: Any, memory: Any) -> Any:
     return output[:, 0] > 0.3
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_pieces_of_any_size_give_the_same_bits(
     reverse: bool, engine: str, monkeypatch: pytest.MonkeyPatch
@@ -408,6 +410,7 @@ def test_structures_come_back_as_the_step_gave_them(engine: str) -> None:
     assert rebuild(final, [0, 0]) == (0, {"n": 0})
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(
     "output",
     [lambda params: params, lambda params: np.full(2, 3.0), lambda params: 3.0, lambda params: params[0] + 1],

@@ -36,6 +36,7 @@ def weights(dtype: str = "float32") -> dict[str, Array]:
 # ---- parameters are read when a recurrence is made
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("used", [False, True])
 def test_later_changes_of_parameters_change_nothing(engine: str, used: bool):
     params = weights()
@@ -63,6 +64,7 @@ def test_a_recurrences_own_parameters_are_not_written_to():
 # ---- the order of bytes
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "i8"])
 def test_every_array_may_have_its_bytes_in_the_other_order(engine: str, dtype: str):
     other, random = np.dtype(dtype).newbyteorder(), np.random.default_rng(2)

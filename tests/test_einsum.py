@@ -38,6 +38,7 @@ def whole(letters: str, seed: int) -> Any:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype("f4")
 
 
+@pytest.mark.long(examples=8)
 @settings(max_examples=30, deadline=None)
 @given(subscripts())
 def test_any_letters_give_what_numpy_gives(drawn: tuple[list[str], str]) -> None:
@@ -80,6 +81,7 @@ def memories(name: str, engine: str, rows: int) -> tuple[Any, Any]:
     return rnn(inputs, engine=engine)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("target", available_targets(), ids=str)
 @pytest.mark.parametrize("name", STEPS)
 def test_bits_do_not_depend_on_the_batch(name: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:

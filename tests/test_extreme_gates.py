@@ -86,6 +86,7 @@ def test_min_lstm_with_gates_that_underflow():
     assert output.tolist() == [[[2.0] * 5]]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(
     ("name", "slope"), [("softplus", 0.5), ("elu", 1.0), ("selu", 1.6732632423543772 * 1.0507009873554805)]
 )

@@ -46,6 +46,7 @@ def called_twice(rnn: Any, x: Any) -> Any:
     return rnn(x)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("cell", "params"), [("gru", GRU), ("lstm", LSTM)])

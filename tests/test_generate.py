@@ -90,6 +90,7 @@ def test_no_start_at_all(engine: str) -> None:
     assert (len(sequences), sequences.levels, len(logs), logs.levels) == (0, 2, 0, 1)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("how", ["one-hot", "table", "function", "spec", "structure"])
 def test_ways_to_feed(how: str, engine: str) -> None:
     """All are the embedding inside the step."""
@@ -255,6 +256,7 @@ def test_sampling_with_the_smallest_and_largest_numbers() -> None:
     assert sn.sampling(top_k=2)(np.zeros((2, 3)), random[[0, 3]]).tolist() == [0, 1], "equals in their order"
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("size", [1.0, 1e300])
 @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.9}, {"top_k": 2, "top_p": 1.0}])
 def test_no_temperature_is_too_low_for_the_scores(size: float, options: dict[str, Any]) -> None:
@@ -321,6 +323,7 @@ def assert_beams(found: Any, expected: list[list[tuple[float, tuple[int, ...]]]]
         assert_close(logs[place], [log for log, _ in wanted], most, HIDDEN)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("stops", [(), (0,), (2, 1)])
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 2.0])
 def test_wide_beams_find_the_best_of_all_sequences(

@@ -294,6 +294,7 @@ def test_memory_is_what_is_measured(name: str, checkpoint: Any) -> None:
 # ---- whatever has a gradient -------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("checkpoint", [None, 2])
 @pytest.mark.parametrize("name", ["attention", "embeddings", "statics and index", "a counter"])
 def test_any_step_is_explained(name: str, checkpoint: Any) -> None:

@@ -273,6 +273,7 @@ def test_the_gradient_of_the_gradient_of_a_nested_recurrence(enters: bool) -> No
 # ---- PyTorch's ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(("name", "named"), [("GRU", "gru"), ("LSTM", "lstm"), ("RNN", "simple_rnn")])
 def test_gradients_are_those_of_pytorch(name: str, named: str, engine: str) -> None:
     torch.manual_seed(0)
@@ -297,6 +298,7 @@ def test_gradients_are_those_of_pytorch(name: str, named: str, engine: str) -> N
 # ---- rows that end early -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_the_gradient_of_rows_that_end_early(reverse: bool, engine: str) -> None:
     x = sequences(3, lengths=(5, 0, 1, 4, 6))
@@ -328,6 +330,7 @@ def squares(y: Any, target: Any) -> Any:
     return np.sum((y - target) ** 2, axis=-1)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 def test_the_value_and_gradient_of_a_loss(last_only: bool, engine: str) -> None:
     x, layer = sequences(3), cell("gru")

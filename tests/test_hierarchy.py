@@ -64,6 +64,7 @@ def heard(data: Speakers) -> tuple[list[Array], Array]:
     return by_loops(data.weights, hierarchy.grouped(data.utterances, data.speakers)[0].to_list())
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_model_is_that_of_loops_in_torch(
     data: Speakers, heard: tuple[list[Array], Array], engine: str, dtype: str

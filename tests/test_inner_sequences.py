@@ -166,6 +166,7 @@ def documents(dtype: str = "float64") -> sn.Ragged:
     return sn.Ragged(values, (np.array([0, 2, 2, 5]), inner))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_reductions_of_words_that_the_memory_enters(how: str, dtype: str):
@@ -212,6 +213,7 @@ def test_words_of_which_the_loop_reads_the_lengths_alone(how: str):
             assert_close(outputs[row][place], right, 70, 5)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("features", [1, 3, 17, 32])
 @pytest.mark.parametrize("function", [np.sum, np.max, np.min])
 def test_reductions_over_the_features_of_words(function: Any, features: int):

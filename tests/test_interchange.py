@@ -49,6 +49,7 @@ def outputs(speech: Speech, x: np.ndarray) -> np.ndarray:
 X = np.random.default_rng(5).normal(size=(3, 7, INPUTS)).astype("float32")
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("cell", MODULES)
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("both", [False, True])

@@ -44,6 +44,7 @@ def check(found: Any, initial: Any = None) -> None:
         np.testing.assert_array_equal(found[1][name], value)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("inputs", [None, {"a": 2, "b": 2}, {"b": 2, "a": 2}])
 @pytest.mark.parametrize("xs", [XS, TURNED])
 def test_inputs_and_memories(inputs: Any, xs: Any, engine: str) -> None:

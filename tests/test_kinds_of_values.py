@@ -122,6 +122,7 @@ def row_of(structure: Any, row: int, number: int) -> Any:
     return tuple(None if one is None else row_of(one, row, number) for one in structure)
 
 
+@pytest.mark.long(each=True, examples=8)
 @ENGINES
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @settings(max_examples=20)
@@ -246,6 +247,7 @@ def both_recurrence(dtype: str, reverse: bool) -> sn.RNN:
     return sn.RNN(both_ways, {n: a.astype(dtype) for n, a in PARAMS.items()}, memory=3, reverse=reverse)
 
 
+@pytest.mark.long(each=True)
 @ENGINES
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @settings(max_examples=20)

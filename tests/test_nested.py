@@ -152,6 +152,7 @@ def ragged(documents: list[list[Array]]) -> sn.Ragged:
     return sn.Ragged(values, (outer.astype(np.int64), inner.astype(np.int64)))
 
 
+@pytest.mark.long(examples=5)
 @pytest.mark.parametrize("name", STEPS)
 @settings(max_examples=15)
 @given(documents(), st.sampled_from(["interpret", "llvm"]), st.booleans())
@@ -327,6 +328,7 @@ def test_a_memory_that_becomes_a_sequence():
         called(step)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("step", [last_word, continued])
 @pytest.mark.parametrize("masked", ["repeat", "zero"])
 def test_a_mask_leaves_out_whole_inner_sequences(step: Any, masked: str, engine: str):
@@ -344,6 +346,7 @@ def test_a_mask_leaves_out_whole_inner_sequences(step: Any, masked: str, engine:
     np.testing.assert_array_equal(outputs.values[3], 0)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_groups_that_end_early(engine: str, reverse: bool):
     def step(x: Any, h: Any, p: Any, index: Any) -> tuple[Any, Any]:
@@ -485,6 +488,7 @@ def test_an_inner_sequence_has_no_last_step_as_an_output():
         sn.RNN(step, None, memory=4)(ragged([[np.ones((2, 3), "float32")]]), last_only=True)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", ["bool", "int32", "int64", "float32", "float64"])
 @pytest.mark.parametrize("how", ["sum", "mean", "max", "first", "last"])
 def test_a_reduction_has_the_dtype_that_numpy_gives(how: str, dtype: str, engine: str):

@@ -89,6 +89,7 @@ def by_hand(program: Program, inputs: dict[str, Array], p: Any) -> list[list[Arr
     return outputs
 
 
+@pytest.mark.long(examples=4)
 @pytest.mark.parametrize("engine", ["interpret", "llvm"])
 @settings(max_examples=12, phases=[Phase.generate])  # each attempt to shrink would be compiled
 @given(

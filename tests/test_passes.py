@@ -36,6 +36,7 @@ def call_of(given_: Any, step: RandomStep) -> Call:
     return Call(positions, arrays, initial, leaves(given_.statics))
 
 
+@pytest.mark.long(examples=15)
 @settings(max_examples=60)
 @given(st.data(), random_steps(), st.booleans())
 def test_every_pass_keeps_what_is_computed(data: st.DataObject, step: RandomStep, reverse: bool) -> None:
@@ -231,6 +232,7 @@ def test_a_decay_is_not_multiplied_with_each_number_of_a_matrix_to_be_summed() -
     assert plan.recurrence.recur.memories[0] in product.inputs
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("size", [1e12, 1e-13], ids=["large", "small"])
 @pytest.mark.parametrize("scale", ["constant", "maximum"])
 def test_squares_of_numbers_that_were_scaled_do_not_overflow(scale: str, size: float) -> None:

@@ -164,6 +164,7 @@ def test_a_plan_has_one_recurrence() -> None:
         plan(builder.net([x]))
 
 
+@pytest.mark.long(examples=8)
 @settings(max_examples=25)
 @given(random_steps(), st.booleans())
 def test_every_node_is_done_at_one_time_after_what_it_reads(step: RandomStep, reverse: bool) -> None:

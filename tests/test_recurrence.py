@@ -52,6 +52,7 @@ def by_hand(
     return outputs, np.concatenate(finals)
 
 
+@pytest.mark.long(examples=8)
 @settings(max_examples=25)
 @given(st.data(), random_steps(), st.booleans())
 def test_random_steps_are_what_a_loop_over_arrays_gives(
@@ -200,6 +201,7 @@ def test_read_only_parameters_and_later_changes(engine: str, called: bool) -> No
 # ---- dtypes ------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @ENGINES
 @pytest.mark.parametrize(
     ("inputs", "params", "expected"),
@@ -284,6 +286,7 @@ MEMORIES: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any, Any], Any]]]
 }
 
 
+@pytest.mark.long(each=True)
 @ENGINES
 @pytest.mark.parametrize("name", MEMORIES)
 def test_memories_of_every_structure(engine: str, name: str) -> None:
@@ -414,6 +417,7 @@ def test_inputs_other_than_those_it_was_made_for() -> None:
         rnn({"a": np.zeros((1, 4, 2))})
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.parametrize("steps", [0, 1, 4])
 @pytest.mark.parametrize("beside", [False, True])

@@ -110,6 +110,7 @@ def test_a_step_sees_what_it_is_computed_in(dtype: str, engine: str) -> None:
     assert_rounded(outputs, right(wide(x), statics=wide(statics), engine=engine)[0], dtype)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(
     ("inputs", "params", "outputs"),
     [
@@ -149,6 +150,7 @@ def test_initial_memories(dtype: str, engine: str) -> None:
     assert_rounded(rnn(x, wide(first), engine=engine)[0], expected, dtype)
 
 
+@pytest.mark.long(each=True)
 @STORED
 @pytest.mark.parametrize("masked", ["repeat", "zero"])
 def test_masks(dtype: str, masked: str, engine: str) -> None:
@@ -158,6 +160,7 @@ def test_masks(dtype: str, masked: str, engine: str) -> None:
     assert_rounded(outputs, right(wide(x), mask=mask, masked=masked, engine=engine)[0], dtype)
 
 
+@pytest.mark.long(each=True)
 @STORED
 def test_early_ends(dtype: str, engine: str) -> None:
     def until(output: Any, memory: Any) -> Any:
@@ -208,6 +211,7 @@ RNNS = {dtype: sn.RNN(step, parameters(dtype), memory=4) for dtype in ("float16"
 # ---- nested
 
 
+@pytest.mark.long(each=True)
 @STORED
 def test_nested_recurrences(dtype: str, engine: str) -> None:
     """What an inner recurrence gives is not rounded on its way to the outer one."""
@@ -227,6 +231,7 @@ def test_nested_recurrences(dtype: str, engine: str) -> None:
     assert_rounded(found, nest(wide(parameters(dtype)))(wide(x), engine=engine), dtype)
 
 
+@pytest.mark.long(each=True)
 @STORED
 def test_an_inner_recurrence_over_symbols(dtype: str, engine: str) -> None:
     """Its parameters alone say that it is stored: all is one computation still."""
@@ -253,6 +258,7 @@ def test_an_inner_recurrence_over_symbols(dtype: str, engine: str) -> None:
     assert_rounded(outputs, nest(wide(parameters(dtype)))(x, engine=engine)[0], dtype)
 
 
+@pytest.mark.long(each=True)
 @STORED
 def test_statics_that_are_sequences(dtype: str, engine: str) -> None:
     def attend(x: Any, h: Any, params: Any, statics: Any) -> Any:

@@ -344,6 +344,7 @@ def test_a_stream_of_sequences_that_were_begun(engine: str):
         sn.RNN(step, memory=2).stream(rows=2, begun=-1)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("beside", [False, True])
 def test_reset_after_a_call_of_another_dtype(beside: bool, engine: str) -> None:
     def step(x: Any, h: Any, params: Any, statics: Any) -> Any:

@@ -224,6 +224,7 @@ DAMAGED: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize(("change", "words"), DAMAGED, ids=range(len(DAMAGED)))
 @pytest.mark.parametrize("running", [False, True])
 def test_files_that_do_not_fit(path: Path, change: Any, words: str, running: bool):

@@ -57,6 +57,7 @@ def assert_turned(layer: Any, x: Array, last_only: bool = False, mask: Any = Non
         np.testing.assert_array_equal(one, other, strict=True)
 
 
+@pytest.mark.long(examples=4)
 @pytest.mark.parametrize("name", LAYERS)
 @settings(max_examples=12)
 @given(

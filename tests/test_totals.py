@@ -318,6 +318,7 @@ def test_a_call_that_is_run_again_reads_what_its_arrays_hold() -> None:
         assert_right(into, right(net, call), call)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("engine", ["llvm", "interpret"])
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
 def test_a_schedule_gives_what_is_right(make: Callable[[Parts], list[int]], engine: str) -> None:
@@ -427,6 +428,7 @@ def made_of(p: Parts, number: int) -> set[int]:
     return ancestors(p.builder.nodes, [number])
 
 
+@pytest.mark.long(examples=5)
 @settings(max_examples=15)
 @given(random_nets())
 def test_random_nets_give_what_is_right(net: Net) -> None:

@@ -84,6 +84,7 @@ def scopes_by_hand(
     return found
 
 
+@pytest.mark.long(examples=10)
 @settings(max_examples=40)
 @given(
     LENGTHS,
@@ -421,6 +422,7 @@ def gru(inputs: int, seed: int, reverse: bool = False) -> sn.RNN:
     return sn.cells.rnn("gru", params, reverse=reverse)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_layers_by_layer(padded: bool, masked: bool) -> None:
@@ -535,6 +537,7 @@ def document_by_hand(x: Array, h: Array) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long(examples=10)
 @settings(max_examples=30)
 @given(st.lists(LENGTHS, max_size=3), st.booleans(), st.integers(0, 99))
 def test_the_scopes_of_recurrences_inside(documents: list[list[int]], reverse: bool, seed: int) -> None:

@@ -170,6 +170,7 @@ def test_symbols_are_those_of_a_plain_loop(pieces: list[bool]) -> None:
     assert len(set(found.lengths.tolist())) > 1
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", ["ids", "table", "statics", "stack", "float16"])
 @pytest.mark.parametrize("tables", [True, False])
 def test_memories_have_the_bits_of_a_stream(name: str, tables: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,6 +325,7 @@ def test_symbols_are_drawn_among_few(monkeypatch: pytest.MonkeyPatch, pieces: li
 # ---- drawing
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("engine", ["interpret", "llvm"])
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 0.3}, {"top_k": 3}, {"top_p": 0.6}, {"top_k": 5, "top_p": 0.95}]

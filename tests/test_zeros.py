@@ -57,6 +57,7 @@ def test_nan_stays(name: str, dtype: str, width: int):
     np.testing.assert_array_equal(of_machine_code(function, a, b), function(a, b))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", ["maximum", "minimum"])
 def test_both_of_two_zeros_have_half_of_the_gradient(name: str, engine: str):
     function, _ = FUNCTIONS[name]

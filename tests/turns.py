@@ -1,5 +1,6 @@
 """Tables of which `make test` runs a part: one column of each row, or each row and each column somewhere."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
@@ -24,15 +25,23 @@ def in_turns(rows: Iterable[object], columns: Iterable[object]) -> list[tuple[ob
 
 
 def covering(grid: Mapping[Case, frozenset[Value]]) -> set[Case]:
-    """Few of the cases, which have each value that any of them has: the one with most new values, repeatedly.
+    """Few of the cases, which have each value that any of them has: the one with most new values, repeatedly,
+    and of such the one whose values were chosen least, so that a column is not in one case alone.
 
     >>> grid = {a + b: frozenset({("a", a), ("b", b)}) for a in "123" for b in "xy"}
     >>> sorted(covering(grid))
     ['1x', '2y', '3x']
+    >>> grid = {a + b: frozenset({("a", a), ("b", b)}) for a in "123456" for b in "xy"}
+    >>> sorted(covering(grid))
+    ['1x', '2y', '3x', '4y', '5x', '6y']
     """
     kept, new = set[Case](), frozenset(value for values in grid.values() for value in values)
+    chosen = Counter[Value]()
     while new:
-        best = max(grid, key=lambda case: len(grid[case] & new))
+        best = max(
+            grid, key=lambda case: (len(grid[case] & new), -sum(chosen[value] for value in grid[case]))
+        )
         kept.add(best)
+        chosen.update(grid[best])
         new -= grid[best]
     return kept

@@ -139,6 +139,7 @@ WHOLE: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_row_of_layers_is_run_however_it_is_wired(tmp_path: Path, name: str, ending: str):
@@ -320,6 +321,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_row_is_refused_by_name(tmp_path: Path, name: str, ending: str):

@@ -125,6 +125,7 @@ RIGHT: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dynamic", [None, 0])
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_program_is_run_as_its_graph_says(tmp_path: Path, name: str, dynamic: int | None):
@@ -226,6 +227,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("stack", [False, True])
 def test_what_a_row_of_layers_does_not_express_is_refused_by_name(tmp_path: Path, name: str, stack: bool):

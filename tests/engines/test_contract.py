@@ -44,6 +44,7 @@ def right(left: Array, other: Array) -> Array:
     return left.astype("float64").T @ other.astype("float64")
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("rows", "m", "n"), SHAPES)
@@ -54,6 +55,7 @@ def test_it_is_the_sum_of_outer_products(target: Target, dtype: str, rows: int, 
     assert_close(result, right(a, b), 1, rows)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("target", [*TARGETS, Target("generic", "", "", 16, 16)], ids=lambda t: t.name)
 @pytest.mark.parametrize(("rows", "m", "n"), SHAPES)
 def test_sides_in_bfloat16_are_rounded(target: Target, rows: int, m: int, n: int) -> None:

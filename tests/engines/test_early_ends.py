@@ -280,6 +280,7 @@ def test_sequences_that_may_be_long_take_no_memory_for_it() -> None:
 # ---- pauses, room, and who watches
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("last_only", [False, True])
 @pytest.mark.usefixtures("way")
 def test_pauses_and_more_room_change_nothing(last_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:

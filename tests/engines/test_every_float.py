@@ -33,6 +33,7 @@ def sample() -> NDArray:
     return np.union1d(np.arange(0, PATTERNS, EVERY), around % PATTERNS)
 
 
+@pytest.mark.long(each=True)
 @TARGETS
 @NAMES
 def test_a_sample_of_all_numbers(target: Target, name: str):

@@ -442,6 +442,7 @@ def random_step(draw: st.DrawFn) -> Case:
     return Case(scope["step"], {"v": (units,), "k": (depth,), "g": ()}, {"S": shape, "n": (units,)})
 
 
+@pytest.mark.long(examples=4)
 @settings(max_examples=12)
 @given(random_step(), st.integers(0, 100))
 def test_random_steps(case: Case, seed: int) -> None:

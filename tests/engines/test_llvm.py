@@ -110,6 +110,7 @@ def part(call: Call, chosen: Sequence[int]) -> Call:
 # ---- random steps ------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @TARGETS
 @DTYPES
 @settings(max_examples=3, phases=[Phase.generate])  # each attempt to shrink would be compiled, for minutes
@@ -344,6 +345,7 @@ def test_the_number_of_threads_changes_no_bit(name: str) -> None:
     assert_no_bit_changes_with_threads(run_, call)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("lengths", [[4, 0, 6], [50]], ids=str)
 @pytest.mark.parametrize(("name", "size"), [("gru", 208), ("gru_reset_before", 208), ("normalised", 420)])
 def test_threads_that_share_each_step_change_no_bit(name: str, size: int, lengths: list[int]) -> None:

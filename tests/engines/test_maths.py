@@ -214,12 +214,14 @@ def check_double(function: Function, name: str, count: int) -> None:
     assert away.max() <= BOUNDS[name], (away.max(), x[away.argmax()])
 
 
+@pytest.mark.long(each=True)
 @TARGETS
 @NAMES
 def test_single_precision(target: Target, name: str):
     check_single(compiled(target, "f4", lanes_of(target, "f4"))[name], name, 40_000)
 
 
+@pytest.mark.long(each=True)
 @TARGETS
 @NAMES
 def test_double_precision(target: Target, name: str):
@@ -232,6 +234,7 @@ def test_without_fused_multiply_add(name: str):
     check_double(compiled(unfused(), "f8", 2)[name], name, 1000)
 
 
+@pytest.mark.long(each=True)
 @TARGETS
 @DTYPES
 def test_special_values(target: Target, dtype: str):
@@ -267,6 +270,7 @@ def test_special_values(target: Target, dtype: str):
     assert compiled(target, dtype, 0)["log1p"](np.array([-1], dtype))[0] == -inf
 
 
+@pytest.mark.long(each=True)
 @TARGETS
 @DTYPES
 def test_every_width_gives_the_same_bits(target: Target, dtype: str):

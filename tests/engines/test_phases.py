@@ -92,6 +92,7 @@ def assert_whole(rnn: sn.RNN) -> None:
             assert not torn(phase)
 
 
+@pytest.mark.long(examples=30)
 @settings(max_examples=150)
 @given(step=random_steps(), reverse=st.booleans())
 def test_no_thread_reads_what_another_writes_in_one_phase(step: RandomStep, reverse: bool) -> None:

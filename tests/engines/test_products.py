@@ -96,6 +96,7 @@ def test_a_concatenation_that_is_an_output_is_multiplied_whole_and_never_copied(
     assert plan.body.nodes[product.inputs[0]].operation == "concatenate"
 
 
+@pytest.mark.long(each=True)
 @TARGETS
 @pytest.mark.parametrize("rows", [1, 5, 11])
 def test_products_of_large_parameters_are_right(target: Target, rows: int) -> None:

@@ -149,6 +149,7 @@ def assert_same_bits(one: Results, other: Results) -> None:
         assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
 
 
+@pytest.mark.long(each=True, examples=20)
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("kind", ENGINES)
 @settings(max_examples=60, phases=[Phase.generate])
@@ -213,6 +214,7 @@ def test_a_frozen_call_keeps_the_table(name: str, reverse: bool) -> None:
     )
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("reverse", [False, True])

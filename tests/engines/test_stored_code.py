@@ -68,6 +68,7 @@ def rounded(numbers: Array, dtype: str) -> Array:
         return numbers.astype(dtype)
 
 
+@pytest.mark.long(each=True)
 @TARGETS
 @STORED
 @pytest.mark.parametrize("wide", ["float32", "float64"])
@@ -100,6 +101,7 @@ def test_numbers_of_every_exponent_are_rounded_to_the_nearest(target: Target, dt
     assert_as_numpy(cast(numbers, dtype, target), rounded(numbers, dtype))
 
 
+@pytest.mark.long(each=True, examples=10)
 @TARGETS
 @STORED
 @settings(max_examples=30)
@@ -109,6 +111,7 @@ def test_any_float_is_rounded_to_the_nearest(target: Target, dtype: str, bits: l
     assert_as_numpy(cast(numbers, dtype, target), rounded(numbers, dtype))
 
 
+@pytest.mark.long(each=True)
 @TARGETS
 @STORED
 def test_doubles_are_rounded_once(target: Target, dtype: str) -> None:

@@ -319,6 +319,7 @@ LEFT_OUT = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("ending", [".keras", ".h5"])
 @pytest.mark.parametrize("layer", LEFT_OUT)
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -135,6 +135,7 @@ def converted(path: Path, target: str, ending: str) -> None:
     source.unlink()
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("title", CONTENTS)
 @pytest.mark.parametrize("ending", ["", ".pt", ".safetensors", ".npz", ".bin", ".ckpt", ".onnx", ".pdparams"])
 def test_the_content_tells_before_the_ending(tmp_path: Path, title: str, ending: str):
@@ -394,6 +395,7 @@ def test_an_output_is_refused_before_any_work(tmp_path: Path):
 READ = [ending for one in FORMATS for ending in one.endings]
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("ending", READ)
 @pytest.mark.parametrize("command", ["convert", "show", "verify"])
 def test_an_input_that_is_none(tmp_path: Path, ending: str, command: str):
@@ -527,6 +529,7 @@ def with_nans(dtype: Any) -> dict[str, Array]:
     return found
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize(
     "ending", [".pt", ".safetensors", ".npz", ".pdparams", ".params", ".msgpack", ".json"]

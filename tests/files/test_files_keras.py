@@ -493,6 +493,7 @@ def same_weights(file: KerasFile, model: Any) -> None:
             np.testing.assert_array_equal(file.arrays[place], weight)
 
 
+@pytest.mark.long(each=True)
 @keras_reads
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("ending", [".keras", ".h5"])

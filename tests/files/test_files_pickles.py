@@ -73,7 +73,7 @@ def refusal(data: bytes, **options: Any) -> str:
     return message
 
 
-@pytest.mark.long(each=True)
+@pytest.mark.long(each=True, examples=10)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @given(tree=TREES)
 def test_what_python_writes_is_read(protocol: int, tree: object):

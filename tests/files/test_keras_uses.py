@@ -217,6 +217,7 @@ WRITTEN = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("ending", [".keras", ".onnx", ".tflite", ".npz"])
 @pytest.mark.parametrize("what", GIVEN)
 def test_what_a_layer_gives_is_said(tmp_path: Path, what: str, ending: str):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from random_models import WORDS, RandomModel, random_models
 from tolerance import assert_close
@@ -39,6 +40,7 @@ W = np.ones((3, 3), "float32")
 V = np.ones((2, 4), "float32")
 
 
+@pytest.mark.long(examples=15)
 @settings(max_examples=80)
 @given(model=random_models())
 def test_nets_compute_the_same(model: RandomModel) -> None:

@@ -31,6 +31,7 @@ def assert_model(model: RandomModel, outputs: dict[str, Any], words: list[Array]
             assert_close(row, model.plain(sequence)[name], length, 200, dtype)
 
 
+@pytest.mark.long(examples=15)
 @settings(max_examples=60)
 @given(model=random_models(), lengths=LENGTHS)
 def test_models_are_what_they_are_in_numpy(model: RandomModel, lengths: list[int]) -> None:
@@ -40,6 +41,7 @@ def test_models_are_what_they_are_in_numpy(model: RandomModel, lengths: list[int
     assert_model(model, outputs, words.to_list(), "float64")
 
 
+@pytest.mark.long(examples=4)
 @settings(max_examples=15)
 @given(model=random_models(), lengths=LENGTHS, dtype=st.sampled_from(["float32", "float64"]))
 def test_machine_code_runs_models(model: RandomModel, lengths: list[int], dtype: str) -> None:

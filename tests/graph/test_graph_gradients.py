@@ -31,6 +31,7 @@ def words_like(x: sn.Ragged) -> sn.Ragged:
 # ---- random models -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(examples=10)
 @settings(max_examples=40)
 @given(model=random_models())
 def test_the_gradient_of_a_random_model(model: RandomModel) -> None:
@@ -44,6 +45,7 @@ def test_the_second_derivative_of_a_random_model(model: RandomModel) -> None:
     assert_gradient(net, segments_of((2, 0, 3)), order=2)
 
 
+@pytest.mark.long(examples=2)
 @settings(max_examples=4)
 @given(model=random_models())
 def test_machine_code_has_the_gradient_of_a_random_model(model: RandomModel) -> None:
@@ -256,6 +258,7 @@ def test_the_same_bits_in_every_batch() -> None:
         assert_same_bits(alone(cotangents[place : place + 1]).inputs.values, whole[place])
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("checkpoint", [1, 3, "sqrt"])
 @pytest.mark.parametrize("name", ["a static as memory", "encoder"])
 def test_memories_alone_may_be_saved(name: str, checkpoint: Any) -> None:

@@ -48,6 +48,7 @@ def node_cases() -> list[Any]:
 # ---- ONNX's own tests --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("case", node_cases(), ids=lambda case: case.name)
 def test_onnxs_own_tests_of_its_operators(case: Any, engine: str) -> None:
     for inputs, outputs in case.data_sets:
@@ -175,6 +176,7 @@ def test_the_newer_exporter_too_and_in_machine_code(tmp_path: Path) -> None:
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
+@pytest.mark.long(examples=20)
 @settings(max_examples=60)
 @given(
     op=st.sampled_from([*GATES]),

@@ -82,6 +82,7 @@ def refusal(model: Any) -> str:
 # ---- masks -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("engine", ["interpret", "llvm"])
 def test_a_masked_mean_is_that_of_each_sequence(mask: str, engine: str) -> None:

@@ -196,6 +196,7 @@ OWN: dict[str, tuple[Callable[[bool], sn.Graph], str]] = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
 @pytest.mark.parametrize("name", OWN)
 def test_own_cells_are_recognised_or_scanned(name: str, reverse: bool, tmp_path: Path) -> None:
@@ -213,6 +214,7 @@ def graph_of(model: RandomModel) -> sn.Graph:
     return sn.Graph(model, params, inputs=sn.Spec((), "int64"))
 
 
+@pytest.mark.long(examples=8)
 @settings(max_examples=25)
 @given(model=random_models())
 def test_random_models(model: RandomModel, tmp_path_factory: Any) -> None:
@@ -220,6 +222,7 @@ def test_random_models(model: RandomModel, tmp_path_factory: Any) -> None:
     assert_saved(graph_of(model), [words], tmp_path_factory.mktemp("m") / "m.onnx", 100)
 
 
+@pytest.mark.long(examples=5)
 @settings(max_examples=15)
 @given(model=random_models(), layout=st.sampled_from(["NT", "TN"]))
 def test_a_saved_model_is_loaded_as_the_same_graph(
@@ -309,6 +312,7 @@ def test_operations_on_features(name: str, tmp_path: Path) -> None:
     assert_saved(sn.Graph(model, inputs=sn.Spec(6, "float32")), [random(4, 5, 6)], tmp_path / "m.onnx")
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("how", ["sum", "mean", "max", "first", "last"])
 @pytest.mark.parametrize("features", [(), (2,), (2, 3)], ids=str)
 def test_reductions_over_steps(how: str, features: tuple[int, ...], tmp_path: Path) -> None:

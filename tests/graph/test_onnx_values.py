@@ -34,6 +34,7 @@ def model(
 # ---- two bytes ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("engine", ["interpret", "llvm"])
 @pytest.mark.parametrize(
     ("kind", "dtype"), [(FLOAT, "float32"), (DOUBLE, "float64"), (WHOLE, "int64")], ids=str

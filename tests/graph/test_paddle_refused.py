@@ -171,6 +171,7 @@ def test_no_programs(name: str, content: bytes, message: str, tmp_path: Path) ->
         stepnet.paddle.load(tmp_path / name)
 
 
+@pytest.mark.long(examples=50)
 @settings(max_examples=150)
 @given(
     case=st.sampled_from(["pdmodel text", "pdmodel multi_gru", "json begun"]),

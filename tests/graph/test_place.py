@@ -172,6 +172,7 @@ class Choosy:
 SOME = ("tanh", "gather", "exp", "matmul", "concatenate", "add")
 
 
+@pytest.mark.long(examples=8)
 @settings(max_examples=40)
 @given(model=random_models(), refused=st.sets(st.sampled_from(SOME), max_size=3))
 def test_nets_compute_the_same_wherever_parts_run(model: RandomModel, refused: set[str]) -> None:
@@ -195,6 +196,7 @@ def in_net_order(program: NetProgram, results: Any) -> list[np.ndarray]:
     return [by_place[place] for place in range(len(by_place))]
 
 
+@pytest.mark.long(examples=6)
 @settings(max_examples=20)
 @given(model=random_models(), refused=st.sets(st.sampled_from(SOME), max_size=3))
 def test_it_is_a_fixed_point(model: RandomModel, refused: set[str]) -> None:

@@ -94,6 +94,7 @@ def test_a_model_gives_what_the_module_gives(name: str, dtype: str) -> None:
 KEPT = dict[str, sn.Graph]()
 
 
+@pytest.mark.long(examples=10)
 @settings(max_examples=40)
 @given(
     name=st.sampled_from(list(MODELS)),

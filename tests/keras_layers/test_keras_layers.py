@@ -116,6 +116,7 @@ def test_states_are_kept_while_it_is_trained(kind: str):
     assert not any(state.numpy().any() for state in ours.states)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("shape", [(3, 0, INPUTS), (3, 1, INPUTS), (0, 5, INPUTS), (1, 1, INPUTS)])
 @pytest.mark.parametrize("kind", ["GRU", "LSTM"])
 def test_sequences_of_any_size(kind: str, shape: tuple[int, ...]):

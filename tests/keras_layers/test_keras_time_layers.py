@@ -200,6 +200,7 @@ RECURRENT: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", ["softmax", "softmax of rows", "a layer of rows"])
 @pytest.mark.parametrize("holder", RECURRENT)
 def test_functions_of_recurrent_layers(holder: str, name: str):

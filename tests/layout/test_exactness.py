@@ -140,6 +140,7 @@ def test_one_bias_becomes_itself_and_zeros(target: str, lone: str, zero: str):
 # ---- D, E, G: two biases become one ------------------------------------------------------------------------
 
 
+@pytest.mark.long(examples=80)
 @given(
     st.sampled_from(list(DTYPES)),
     st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=3, max_size=3),

@@ -277,6 +277,7 @@ def test_names_of_no_layer_cost_no_more_than_they_are():
 PREFIXES = ("", "a.", "rnn/", "lstm_cell/", "x_", "recurrent_", "0/", "forward/", "é-", "fc/", "A1.")
 
 
+@pytest.mark.long(examples=15)
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_a_record_is_where_all_that_it_needs_is(random: Random):
@@ -376,6 +377,7 @@ def any_shapes(draw: st.DrawFn) -> Shapes:
     return shapes
 
 
+@pytest.mark.long(examples=15)
 def test_any_names_and_shapes_are_found_or_refused():
     ways = set[int]()
 

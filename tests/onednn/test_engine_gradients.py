@@ -358,6 +358,7 @@ def test_statics():
 # ---- losses ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("engine", ["onednn", BOTH])
 @pytest.mark.parametrize("last_only", [False, True])
 def test_a_loss(engine: Any, last_only: bool):

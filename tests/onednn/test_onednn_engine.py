@@ -48,6 +48,7 @@ def named(name: str, reverse: bool = False, seed: int = 0, inputs: int = INPUTS)
     return cells.rnn(name, cell.parameters(inputs, HIDDEN, seed=seed, **sizes), reverse=reverse)
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", cells.CELLS)
 def test_named_cells(name: str, reverse: bool):

@@ -121,6 +121,7 @@ def test_softplus_of_pytorch_is_another_function() -> None:
     assert "greater" in str(recognise(of_keras(layers.GRUCell(H, activation="softplus"), False).net))
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("named", [False, True], ids=["traced", "named"])
 @pytest.mark.parametrize(
     ("cell", "text"),

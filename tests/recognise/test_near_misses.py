@@ -298,6 +298,7 @@ def test_an_error_of_ours_is_noticed() -> None:
         check(type(known)(**{**vars(known), "weights": builder.net(results)}))
 
 
+@pytest.mark.long(examples=30)
 @settings(max_examples=100)
 @given(random_steps())
 def test_steps_that_are_no_cells_are_refused_or_right(step: RandomStep) -> None:
@@ -361,6 +362,7 @@ def changed(draw: Any, recur: Recur) -> Recur:
 OUTCOMES: list[str] = []
 
 
+@pytest.mark.long(examples=40)
 @settings(max_examples=200)
 @given(st.data(), drawn())
 def test_a_changed_cell_is_never_taken_for_what_it_is_not(data: Any, spelling: Spelling) -> None:

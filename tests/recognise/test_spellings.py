@@ -102,6 +102,7 @@ def drawn(draw: Any) -> Spelling:
     return Spelling(**fields)
 
 
+@pytest.mark.long(examples=25)
 @settings(max_examples=100)
 @given(drawn())
 def test_any_mixture_of_spellings_is_recognised(spelling: Spelling) -> None:

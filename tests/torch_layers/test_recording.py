@@ -47,6 +47,7 @@ def first(results: Any) -> torch.Tensor:
     return results[0] if isinstance(results, tuple) else results
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("trained", [True, False])
 @pytest.mark.parametrize("pre_dispatch", [True, False])
@@ -60,6 +61,7 @@ def test_make_fx_holds_the_operator(name: str, pre_dispatch: bool, trained: bool
         assert_same({"y": graph(of(OTHER))}, {"y": first(module(of(OTHER)))})
 
 
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("name", ["Recurrence", "ready"])
 def test_torch_jit_trace_holds_the_operator(name: str, gradients: bool):

@@ -238,6 +238,7 @@ def programs(draw: st.DrawFn) -> tuple[list[Line], list[Value]]:
     return lines, values[len(SOURCES) :]
 
 
+@pytest.mark.long(examples=3)
 @settings(max_examples=8)
 @given(programs())
 def test_random_expressions_give_what_pytorch_gives(program: tuple[list[Line], list[Value]]) -> None:

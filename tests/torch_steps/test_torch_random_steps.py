@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 import torch
 from hypothesis import given, settings
 from torch_loop import agree, agree_at_the_end, numbers, ragged, rows, stepped
@@ -92,6 +93,7 @@ def random_steps(draw: st.DrawFn) -> RandomStep:
     return RandomStep(source, params, inputs)
 
 
+@pytest.mark.long(examples=3)
 @settings(max_examples=8)
 @given(random_steps(), st.lists(st.integers(0, 4), min_size=1, max_size=4), st.integers(0, 9))
 def test_random_steps_are_what_pytorch_gives(step: RandomStep, lengths: list[int], seed: int) -> None:
