@@ -283,7 +283,7 @@ def test_sequences_that_have_ended_cost_nothing_more(monkeypatch: pytest.MonkeyP
 
     def spied(run: Any, call: Any, net: Any, ended: int) -> Any:
         def one(piece: Any) -> Any:
-            steps.append(piece.total)
+            steps.append(piece.positions.total)
             return run(piece)
 
         one.ends_early = run.ends_early  # pyright: ignore[reportFunctionMemberAccess]

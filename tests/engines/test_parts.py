@@ -12,7 +12,7 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet.engines.kept import KeptPlain
 from stepnet.net import meanings
-from stepnet.net.totals import REDUCTIONS
+from stepnet.net.reductions import REDUCTIONS
 from stepnet.ragged.offsets import offsets_of
 
 Array = np.ndarray

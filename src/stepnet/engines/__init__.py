@@ -5,15 +5,18 @@ Each part of a schedule runs on the first engine that does not refuse that part.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from stepnet.engines.apart import run_without_fork
 from stepnet.engines.base import Bound, Call, EarlyEnds, Engine, FrozenCall, Kernel, Results, Steps
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.placed import together
-from stepnet.errors import InputError, RefusedError
+from stepnet.errors import InputError, LibraryError, RefusedError
 from stepnet.plan.schedule import Schedule
 from stepnet.values.arguments import shown
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 # The order of engine="auto". The interpreter is not in it, as it is slow and must be requested by name. Nor
 # is onednn, which pads sequences of different lengths.
@@ -58,23 +61,45 @@ def interpreter() -> Engine:
 
 ENGINES: Mapping[str, Callable[[], Engine]] = {"llvm": LlvmEngine, "onednn": onednn, "interpret": interpreter}
 """For each engine, the function that makes it. The LLVM library is imported at the first compilation."""
+GROUP = "stepnet.targets"
+"""The entry points by which other packages add engines: a name, and a function that makes the engine."""
 
 
 @cache
 def engine(name: str) -> Engine:
-    """The engine with a name of the table."""
-    return run_without_fork(ENGINES[name])
+    """The engine with a name of the table, or of an installed package."""
+    return run_without_fork(ENGINES.get(name) or loaded(installed()[name]))
+
+
+@cache
+def installed() -> "Mapping[str, EntryPoint]":
+    """The engines of installed packages, by name."""
+    from importlib.metadata import entry_points  # it takes time, and few processes name such an engine
+
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in ENGINES}
+
+
+def loaded(point: "EntryPoint") -> Callable[[], Engine]:
+    """The function of an entry point; raises `LibraryError` if it cannot be imported."""
+    try:
+        return cast("Callable[[], Engine]", point.load())
+    except (ImportError, AttributeError) as error:
+        raise LibraryError(
+            f"the engine {point.name!r} cannot be imported from {point.value}: {error}; repair or remove the "
+            "package that has it"
+        ) from error
 
 
 def engine_names() -> tuple[str, ...]:
     """The names that `engine=` takes, besides "auto"."""
-    return tuple(ENGINES)
+    return (*ENGINES, *installed())
 
 
 def engine_named(name: str) -> Engine:
     """The engine called `name`; raises `InputError` for any other name."""
-    if name not in ENGINES:
-        raise InputError(f"no engine is called {name!r}; the engines are {', '.join(ENGINES)}, or 'auto'")
+    if name not in ENGINES and name not in installed():
+        names = ", ".join(engine_names())
+        raise InputError(f"no engine is called {name!r}; the engines are {names}, or 'auto'")
     return engine(name)
 
 
@@ -87,8 +112,8 @@ def checked_engine(asked: Any) -> Order:
     names = tuple(cast("Sequence[Any]", asked)) if isinstance(asked, list | tuple) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(
-            f"engine is a name, or several in the order in which to try them, of {', '.join(ENGINES)} and "
-            f"'auto', not {shown(asked)}"
+            "engine is a name, or several in the order in which to try them, of "
+            f"{', '.join(engine_names())} and 'auto', not {shown(asked)}"
         )
     for name in names:
         checked_engine(name)

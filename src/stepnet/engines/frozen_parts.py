@@ -30,6 +30,7 @@ from stepnet.engines.part import (
 from stepnet.net.ends import Ends
 from stepnet.net.interpret import Segments
 from stepnet.net.ir import Net
+from stepnet.net.memory import HOST
 from stepnet.net.types import ROWS, STEPS
 from stepnet.plan.schedule import Part, Schedule
 
@@ -66,7 +67,7 @@ class FrozenParts:
             values.update(zip(numbers, arrays, strict=True))
         for step in self.steps:
             step(values)
-        results, ends = own_results(self.net, values, self.lent), self.ends
+        results, ends = own_results(self.net, values, self.lent, HOST), self.ends
         return Results(*[[results[place] for place in kind] for kind in (ends.steps, ends.rows, ends.totals)])
 
     @cached_property

@@ -11,7 +11,7 @@ from stepnet.engines.kept import Kept, kept_plain, kept_results
 from stepnet.engines.packed import PIECE, Packed, plain_call
 from stepnet.net.interpret import Segments, by_steps, expand
 from stepnet.net.ir import Net
-from stepnet.net.totals import REDUCTIONS
+from stepnet.net.memory import HOST, Buffer, Memory
 from stepnet.net.types import CONST, ROWS, STEPS, Extent
 from stepnet.plan.groups import has_inner
 from stepnet.plan.schedule import Part, Schedule
@@ -32,20 +32,22 @@ class Frame:
     segments: the offsets of each extent.
     gaps: the positions, if the sequences have gaps between them, as padded ones do; None if they lie end to
         end.
+    memory: the memory that the values lie in.
     kept: the parts prepared for the steps of a loop; None outside of loops.
     calls, plain_calls: calls without arrays for each extent, made at first use.
     """
 
     segments: Segments
     gaps: Positions | None = None
+    memory: Memory = HOST
     kept: Kept | None = None
     calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
     plain_calls: dict[Extent, Call] = field(default_factory=dict[Extent, Call])
 
     @classmethod
-    def of(cls, packed: Packed) -> "Frame":
+    def of(cls, packed: Packed, memory: Memory) -> "Frame":
         """The frame of a call's values."""
-        call, frame = packed.call, cls(packed.segments, packed.gaps)
+        call, frame = packed.call, cls(packed.segments, packed.gaps, memory)
         if packed.places is None:
             frame.calls[STEPS] = call.with_arrays((), ())
         return frame
@@ -94,12 +96,15 @@ def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
     )
 
 
-def own_results(net: Net, values: Values, lent: tuple[int, ...]) -> list[Array]:
-    """The results of a net, each in a buffer of its own. lent: the positions of the results to be copied."""
+def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: Memory) -> list[Array]:
+    """The results of a net on the host, each in an array of its own.
+
+    lent: the positions of the results to be copied.
+    """
     results = [values[number] for number in net.results]
     for place in lent:
-        results[place] = np.array(results[place])
-    return results
+        results[place] = memory.copy(results[place])
+    return [memory.get(result) for result in results]
 
 
 def takes_gaps(schedule: Schedule) -> bool:
@@ -123,7 +128,8 @@ def memories_of(part: Part) -> tuple[int, int]:
 
 def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
     """The call of a recurrence over the sequences at its extent."""
-    arrays = [None if n < 0 or values[n] is None else np.ascontiguousarray(values[n]) for n in part.reads]
+    contiguous = frame.memory.contiguous
+    arrays = [None if n < 0 or values[n] is None else contiguous(values[n]) for n in part.reads]
     first, last = memories_of(part)
     sequences, statics = ([a for a in some if a is not None] for some in (arrays[:first], arrays[last:]))
     return frame.sequences(part.extent).with_arrays(sequences, arrays[first:last], statics, part.last_only)
@@ -131,7 +137,7 @@ def sequence_call(part: Part, values: Values, frame: Frame) -> Call:
 
 def value_call(part: Part, values: Values, frame: Frame) -> Call:
     """The call of nodes without a recurrence over all values at their extent."""
-    arrays = [np.ascontiguousarray(values[number]) for number in part.reads]
+    arrays = [frame.memory.contiguous(values[number]) for number in part.reads]
     return frame.values(part.extent).with_arrays(arrays, [None])
 
 
@@ -202,11 +208,22 @@ def run_across(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -
     assert part.node is not None
     value, extent = values[part.reads[0]], net.type_of(part.reads[0]).extent
     if part.node.operation == "expand":
-        return {part.results[0]: expand(net, part.node, [value], frame.segments)}
+        return {part.results[0]: expand(net, part.node, [value], frame.segments, frame.memory)}
     how: str = part.node.attributes["how"]
     if how in ENDS:
-        return {part.results[0]: frame.sequences(extent).positions.ends(value, how == "first")}
-    return {part.results[0]: REDUCTIONS[how](value, frame.segments.into(extent))}
+        return {part.results[0]: ends(net, part, value, frame)}
+    return {part.results[0]: frame.memory.reduce(how, value, frame.segments.into(extent))}
+
+
+def ends(net: Net, part: Part, value: Buffer, frame: Frame) -> Buffer:
+    """The value of the last step of each sequence, or of the first; zeros for an empty sequence."""
+    assert part.node is not None
+    type_, memory = net.type_of(part.results[0]), frame.memory
+    positions = frame.sequences(net.type_of(part.reads[0]).extent).positions
+    rows, places = positions.end_places(part.node.attributes["how"] == "first")
+    out = memory.zeros((positions.rows, *type_.shape), type_.dtype)
+    memory.write(out, rows, memory.take(value, places))
+    return out
 
 
 def run_total(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> Values:
@@ -221,13 +238,17 @@ def run_loop(net: Net, part: Part, bound: Any, values: Values, frame: Frame) -> 
     body: Net = bound.net
     varying = [place for place, number in enumerate(body.inputs) if body.type_of(number).extent != CONST]
     counted = [number for number, node in enumerate(body.nodes) if node.operation == "index"]
-    kept: Kept = {} if frame.kept is None else frame.kept
+    kept, memory = frame.kept, frame.memory
+    if kept is None and memory is HOST:
+        kept = {}
 
-    def run(arrays: Sequence[Array], inside: Segments, index: Array) -> list[Array]:
+    def run(arrays: Sequence[Buffer], inside: Segments, index: Array) -> list[Buffer]:
         varying_values = {body.inputs[place]: arrays[place] for place in varying}
-        return bound.results(varying_values | dict.fromkeys(counted, index), Frame(inside, kept=kept))
+        if counted:
+            varying_values |= dict.fromkeys(counted, memory.put(index))
+        return bound.results(varying_values, Frame(inside, memory=memory, kept=kept))
 
-    made = by_steps(net, part.node, [values[n] for n in part.reads], frame.segments, run)
+    made = by_steps(net, part.node, [values[n] for n in part.reads], frame.segments, run, memory)
     return {n: array for n, array in zip(part.results, made, strict=True) if n >= 0}
 
 

@@ -26,6 +26,7 @@ from stepnet.engines.part import (
 )
 from stepnet.net.interpret import evaluated
 from stepnet.net.ir import Net, Node
+from stepnet.net.memory import HOST, Memory
 from stepnet.net.types import CONST
 from stepnet.plan.passes.when import known_once
 from stepnet.plan.plan import Plan
@@ -54,17 +55,19 @@ class Means:
 
     compile: compiles a plan.
     total: computes a total, a value over all rows.
+    memory: the memory that values between parts lie in.
     chained: makes a chain of several bound kernels.
     """
 
     compile: Compile
     total: Total
     chained: Chained = no_chain
+    memory: Memory = HOST
 
 
 def in_parts(schedule: Schedule, means: Means) -> Kernel:
-    """The kernel of a schedule: that of its plan if it is a single plan, else a `PartsKernel`."""
-    if schedule.whole is not None:
+    """The kernel of a schedule: that of its plan if it is a single plan on the host, else a `PartsKernel`."""
+    if schedule.whole is not None and means.memory is HOST:
         return means.compile(schedule.whole)
     return PartsKernel.of(schedule, means)
 
@@ -118,7 +121,8 @@ class PartsKernel:
         bound = (
             None if part.is_bound_per_call else bound_part(part, kernel, constants) for part, kernel in pairs
         )
-        return BoundParts(self, constants, tuple(bound))
+        put = self.means.memory.put
+        return BoundParts(self, {n: put(value) for n, value in constants.items()}, tuple(bound))
 
 
 def bound_part(
@@ -135,11 +139,18 @@ def bound_part(
     return None if kernel is None else kernel.bind([values[number] for number in part.parameters])
 
 
+def constants_of(net: Net, part: Part, values: Values, frame: Frame) -> Values:
+    """The values on the host to which a part is bound, by number."""
+    inside = () if part.inner is None or part.node is None else part.node.inputs
+    numbers = (number for number in (*part.parameters, *inside) if net.type_of(number).extent == CONST)
+    return {number: frame.memory.get(values[number]) for number in numbers}
+
+
 @dataclass(frozen=True)
 class BoundParts:
     """The kernel of a schedule with its parameters.
 
-    constants: the values of the net that do not depend on the call, by number.
+    constants: the values of the net that do not depend on the call, by number, in the engine's memory.
     bound: for each part, its bound kernel; None for parts that NumPy runs, and for those that are bound to
         totals in each call.
     """
@@ -184,17 +195,19 @@ class BoundParts:
         """The results of a call, in new arrays."""
         packed = Packed.of(call, pack=not self.takes_gaps)
         # A memory of the traced net is not a memory of this net if the passes removed its recurrence.
-        values = dict(zip(self.varying, packed.arrays(self.traced_form), strict=True))
-        values = self.values(values, Frame.of(packed))
-        results = own_results(self.net, values, self.lent)
+        memory = self.kernel.means.memory
+        arrays = map(memory.put, packed.arrays(self.traced_form))
+        values = self.values(dict(zip(self.varying, arrays, strict=True)), Frame.of(packed, memory))
+        results = own_results(self.net, values, self.lent, memory)
         return packed.results(self.traced_form, results, self.clean)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
         """Replaces the parameters; False if a part cannot."""
         by_number = dict(zip(self.kernel.parameters, parameters, strict=True))
-        self.constants.update(self.kernel.constant_values(by_number))
+        constants, put = self.kernel.constant_values(by_number), self.kernel.means.memory.put
+        self.constants.update((number, put(value)) for number, value in constants.items())
         return all(
-            not isinstance(bound, BoundParts) and bound.rebind([self.constants[n] for n in part.parameters])
+            not isinstance(bound, BoundParts) and bound.rebind([constants[n] for n in part.parameters])
             for part, bound in zip(self.schedule.parts, self.bound, strict=True)
             if bound is not None
         )
@@ -215,6 +228,8 @@ class BoundParts:
 
     def frozen(self, call: Call) -> FrozenCall | None:
         """The frozen schedule for calls like this one; None if it would not be faster."""
+        if self.kernel.means.memory is not HOST:
+            return None
         return frozen_parts(self.schedule, self.constants, self.bound, self.runs, self.part_results, call)
 
     def results(self, inputs: Values, frame: Frame) -> list[Array]:
@@ -261,11 +276,9 @@ class BoundParts:
     def part_results(self, place: int, values: Values, frame: Frame) -> Values:
         """The results of the part at a position."""
         part = self.schedule.parts[place]
-        runs: Any = (
-            bound_part(part, self.kernel.kernels[place], values)
-            if part.is_bound_per_call
-            else self.bound[place]
-        )
+        runs: Any = self.bound[place]
+        if part.is_bound_per_call:
+            runs = bound_part(part, self.kernel.kernels[place], constants_of(self.net, part, values, frame))
         results = KINDS[part.kind](
             self.net, part, self.kernel.means.total if part.kind == "total" else runs, values, frame
         )

@@ -17,13 +17,14 @@ from stepnet.errors import InputError
 from stepnet.net.encodings import rounded
 from stepnet.net.ir import Builder, Net, Node
 from stepnet.net.meanings import REDUCTIONS, vectors
+from stepnet.net.memory import HOST, Buffer, Memory
 from stepnet.net.type_rules import recur_extent
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Literal, Type, is_static_extent
 from stepnet.ragged.offsets import offsets_of, positions_of
 
 Array = np.ndarray
-# Runs a body: takes the arrays of its inputs, their segments and the index.
-RunBody = Callable[[Sequence[Array], "Segments", Array], list[Array]]
+# Runs a body: takes the values of its inputs, their segments and the index, which is on the host.
+RunBody = Callable[[Sequence[Buffer], "Segments", Array], list[Buffer]]
 
 
 @dataclass(frozen=True)
@@ -129,27 +130,28 @@ def wide(value: Any) -> Any:
 # ---- across extents ----------------------------------------------------------------------------------------
 
 
-def expand(net: Net, node: Node, operands: list[Array], segments: Segments) -> Array:
+def expand(net: Net, node: Node, operands: list[Buffer], segments: Segments, memory: Memory = HOST) -> Buffer:
     """The value of each entry, repeated for all inner entries."""
     depth, value = len(net.nodes[node.inputs[0]].type.extent), operands[0]
     if "how" in node.attributes:
-        return at_ends(node, value, segments)
+        return at_ends(node, value, segments, memory)
     for inner in range(depth, len(node.type.extent)):
         if inner == 0:
-            value = np.broadcast_to(value, (segments.rows, *value.shape))
+            value = memory.rows(value, segments.rows)
         else:
-            value = np.repeat(value, np.diff(segments.into(node.type.extent[: inner + 1])), axis=0)
+            value = memory.repeat(value, np.diff(segments.into(node.type.extent[: inner + 1])))
     return value
 
 
-def at_ends(node: Node, value: Array, segments: Segments) -> Array:
+def at_ends(node: Node, value: Buffer, segments: Segments, memory: Memory) -> Buffer:
     """The value of each entry at its first or last inner entry, zeros at the others."""
     extent, first = node.type.extent, node.attributes["how"] == "first"
     rows = len(extent) == 1
     offsets = np.array([0, segments.rows]) if rows else segments.into(extent)
-    out = np.zeros((int(offsets[-1]), *node.type.shape), node.type.dtype)
+    out = memory.zeros((int(offsets[-1]), *node.type.shape), node.type.dtype)
     filled = offsets[1:] > offsets[:-1]
-    out[(offsets[:-1] if first else offsets[1:] - 1)[filled]] = value[None][filled] if rows else value[filled]
+    places = (offsets[:-1] if first else offsets[1:] - 1)[filled]
+    memory.write(out, places, value if rows else memory.take(value, np.flatnonzero(filled)))
     return out
 
 
@@ -186,8 +188,8 @@ def recur(net: Net, node: Node, operands: list[Array], segments: Segments) -> tu
 
 
 def by_steps(
-    net: Net, node: Node, operands: list[Array], segments: Segments, run: RunBody
-) -> tuple[Array, ...]:
+    net: Net, node: Node, operands: list[Buffer], segments: Segments, run: RunBody, memory: Memory = HOST
+) -> tuple[Buffer, ...]:
     """The results of a recurrence; `run` computes the body's results at a step, for the rows that have that
     step.
     """
@@ -197,38 +199,38 @@ def by_steps(
     offsets = segments.into(deep)
     starts, lengths = offsets[:-1], np.diff(offsets)
     begun = segments.begun if deep == STEPS else None
-    state = [memory.copy() for memory in by_kind.memories]
+    state = [memory.copy(value) for value in by_kind.memories]
     types = recur.operands_by_kind([body.type_of(number) for number in body.inputs])
     results = [body.type_of(number) for number in recur.outputs]
-    outputs: list[Array] = []
+    outputs: list[Buffer] = []
     for type_ in node.types[: len(results)]:
-        outputs.append(np.zeros((segments.count(type_.extent), *type_.shape), type_.dtype))
+        outputs.append(memory.zeros((segments.count(type_.extent), *type_.shape), type_.dtype))
     for step in range(int(lengths.max(initial=0))):
         alive = np.flatnonzero(lengths > step)
         at = starts[alive] + (lengths[alive] - 1 - step if recur.reverse else step)
         places, inside = within_steps(at, () if is_static_extent(deep) else segments.offsets[len(deep) - 1 :])
         pairs = zip(by_kind.sequences, types.sequences, strict=True)
-        inner = [sequence[places[len(type_.extent) - 1]] for sequence, type_ in pairs]
-        memories, _ = of_rows(state, types.memories, segments, alive)
+        inner = [memory.take(sequence, places[len(type_.extent) - 1]) for sequence, type_ in pairs]
+        memories, _ = of_rows(state, types.memories, segments, alive, memory)
         still, beside = by_kind.others, segments.beside
         if len(alive) < len(lengths):
-            still, beside = of_rows(by_kind.others, types.others, segments, alive)
+            still, beside = of_rows(by_kind.others, types.others, segments, alive, memory)
         index = np.full(len(alive), step) + (begun[alive] if begun is not None else 0)
         step_results = run([*inner, *memories, *still], Segments(len(alive), inside, beside=beside), index)
         made = recur.results_by_kind(step_results)
         for output, type_, value in zip(outputs, results, made.outputs, strict=True):
-            output[places[len(type_.extent) - 1]] = value
-        for memory, type_, value in zip(state, types.memories, made.memories, strict=True):
-            memory[places_of(type_, segments, alive)] = value
+            memory.write(output, places[len(type_.extent) - 1], value)
+        for kept, type_, value in zip(state, types.memories, made.memories, strict=True):
+            memory.write(kept, places_of(type_, segments, alive), value)
     return (*outputs, *state)
 
 
 def of_rows(
-    arrays: list[Array], types: list[Type], segments: Segments, rows: Array
-) -> tuple[list[Array], Mapping[str, Array]]:
+    arrays: list[Buffer], types: list[Type], segments: Segments, rows: Array, memory: Memory = HOST
+) -> tuple[list[Buffer], Mapping[str, Array]]:
     """The operands of some rows that do not change from step to step, and the offsets of static sequences."""
     selected = [
-        array if type_.extent == CONST else array[places_of(type_, segments, rows)]
+        array if type_.extent == CONST else memory.take(array, places_of(type_, segments, rows))
         for array, type_ in zip(arrays, types, strict=True)
     ]
     return selected, {axis: offsets_of(np.diff(level)[rows]) for axis, level in segments.beside.items()}

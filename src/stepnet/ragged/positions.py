@@ -117,8 +117,13 @@ class Positions:
 
     def ends(self, values: Array, first: bool) -> Array:
         """The value of the last step of each sequence, or of the first; zeros for an empty sequence."""
+        rows, places = self.end_places(first)
         ends = np.zeros((self.rows, *values.shape[1:]), values.dtype)
-        filled = np.flatnonzero(self.lengths)
-        numbers = np.zeros(len(filled), np.int64) if first else self.lengths[filled] - 1
-        ends[filled] = values[self.places(filled, numbers, np.ones(len(filled), np.int64))]
+        ends[rows] = values[places]
         return ends
+
+    def end_places(self, first: bool) -> tuple[Array, Array]:
+        """The sequences that have steps, and the indices of their last steps, or of their first."""
+        rows = np.flatnonzero(self.lengths)
+        numbers = np.zeros(len(rows), np.int64) if first else self.lengths[rows] - 1
+        return rows, self.places(rows, numbers, np.ones(len(rows), np.int64))

@@ -19,7 +19,8 @@ from stepnet.engines.llvm.products.constants import Values
 from stepnet.engines.llvm.products.contract import Contract, can_be_kept, contract
 from stepnet.engines.llvm.running.sums import DTYPES, Sums, sums
 from stepnet.net.ir import Node
-from stepnet.net.totals import REDUCTIONS, mean_of, total_of
+from stepnet.net.reductions import REDUCTIONS, mean_of
+from stepnet.net.totals import total_of
 from stepnet.net.types import STEPS
 from stepnet.plan.plan import Plan
 

@@ -19,7 +19,7 @@ from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.products.contract import ranges
 from stepnet.engines.llvm.threads.workers import Work
 from stepnet.engines.threads import threads
-from stepnet.net.totals import segment_sum
+from stepnet.net.reductions import segment_sum
 
 Array = np.ndarray
 ARRAYS = ("values", "sums", "stride")
