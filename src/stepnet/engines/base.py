@@ -1,8 +1,8 @@
 """The interface of an engine: it refuses a schedule with a reason, or compiles it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -71,8 +71,7 @@ class Call:
         )
 
 
-@dataclass(frozen=True)
-class Results:
+class Results(NamedTuple):
     """The results of a call, by kind, each kind in the order of the net's results.
 
     outputs: results per step, [total, features...], or [batch, features...] with `last_only`.
@@ -82,7 +81,7 @@ class Results:
 
     outputs: list[Array]
     final: list[Array]
-    totals: list[Array] = field(default_factory=list[Array])
+    totals: Sequence[Array] = ()
 
     @property
     def arrays(self) -> list[Array]:

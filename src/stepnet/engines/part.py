@@ -97,14 +97,11 @@ def lent_places(net: Net, constants: Collection[int]) -> tuple[int, ...]:
 
 
 def own_results(net: Net, values: Values, lent: tuple[int, ...], memory: Memory) -> list[Array]:
-    """The results of a net on the host, each in an array of its own.
-
-    lent: the positions of the results to be copied.
-    """
+    """The results of a net, each in a buffer of its own. lent: the positions of the results to be copied."""
     results = [values[number] for number in net.results]
     for place in lent:
         results[place] = memory.copy(results[place])
-    return [memory.get(result) for result in results]
+    return results
 
 
 def takes_gaps(schedule: Schedule) -> bool:

@@ -198,7 +198,7 @@ class BoundParts:
         memory = self.kernel.means.memory
         arrays = map(memory.put, packed.arrays(self.traced_form))
         values = self.values(dict(zip(self.varying, arrays, strict=True)), Frame.of(packed, memory))
-        results = own_results(self.net, values, self.lent, memory)
+        results = list(map(memory.get, own_results(self.net, values, self.lent, memory)))
         return packed.results(self.traced_form, results, self.clean)
 
     def rebind(self, parameters: Sequence[Array]) -> bool:

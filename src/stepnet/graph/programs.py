@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stepnet.engines import Order, engines_of, order_of
+from stepnet.engines import Order, checked_engine, engines_of, order_of
 from stepnet.engines.placed import place
 from stepnet.graph.trace import Model, TracedModel, trace_model
 from stepnet.net.ir import Builder, Net
@@ -17,7 +17,7 @@ from stepnet.rnn.declared import beside, check_inputs, with_dtypes
 from stepnet.rnn.nets import call_on
 from stepnet.rnn.program import Asked, Program
 from stepnet.rnn.programs import Programs
-from stepnet.rnn.reading import Reading, call_of, called
+from stepnet.rnn.reading import Reading, call_of
 from stepnet.values.arguments import flag
 from stepnet.values.once import computed_once
 from stepnet.values.structure import leaves, skeleton
@@ -117,16 +117,13 @@ class GraphPrograms:
     def run(self, sequences: Any, statics: Any, lengths: Any, engine: Asked, time_major: bool) -> Any:
         """The outputs of a call."""
         self.check_model()
-        outputs, _ = called(
-            self.programs,
-            lambda: self.read(sequences, statics, lengths, time_major),
-            sequences,
-            None,
-            engine,
-            time_major=time_major,
-            plain=statics is None and lengths is None,
-        )
-        return outputs
+        programs, form = self.programs, None
+        if statics is None and lengths is None:
+            form, results = programs.prepared(sequences, None, False, engine, "repeat", time_major)
+            if results is not None:
+                return results[0]
+        reading = self.read(sequences, statics, lengths, time_major)
+        return reading.run(checked_engine(engine), programs.calls, form)[0]
 
     def check_model(self) -> None:
         """Raises `InputError` for a model that is no longer what was traced, as a module may be."""

@@ -104,14 +104,18 @@ class Calls(Executables[Executable[Kind]]):
 
     def run(self, form: Form, sequences: Any, initial: Any) -> tuple[Kind, tuple[Any, Any]] | None:
         """The program and the results of a prepared call; None if there is none for these arguments."""
-        executable = self.take(form)
-        if executable is None:
+        idle = self.idle.get(form)
+        try:
+            executable = idle.pop() if idle else None
+        except IndexError:  # another thread has taken it since
+            return None
+        if idle is None or executable is None:
             return None
         try:
             memories = executable.arrays(initial)
             return None if memories is None else (executable.program, executable(sequences, memories))
         finally:
-            self.put_back(form, executable)
+            idle.append(executable)
 
     def prepare(self, form: Form, program: Kind, bound: Bound, call: Call, like: Any) -> None:
         """Prepares a call and keeps it. like: a Ragged, or the first two sizes of arrays, as outputs are."""

@@ -18,10 +18,10 @@ from stepnet.rnn.gradient_runs import GradientRun
 from stepnet.rnn.gradient_text import text
 from stepnet.rnn.gradients import (
     CallArguments,
+    GradientPrograms,
     Gradients,
     GradientSource,
     HasGradient,
-    Programs,
     UncheckedCall,
     source_of,
     wanted_kinds,
@@ -75,7 +75,7 @@ class Vjp:
     """See `vjp`."""
 
     def __init__(self, source: GradientSource) -> None:
-        self.source, self.programs = source, Programs()
+        self.source, self.programs = source, GradientPrograms()
 
     def __call__(
         self,

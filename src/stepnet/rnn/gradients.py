@@ -301,7 +301,7 @@ class LayerSource:
         return dict(zip(KINDS, kinds, strict=True))
 
 
-class Programs:
+class GradientPrograms:
     """A cache of programs for the gradients of one layer."""
 
     def __init__(self) -> None:

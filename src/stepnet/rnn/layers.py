@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar, Unpack
 
 import numpy as np
 
+from stepnet.engines import checked_engine
 from stepnet.errors import InputError, named
 from stepnet.net.ir import Builder, Net, with_inputs
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_of
@@ -21,7 +22,7 @@ from stepnet.rnn.declared import check_inputs, check_masked
 from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked, Program
 from stepnet.rnn.programs import Programs
-from stepnet.rnn.reading import NO_LAST, Reading, call_of, called
+from stepnet.rnn.reading import NO_LAST, Reading, call_of
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace.step import Spec
 from stepnet.trace.traced import Traced, apply
@@ -220,22 +221,19 @@ class LayersRun(LayerPrograms[Combined]):
         time_major: bool = False,
     ) -> tuple[Any, Any]:
         """The outputs and the last memories: of one net, unless the layers are in a step's, or end early."""
+        programs, form = self.programs, None
+        if statics is None and lengths is None and mask is None and begun is None:
+            form, results = programs.prepared(sequences, initial, last_only, engine, masked, time_major)
+            if results is not None:
+                return results
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         if self.ends or is_traced(sequences):
             return part_by_part(
                 self.layer, sequences, initial, statics, lengths, last_only, engine, **control
             )
-        return called(
-            self.programs,
-            lambda: self.read(sequences, initial, statics, lengths, last_only, **control),
-            sequences,
-            initial,
-            engine,
-            last_only,
-            masked,
-            time_major,
-            statics is None and lengths is None and mask is None and begun is None,
-        )
+        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
+        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
+        return reading.run(asked, programs.calls, form)
 
 
 def part_by_part(

@@ -17,10 +17,10 @@ from stepnet.rnn.batch import Batch, checked_array
 from stepnet.rnn.control import Controls
 from stepnet.rnn.gradients import (
     CallArguments,
+    GradientPrograms,
     Gradients,
     GradientSource,
     HasGradient,
-    Programs,
     UncheckedCall,
     source_of,
     wanted_kinds,
@@ -74,7 +74,7 @@ class ValueAndGrad:
 
     def __init__(self, source: GradientSource, loss: Callable[..., Any], is_mean: bool) -> None:
         self.source, self.loss, self.is_mean = source, loss, is_mean
-        self.programs = Programs()
+        self.programs = GradientPrograms()
 
     def __call__(
         self,

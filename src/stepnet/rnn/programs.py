@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from stepnet.errors import InputError
 from stepnet.rnn.calls import Calls
+from stepnet.rnn.executables import Form
 from stepnet.rnn.program import Program
 
 Kind = TypeVar("Kind", bound=Program)
@@ -45,6 +46,19 @@ class Programs(Generic[Kind]):
         if self.latest is None:
             raise InputError(unknown)
         return self.latest
+
+    def prepared(
+        self, sequences: Any, initial: Any, last_only: Any, engine: Any, masked: Any, time_major: Any
+    ) -> tuple[Form | None, tuple[Any, Any] | None]:
+        """The form of a call without other arguments than these, and its results if it was prepared.
+
+        Nothing is checked: the form of a call that was prepared has passed all checks.
+        """
+        form = self.calls.form(sequences, last_only, engine, masked, time_major)
+        if form is None or (done := self.calls.run(form, sequences, initial)) is None:
+            return form, None
+        self.latest, results = done
+        return form, results
 
     def for_specs(self, key: Any, make: Callable[[], Kind]) -> Kind:
         """The program for `Spec`s, made at first use."""

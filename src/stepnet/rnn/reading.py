@@ -1,13 +1,13 @@
 """The checked arguments of a call, and the results in the form of the input."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from stepnet.engines import Bound, Call, Order, checked_engine
+from stepnet.engines import Bound, Call, Order
 from stepnet.errors import InputError
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
@@ -16,8 +16,6 @@ from stepnet.rnn.calls import Calls
 from stepnet.rnn.control import mask_array, run_until
 from stepnet.rnn.executables import Form
 from stepnet.rnn.program import Program
-from stepnet.rnn.programs import Programs
-from stepnet.values.arguments import flag
 from stepnet.values.collector import paused_collector
 from stepnet.values.structure import leaves, rebuild
 
@@ -43,8 +41,8 @@ class Reading(Generic[Kind]):
     def run(self, asked: Order, calls: Calls[Kind], form: Form | None) -> tuple[Any, Any]:
         """Runs the call on the engine asked for, and returns the outputs and the last memory.
 
-        calls, form: the prepared calls of the model, and the form of this one; None for a call that is never
-        prepared.
+        calls: the prepared calls of the model, to which this one is added if it is the second of its form.
+        form: its form; None for a call that is never prepared.
         """
         # The first call makes much, up to its end, and none of that is garbage before.
         with nullcontext() if self.running.is_bound(asked) else paused_collector():
@@ -80,33 +78,6 @@ class Reading(Generic[Kind]):
         """The outputs, and the last memories in the dtypes that they are carried in."""
         results = self.program.split(bound(self.call))
         return rebuild(self.program.output, self.shaped(results.outputs)), results.final
-
-
-def called(
-    programs: Programs[Kind],
-    read: Callable[[], Reading[Kind]],
-    sequences: Any,
-    initial: Any,
-    engine: Any,
-    last_only: Any = False,
-    masked: Any = "repeat",
-    time_major: Any = False,
-    plain: bool = True,
-) -> tuple[Any, Any]:
-    """Runs a call of a model, and returns the outputs and the last memory. All models are called here.
-
-    programs: the programs of the model.
-    read: checks the arguments; it is not called where a prepared call takes them.
-    plain: whether there are no arguments but these, so that the call may be prepared.
-    """
-    calls = programs.calls
-    form = calls.form(sequences, last_only, engine, masked, time_major) if plain else None
-    if form is not None and (done := calls.run(form, sequences, initial)) is not None:
-        programs.latest, results = done
-        return results
-    asked = checked_engine(engine)
-    flag(last_only, "last_only")
-    return read().run(asked, calls, form)
 
 
 def call_of(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepnet.engines import checked_engine
+from stepnet.engines import Order, checked_engine
 from stepnet.net.ir import Net
 from stepnet.net.precision import Precision
 from stepnet.plan.plan import Plan
@@ -14,7 +14,6 @@ from stepnet.rnn.batch import checked_array
 from stepnet.rnn.control import Controls
 from stepnet.rnn.declared import Declared, check_masked, same_parameters
 from stepnet.rnn.program import Asked, StepProgram
-from stepnet.rnn.reading import called
 from stepnet.rnn.scopes import Scopes, step_scopes
 from stepnet.trace.lines import refuse
 from stepnet.trace.step import Spec, Step
@@ -236,21 +235,17 @@ class RNN(Declared):
         >>> total(np.array([[1.0, 2.0, 3.0]]), mask=[[True, False, True]])[0].tolist()
         [[1.0, 1.0, 4.0]]
         """
+        programs, form = self.programs, None
+        if statics is None and lengths is None and mask is None and begun is None and self.until is None:
+            form, results = programs.prepared(sequences, initial, last_only, engine, masked, time_major)
+            if results is not None:
+                return results
+        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         if nested.is_traced(sequences):
-            return self._in_step(sequences, initial, statics, lengths, last_only, engine, control)
-        plain = statics is None and lengths is None and mask is None and begun is None and self.until is None
-        return called(
-            self.programs,
-            lambda: self.read(sequences, initial, statics, lengths, last_only, **control),
-            sequences,
-            initial,
-            engine,
-            last_only,
-            masked,
-            time_major,
-            plain,
-        )
+            return self._in_step(sequences, initial, statics, lengths, last_only, asked, control)
+        reading = self.read(sequences, initial, statics, lengths, last_only, **control)
+        return reading.run(asked, programs.calls, form)
 
     def _in_step(
         self,
@@ -259,13 +254,12 @@ class RNN(Declared):
         statics: Any,
         lengths: Any,
         last_only: bool,
-        engine: Asked,
+        asked: Order,
         control: Controls,
     ) -> tuple[Any, Any]:
         """The outputs and the last memory inside a step that is being traced. Raises `StepError` for
         arguments that are for calls outside of steps.
         """
-        asked, last_only = checked_engine(engine), flag(last_only, "last_only")
         given = [control["mask"], control["begun"], self.until]
         if any(value is not None for value in given) or control["time_major"]:
             raise refuse("mask=, begun=, until= and time_major= are not for a recurrence inside a step")

@@ -7,12 +7,12 @@ from typing import Any
 from stepnet.net.ir import Net
 from stepnet.rnn.checkpoint import checkpointed
 from stepnet.rnn.gradient_runs import GradientRun
-from stepnet.rnn.gradients import Programs
+from stepnet.rnn.gradients import GradientPrograms
 from stepnet.rnn.pieces import Checkpoint
 
 
 def gradient_run(
-    programs: Programs,
+    programs: GradientPrograms,
     key: Any,
     net: Net,
     wanted: Sequence[int],

@@ -15,7 +15,7 @@ from stepnet.rnn.batch import Batch, initial_arrays
 from stepnet.rnn.layers import LayersProgram
 from stepnet.rnn.pieces import Checkpoint
 from stepnet.rnn.programs import Programs, keep
-from stepnet.rnn.reading import Reading, call_of, called
+from stepnet.rnn.reading import Reading, call_of
 from stepnet.torch.function import (
     AUTO,
     Differentiable,
@@ -172,24 +172,17 @@ class Bound:
     ) -> list[Any]:
         """Runs a `Runnable`, and returns its results."""
         bound = self.parameters(runnable, tensors)
-        array, program, is_array = array_of(data), bound.program, batch.structure is not None
+        array, program, programs = array_of(data), bound.program, bound.programs
         initial = rebuild(program.memory, [array_of(tensor) for tensor in states]) if states else None
-
-        def read() -> Reading[LayersProgram]:
+        is_array, form, results = batch.structure is not None, None, None
+        if is_array and not statics:
+            time_major = batch.positions.steps is not None
+            form, results = programs.prepared(array, initial, False, AUTO, "repeat", time_major)
+        if results is None:
             memories = initial_arrays(initial, program.memory, batch.count)
             flat = array.reshape(batch.positions.total, *array.shape[2 if is_array else 1 :])
             whole = replace(batch, arrays=[flat], structure=flat)
             call = call_of(whole, memories, [], False, None, None)
             call = replace(call, statics=[array_of(tensor) for tensor in statics])
-            return Reading(whole, program, program, call, False)
-
-        outputs, last = called(
-            bound.programs,
-            read,
-            array,
-            initial,
-            AUTO,
-            time_major=batch.positions.steps is not None,
-            plain=is_array and not statics,
-        )
-        return [tensor_of(array) for array in (*leaves(outputs), *leaves(last))]
+            results = Reading(whole, program, program, call, False).run(AUTO, programs.calls, form)
+        return [tensor_of(array) for array in (*leaves(results[0]), *leaves(results[1]))]

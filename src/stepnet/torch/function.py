@@ -18,7 +18,7 @@ from stepnet.net.ir import Net
 from stepnet.plan.passes.prune import prune
 from stepnet.rnn.batch import Batch
 from stepnet.rnn.gradient_runs import GradientRun, Halved
-from stepnet.rnn.gradients import Programs
+from stepnet.rnn.gradients import GradientPrograms
 from stepnet.rnn.nets import run_net
 from stepnet.rnn.pieces import Checkpoint
 from stepnet.rnn.program import NetProgram
@@ -43,7 +43,7 @@ class Differentiable:
     """A net whose results have gradients: those of the inputs at these places are wanted at each call."""
 
     def __init__(self, net: Net) -> None:
-        self.net, self.kept = net, Programs()
+        self.net, self.kept = net, GradientPrograms()
         self.floats = [place for place, number in enumerate(net.results) if net.type_of(number).is_float]
 
     def run(self, wanted: tuple[int, ...], checkpoint: Checkpoint = None) -> GradientRun:

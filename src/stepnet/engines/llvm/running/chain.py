@@ -276,6 +276,12 @@ class Frozen:
         """A new run, to which the arrays of all calls are added."""
         return StartedFrozen(self)
 
+    def run(self, arrays: Sequence[Arrays]) -> None:
+        """Runs the calls on these arrays; raises `InputError` if an index is outside its table."""
+        self.prepared.point(arrays)
+        self.prepared.run()
+        self.chain.end(self.forms, arrays)
+
 
 class StartedFrozen:
     """A run of frozen calls. The arrays of each kernel are added one by one, in the order of the kernels."""
@@ -295,7 +301,4 @@ class StartedFrozen:
 
     def run(self) -> None:
         """Computes all results; raises `InputError` if an index is outside its table."""
-        frozen = self.frozen
-        frozen.prepared.point(self.arrays)
-        frozen.prepared.run()
-        frozen.chain.end(frozen.forms, self.arrays)
+        self.frozen.run(self.arrays)

@@ -80,10 +80,11 @@ class Runner:
         if frozen is None:
             return None
 
+        (form,) = frozen.forms
+
         def run(sequences: Arrays, initial: OptionalArrays, statics: Arrays) -> Results:
-            again = frozen.started()
-            results = again.add(sequences, initial, statics)
-            again.run()
+            results = form.results()
+            frozen.run((form.arrays(sequences, initial, statics, results),))
             return results
 
         return FrozenCall(run, frozen.bytes)
