@@ -110,7 +110,7 @@ class Recurrence:
     """A recurrence, without the values of its parameters and the sizes of a call.
 
     Attributes:
-        cell: A name in `cells.CELLS`.
+        cell: A name in `CELLS`.
         inputs: The number of features of a step.
         hidden: The number of units.
         projected: The number of elements of h after the projection of an LSTM; 0 for no projection.

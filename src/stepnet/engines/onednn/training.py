@@ -1,9 +1,10 @@
 """Gradients of a recurrence over ragged sequences: a forward pass that keeps what its backward pass reads.
 
-    forward    x, h0, c0  ->  outputs, h, c, kept        backward    doutputs, dh, dc, kept  ->  dx, dh0, dW
+    forward    x, h0, c0                   ->  outputs, h, c, residuals
+    backward   doutputs, dh, dc, residuals ->  dx, dh0, dc0, dW
 
-`kept` is one array of bytes with the residuals: arguments of the primitive and oneDNN's workspace. The caller
-owns it. So gradients can be computed repeatedly and by any thread, and the memory is freed with the array.
+The residuals are arguments of the forward primitive, among them oneDNN's workspace, in arrays that the `Tape`
+owns. So gradients can be computed repeatedly and by any thread, and the memory is freed with the tape.
 
 oneDNN returns c, and takes its gradient, only at the last step of a primitive. For sequences of different
 lengths, padding must therefore not change memories: one more input feature, 1 on padding, opens or closes
@@ -20,6 +21,7 @@ bounded, and what they do on padding is multiplied by gradients of 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from threading import get_ident
 
 import numpy as np
@@ -27,7 +29,7 @@ import numpy as np
 from stepnet.engines.base import Call
 from stepnet.engines.onednn.cache import MEGABYTE, Cache
 from stepnet.engines.onednn.library import Library
-from stepnet.engines.onednn.objects import ALIGNMENT, aligned
+from stepnet.engines.onednn.objects import aligned
 from stepnet.engines.onednn.padding import Padding, padding
 from stepnet.engines.onednn.primitives import Run, Weights
 from stepnet.engines.onednn.recurrence import Recurrence
@@ -43,12 +45,12 @@ SIGNS = {"lstm": {"i": -1, "f": 1}, "rnn": {"n": -1}}
 """For the cells that need it, what the feature does to each gate."""
 
 
-def is_needed(recurrence: Recurrence) -> bool:
+def padding_matters(recurrence: Recurrence) -> bool:
     """Whether padding would change what a recurrence gives, or the gradients of its weights."""
     return recurrence.row.has_cell or (recurrence.cell == "rnn" and recurrence.activation == "relu")
 
 
-def quiet(recurrence: Recurrence, weights: Weights) -> tuple[Recurrence, Weights]:
+def with_padding_feature(recurrence: Recurrence, weights: Weights) -> tuple[Recurrence, Weights]:
     """The recurrence and its weights with the additional feature, which is the last input."""
     signs = SIGNS[recurrence.cell]
 
@@ -110,8 +112,8 @@ class Training:
     def primitive(self) -> "Primitives":
         """The primitives. They have one more input feature if padding would otherwise change memories."""
         wanted, weights = replace(self.recurrence, training=True), self.weights
-        if not self.padding.even and is_needed(wanted):
-            wanted, weights = quiet(wanted, weights)
+        if not self.padding.even and padding_matters(wanted):
+            wanted, weights = with_padding_feature(wanted, weights)
         return Primitives(self.library, wanted, weights, self.padding.steps, self.padding.rows)
 
     def forward(self) -> "Tape":
@@ -121,15 +123,14 @@ class Training:
         if not places.steps:
             c = start.array("src_iter_c", places.rows) if has_cell else None
             outputs = np.zeros((total, self.recurrence.output), np.float32)
-            return Tape(self, Ran(outputs, start.array("src_iter", places.rows), c), aligned(0))
+            return Tape(self, Ran(outputs, start.array("src_iter", places.rows), c), {})
         primitive = self.primitive
-        kept = primitive.block()
-        arguments = primitive.arguments(kept)
+        arguments = primitive.residuals()
         self.fill(arguments, start)
         primitive.forward.run_on(arguments)
         padded = flat(arguments["dst_layer"])
         c = np.array(arguments["dst_iter_c"][0, 0]) if has_cell else None
-        return Tape(self, Ran(places.placed(padded, total), ends(padded, places, start), c), kept)
+        return Tape(self, Ran(places.placed(padded, total), ends(padded, places, start), c), arguments)
 
     def fill(self, arguments: Arguments, start: Start) -> None:
         """Writes the inputs and initial memories to the arguments of the forward primitive, which
@@ -143,12 +144,12 @@ class Training:
             arguments[slot][0, 0] = 0 if state is None else state
 
     def backward(
-        self, kept: Array, outputs: Array | None, h: Array | None, c: Array | None = None
+        self, residuals: Arguments, outputs: Array | None, h: Array | None, c: Array | None = None
     ) -> Gradients:
         """The gradients for cotangents of the outputs [total, output], and of the final h and c.
 
         outputs, h, c: the cotangents; None for zeros.
-        kept: the residuals of `forward` with the same arguments.
+        residuals: those of `forward` with the same arguments.
         """
         recurrence, places = self.recurrence, self.padding
         if not places.steps:
@@ -156,7 +157,7 @@ class Training:
         primitive = self.primitive
         run = primitive.backward
         self.seed(run, outputs, h, c)
-        run.run_on(primitive.arguments(kept))
+        run.run_on(residuals)
         begin = [
             np.array(run.view(f"diff_{slot}")[0, 0])
             for slot in ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
@@ -227,36 +228,18 @@ class Primitives:
         """The arguments that determine a primitive."""
         return self.library, self.recurrence, self.steps, self.rows
 
-    @computed_once
-    def layout(self) -> tuple[tuple[str, int, int], ...]:
-        """The residuals' names, and where each begins and ends in `kept`, aligned to 64 bytes."""
-        made: list[tuple[str, int, int]] = []
-        end = 0
-        for slot in READ_BACK:
-            if slot in self.forward.memories:
-                size = self.forward.described.size(slot)
-                first, end = end, end + -(-size // ALIGNMENT) * ALIGNMENT
-                made.append((slot, first, end))
-        return tuple(made)
-
-    def block(self) -> Array:
-        """A new array of zero bytes for the residuals."""
-        return aligned(self.layout[-1][2])
-
-    def arguments(self, kept: Array) -> Arguments:
-        """The residuals as arrays, by name. They are copied if `kept` is not aligned to 64 bytes."""
-        if kept.ctypes.data % ALIGNMENT:
-            copy = aligned(kept.size)
-            copy[...] = kept
-            kept = copy
+    def residuals(self) -> Arguments:
+        """New arrays of zeros, by name, for the arguments that the backward pass reads."""
         made: Arguments = {}
-        for slot, first, last in self.layout:
-            made[slot] = kept[first:last]
+        for slot in READ_BACK:
+            if slot not in self.forward.memories:
+                continue
+            array = aligned(self.forward.described.size(slot))
             if slot != "workspace":
-                dtype = np.dtype(self.recurrence.dtype_of(slot))
                 shape = self.recurrence.shape(slot, self.steps, self.rows)
-                count = int(np.prod(shape))
-                made[slot] = made[slot][: count * dtype.itemsize].view(dtype).reshape(shape)
+                numbers = array.view(self.recurrence.dtype_of(slot))
+                array = numbers[: prod(shape)].reshape(shape)
+            made[slot] = array
         return made
 
 
@@ -271,8 +254,8 @@ class Tape:
 
     training: Training
     made: Ran
-    kept: Array
+    residuals: Arguments
 
     def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> Gradients:
         """The gradients; see `Training.backward`."""
-        return self.training.backward(self.kept, outputs, h, c)
+        return self.training.backward(self.residuals, outputs, h, c)
