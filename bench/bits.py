@@ -12,8 +12,8 @@ gradients of the inputs.
 
     stepnet                float32
     stepnet bfloat16/int8  `sn.quantize(rnn, [x], dtype)`
-    oneDNN bfloat16/int8   the same with engine="onednn", for the cells that it has; in training the `vjp` of a
-                           layer of `stepnet.onednn`
+    oneDNN bfloat16/int8   the same with engine="onednn", for the cells that it has; in training the `vjp` of
+                           a layer of `stepnet.onednn`
     torch                  `torch.nn.LSTM`, `torch.nn.GRU`
     torch bfloat16         the module in bfloat16, whose memories are in bfloat16 too
     torch int8             `torch.ao.quantization.quantize_dynamic`
