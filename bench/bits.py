@@ -12,7 +12,8 @@ gradients of the inputs.
 
     stepnet                float32
     stepnet bfloat16/int8  `sn.quantize(rnn, [x], dtype)`
-    oneDNN bfloat16/int8   the same with engine="onednn", for the cells that it has
+    oneDNN bfloat16/int8   the same with engine="onednn", for the cells that it has; in training the `vjp` of
+                           a layer of `stepnet.onednn`
     torch                  `torch.nn.LSTM`, `torch.nn.GRU`
     torch bfloat16         the module in bfloat16, whose memories are in bfloat16 too
     torch int8             `torch.ao.quantization.quantize_dynamic`
@@ -45,6 +46,7 @@ from rich.progress import track
 from rich.table import Table
 
 import stepnet as sn
+from stepnet import onednn
 from stepnet.engines.threads import threads
 from stepnet.errors import RefusedError
 
@@ -141,20 +143,21 @@ def training_ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, R
     x, cotangent = torch.randn(batch, steps, hidden), torch.randn(batch, steps, hidden)
     weights = {name: tensor.detach().numpy() for name, tensor in modules["torch"].state_dict().items()}
     rnn: Any = sn.layout.layers(weights, f"torch.{cell}")
-    layers = {
-        "stepnet": (rnn, "llvm"),
-        "stepnet bfloat16": (sn.quantize(rnn, [x.numpy()], "bfloat16"), "llvm"),
-    }
-    layers["oneDNN bfloat16"] = sn.quantize(rnn, [x.numpy()], "bfloat16", engine="onednn"), "onednn"
+    layers = {"stepnet": rnn, "stepnet bfloat16": sn.quantize(rnn, [x.numpy()], "bfloat16")}
+    primitives = onednn.layer(weights, f"torch.{cell}", dtype="bfloat16")
 
-    def by_stepnet(layer: Any, engine: str) -> Run:
+    def by_stepnet(layer: Any) -> Run:
         run = sn.vjp(layer)
 
         def gradients() -> Array:
-            _, backward = run(x.numpy(), wrt=("params", "inputs"), engine=engine)
+            _, backward = run(x.numpy(), wrt=("params", "inputs"))
             return backward(cotangent.numpy()).inputs
 
         return gradients
+
+    def by_onednn() -> Array:
+        _, _, pullback = primitives.vjp(x.numpy())
+        return pullback(cotangent.numpy())["x"]
 
     def by_torch(module: Any) -> Run:
         dtype = next(module.parameters()).dtype
@@ -170,7 +173,8 @@ def training_ways(cell: str, batch: int, hidden: int, steps: int) -> dict[str, R
 
         return gradients
 
-    runs = {name: by_stepnet(*layer) for name, layer in layers.items()}
+    runs: dict[str, Run] = {name: by_stepnet(layer) for name, layer in layers.items()}
+    runs["oneDNN bfloat16"] = by_onednn
     return runs | {name: by_torch(module) for name, module in modules.items()}
 
 

@@ -11,9 +11,8 @@ from tolerance import assert_close, distance
 import stepnet as sn
 from stepnet import onednn
 from stepnet.engines.onednn.library import Library
-from stepnet.engines.onednn.primitives import Run
+from stepnet.engines.onednn.primitives import Run, Weights
 from stepnet.engines.onednn.recurrence import Recurrence
-from stepnet.engines.onednn.weights import Weights
 from stepnet.errors import InputError, RefusedError
 from stepnet.net.tolerance import tolerance
 

@@ -11,7 +11,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet import onednn
-from stepnet.engines.onednn import cache, run, weights
+from stepnet.engines.onednn import cache, primitives, run
 from stepnet.engines.onednn.cache import Cache
 from stepnet.engines.onednn.library import Library
 
@@ -85,7 +85,7 @@ def test_weights_are_reordered_once_for_primitives_that_want_the_same():
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run.RUNS, "most", 3)
-    monkeypatch.setattr(weights.PACKED, "most_bytes", 1)
+    monkeypatch.setattr(primitives.PACKED, "most_bytes", 1)
     for length in (1, 2, 3, 4, 5, 4, 3):
         call([length])
     counts = onednn.counters()

@@ -249,7 +249,7 @@ def tagger() -> sn.Graph:
     return sn.Graph(Tagger(), params, inputs=sn.Spec((), "int64"))
 
 
-def test_a_graph_profits_too() -> None:
+def test_a_graph_with_other_work_around_its_layers() -> None:
     graph = tagger()
     for lengths in ([4, 4, 4], [3], [5, 0, 2], [0], []):
         words = ragged(lengths, 1)

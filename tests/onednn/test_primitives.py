@@ -9,14 +9,12 @@ import pytest
 from oracle import sigmoid
 from tolerance import assert_close, distance
 
-from stepnet.engines.onednn.cells import CELLS
 from stepnet.engines.onednn.interface import UNIMPLEMENTED
 from stepnet.engines.onednn.library import Library
 from stepnet.engines.onednn.padding import padding_of
-from stepnet.engines.onednn.primitives import Run
-from stepnet.engines.onednn.recurrence import Recurrence
+from stepnet.engines.onednn.primitives import Run, Weights
+from stepnet.engines.onednn.recurrence import CELLS, Recurrence
 from stepnet.engines.onednn.run import ran
-from stepnet.engines.onednn.weights import Weights
 from stepnet.errors import InputError, RefusedError
 from stepnet.net.tolerance import tolerance
 
@@ -49,25 +47,17 @@ def step(recurrence: Recurrence, w: Arrays, x: Array, h: Array, c: Array, a: Arr
 
 
 def right(recurrence: Recurrence, w: Arrays, inputs: Arrays) -> Arrays:
-    """What a primitive is to give: outputs, and the last memories of each direction."""
+    """What a primitive is to give: outputs, and the last memories."""
     x = inputs["src_layer"].astype(np.float64)
-    made: list[Array] = []
-    last: list[tuple[Array, Array]] = []
-    for way in range(recurrence.directions):
-        own = {name: array[0, way].astype(np.float64) for name, array in w.items()}
-        h = inputs["src_iter"][0, way].astype(np.float64)
-        c = inputs["src_iter_c"][0, way].astype(np.float64) if "src_iter_c" in inputs else h
-        outputs = np.zeros((*x.shape[:2], recurrence.output))
-        backward = recurrence.direction == "right2left" or way == 1
-        for t in reversed(range(len(x))) if backward else range(len(x)):
-            a = inputs["attention"][t] if "attention" in inputs else np.zeros(1)
-            h, c = step(recurrence, own, x[t], h, c, a)
-            outputs[t] = h
-        made.append(outputs)
-        last.append((h, c))
-    joined = sum(made) if recurrence.direction == "sum" else np.concatenate(made, -1)
-    results = {"dst_layer": np.asarray(joined), "dst_iter": np.stack([h for h, _ in last])[None]}
-    return results | {"dst_iter_c": np.stack([c for _, c in last])[None]}
+    own = {name: array[0, 0].astype(np.float64) for name, array in w.items()}
+    h = inputs["src_iter"][0, 0].astype(np.float64)
+    c = inputs["src_iter_c"][0, 0].astype(np.float64) if "src_iter_c" in inputs else h
+    outputs = np.zeros((*x.shape[:2], recurrence.output))
+    for t in reversed(range(len(x))) if recurrence.direction == "right2left" else range(len(x)):
+        a = inputs["attention"][t] if "attention" in inputs else np.zeros(1)
+        h, c = step(recurrence, own, x[t], h, c, a)
+        outputs[t] = h
+    return {"dst_layer": outputs, "dst_iter": h[None, None], "dst_iter_c": c[None, None]}
 
 
 def drawn(recurrence: Recurrence, steps: int, rows: int) -> tuple[Arrays, Arrays]:
@@ -114,7 +104,7 @@ PLAIN = [
     Recurrence("gru", 3, 5),
     Recurrence("lbr_gru", 3, 5),
 ]
-WAYS = ["left2right", "right2left", "concat", "sum"]
+WAYS = ["left2right", "right2left"]
 ATTENDED = [Recurrence("augru", 3, 5), Recurrence("lbr_augru", 3, 5)]
 
 
@@ -179,16 +169,14 @@ REFUSED = {
     "oneDNN runs projections of an LSTM in float32 only, not in bfloat16": Recurrence(
         "lstm", 3, 5, 2, dtype="bfloat16"
     ),
-    "oneDNN runs the cell augru only from left to right, not concat": Recurrence(
-        "augru", 3, 5, direction="concat"
+    "oneDNN runs the cell augru only from left to right, not right2left": Recurrence(
+        "augru", 3, 5, direction="right2left"
     ),
     "oneDNN has the activations relu, tanh, sigmoid, not elu": Recurrence("rnn", 3, 5, activation="elu"),
     "int8 needs a calibration: call quantize with samples for this engine": Recurrence(
         "gru", 3, 5, dtype="int8"
     ),
-    "direction is one of left2right, right2left, concat, sum, not up": Recurrence(
-        "gru", 3, 5, direction="up"
-    ),
+    "direction is one of left2right, right2left, not up": Recurrence("gru", 3, 5, direction="up"),
 }
 
 

@@ -1,4 +1,4 @@
-"""oneDNN: its primitives alone, on padded memory that is filled once, through stepnet's access to the library.
+"""oneDNN: its primitives alone, on padded memory that is filled once, through stepnet's access to it.
 
 Each direction of each layer is a primitive; their outputs are copied into the memory of the next layer. In a
 ragged batch the reverse direction runs forward over turned sequences, so that padding stays behind them.

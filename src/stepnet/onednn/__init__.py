@@ -9,7 +9,7 @@ from stepnet.engines.calibration import Calibration
 from stepnet.engines.onednn.cache import Counts
 from stepnet.onednn.accuracy import Accuracy
 from stepnet.onednn.attention import augru
-from stepnet.onednn.counters import clear, counters
+from stepnet.onednn.caches import clear, counters
 from stepnet.onednn.layer import Layer, layer
 from stepnet.onednn.operators import calibrate, fusion_gru, fusion_lstm, gru_layer, lstm_layer, multi_gru
 

@@ -9,20 +9,27 @@ import numpy as np
 
 from stepnet.engines.calibration import Calibration, data_scale, weight_scales
 from stepnet.engines.onednn.library import Library, library
+from stepnet.engines.onednn.primitives import Weights
 from stepnet.engines.onednn.recurrence import Recurrence
 from stepnet.engines.onednn.run import ran
 from stepnet.engines.onednn.training import Training
-from stepnet.engines.onednn.weights import Weights
 from stepnet.errors import InputError, RefusedError
 from stepnet.layout import registry
 from stepnet.layout.arguments import as_arrays, one_dtype
 from stepnet.layout.layers import layers
 from stepnet.layout.solve import sizes_of
 from stepnet.onednn.accuracy import Accuracy, compared
-from stepnet.onednn.arguments import Arguments, attention_of, initial_of, turned_places
 from stepnet.onednn.conversion import Source, converted
 from stepnet.onednn.pullback import Pullback
-from stepnet.onednn.sequences import Sequences, check_float, listed
+from stepnet.onednn.sequences import (
+    Arguments,
+    Sequences,
+    attention_of,
+    check_float,
+    initial_of,
+    listed,
+    turned_places,
+)
 from stepnet.rnn.recurrence import RNN
 from stepnet.values.arguments import choice, flag, instance, mapping
 from stepnet.values.once import computed_once

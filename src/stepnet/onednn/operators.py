@@ -16,7 +16,7 @@ import numpy as np
 
 from stepnet.engines.calibration import Calibration
 from stepnet.errors import InputError, named
-from stepnet.onednn.kept import kept
+from stepnet.onednn.caches import kept
 from stepnet.onednn.layer import DTYPE, DTYPES, Layer, check_calibration, layer
 from stepnet.values.arguments import array_of, choice, file_path, flag, shown
 

@@ -7,9 +7,8 @@ import numpy as np
 
 from stepnet.engines.onednn.training import Tape
 from stepnet.errors import InputError
-from stepnet.onednn.arguments import Arguments
 from stepnet.onednn.conversion import Source
-from stepnet.onednn.sequences import state
+from stepnet.onednn.sequences import Arguments, state
 from stepnet.values.arguments import mapping
 
 Array = np.ndarray

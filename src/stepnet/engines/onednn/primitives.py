@@ -1,15 +1,18 @@
-"""The primitive of a recurrence for a number of steps and rows: its descriptor, its memories, and running it.
+"""The primitive of a recurrence for a number of steps and rows, and weights in the formats that it expects.
 
 Weights are declared with the format `any`, so oneDNN chooses a format for each number of steps and rows.
 `Packed` has weights reordered into these formats; it serves all primitives that expect the same formats.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from ctypes import c_void_p
+from dataclasses import dataclass, field
+from itertools import count
 from math import prod
 
 import numpy as np
 
+from stepnet.engines.onednn.cache import MEGABYTE, Cache
 from stepnet.engines.onednn.interface import (
     ACTIVATIONS,
     BACKWARD,
@@ -31,7 +34,7 @@ from stepnet.engines.onednn.objects import (
     reordered,
 )
 from stepnet.engines.onednn.recurrence import OPTIONAL, Recurrence
-from stepnet.errors import LibraryError, RefusedError
+from stepnet.errors import InputError, LibraryError, RefusedError
 
 Array = np.ndarray
 FORMATTED = ("weights_layer", "weights_iter", "weights_projection")
@@ -156,19 +159,12 @@ class Run:
         self.primitive.set({number_of(name): memory for name, memory in weights.memories.items()})
         self.serial = serial
 
-    def states(self, name: str) -> Array:
-        """The memories of an argument, [layers * directions, rows, ...]."""
-        view = self.view(name)
-        return view.reshape(-1, *view.shape[2:])
-
-    def begin(self, slot: str, states: Sequence[Array | None]) -> None:
-        """Writes the first memories of each direction of each layer, layer by layer; None for zeros."""
-        is_zeros = all(state is None for state in states)
-        if is_zeros and slot in self.zeros:
+    def begin(self, slot: str, state: Array | None) -> None:
+        """Writes a first memory, [rows, ...]; None for zeros."""
+        if state is None and slot in self.zeros:
             return
-        for written, state in zip(self.states(slot), states, strict=True):
-            written[...] = 0 if state is None else state
-        (self.zeros.add if is_zeros else self.zeros.discard)(slot)
+        self.view(slot)[0, 0] = 0 if state is None else state
+        (self.zeros.add if state is None else self.zeros.discard)(slot)
 
     def run(self) -> None:
         """Runs the primitive on its own buffers."""
@@ -213,3 +209,49 @@ class Packed:
     def bytes(self) -> int:
         """The bytes of the weights."""
         return sum(memory.array.size for memory in self.memories.values())
+
+
+SERIAL = count()
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The weights of a recurrence.
+
+    arrays: copies in float32 by oneDNN's names, in the layout ldigo; they do not change.
+    serial: a number that identifies these weights in caches.
+    """
+
+    arrays: Mapping[str, Array]
+    serial: int = field(default_factory=SERIAL.__next__)
+
+    @classmethod
+    def of(cls, recurrence: Recurrence, arrays: Mapping[str, Array]) -> "Weights":
+        """The weights of a recurrence; a missing bias is zeros. Raises `InputError` for other shapes."""
+        made: dict[str, Array] = {}
+        for name in recurrence.weights:
+            shape = recurrence.shape(name, 0, 0)
+            array = arrays.get(name)
+            if array is None and name == "bias":
+                array = np.zeros(shape, np.float32)
+            if array is None or array.shape != shape:
+                was = "missing" if array is None else f"of shape {array.shape}"
+                raise InputError(f"{name} of {recurrence} is {was}, and must have shape {shape}")
+            made[name] = np.array(array, np.float32, order="C")
+        return cls(made)
+
+    def bind(self, run: Run) -> None:
+        """Makes a primitive use these weights; they are reordered if not yet cached in its formats."""
+        if run.serial == self.serial:
+            return
+        key = (run.library.path, run.recurrence, run.is_gradient, self.serial)
+        packed = PACKED.find(key, lambda kept: next((packed for packed in kept if packed.fits(run)), None))
+        if packed is None:
+            packed = Packed(run, self.arrays)
+            PACKED.put(key, (packed, *(PACKED.held(key) or ())))
+        run.bind(packed, self.serial)
+
+
+PACKED: Cache[tuple[Packed, ...]] = Cache(
+    64, 256 * MEGABYTE, lambda listed: sum(packed.bytes for packed in listed)
+)

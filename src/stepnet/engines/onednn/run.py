@@ -10,9 +10,8 @@ from stepnet.engines.limits import processors
 from stepnet.engines.onednn.cache import MEGABYTE, Cache
 from stepnet.engines.onednn.library import Library
 from stepnet.engines.onednn.padding import Padding
-from stepnet.engines.onednn.primitives import Run
+from stepnet.engines.onednn.primitives import Run, Weights
 from stepnet.engines.onednn.recurrence import Recurrence
-from stepnet.engines.onednn.weights import Weights
 from stepnet.engines.threads import threads
 
 Array = np.ndarray
@@ -43,35 +42,29 @@ class Start:
     """The initial memories of a run.
 
     recurrence: the recurrence.
-    states: by name of the primitive's argument, an array for each direction of each layer, layer by layer;
-        None for zeros.
+    states: an array by name of the primitive's argument; None for zeros.
     """
 
     recurrence: Recurrence
-    states: Mapping[str, tuple[Array | None, ...]]
+    states: Mapping[str, Array | None]
 
     @classmethod
-    def of(cls, recurrence: Recurrence, *initial: Sequence[Array | None]) -> "Start":
-        """The initial memories from h, and from c if there is one, of each direction of each layer. Missing
-        ones are zeros.
-        """
+    def of(cls, recurrence: Recurrence, initial: Sequence[Array | None]) -> "Start":
+        """The initial memories from h, and from c if there is one. Missing ones are zeros."""
         slots = ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
-        filled = [(*each, None, None) for each in initial]
-        return cls(recurrence, {slot: tuple(each[n] for each in filled) for n, slot in enumerate(slots)})
+        return cls(recurrence, dict(zip(slots, (*initial, None, None), strict=False)))
 
     def fill(self, run: Run) -> None:
         """Writes the memories to the buffers of a primitive."""
-        for slot, states in self.states.items():
-            run.begin(slot, states)
+        for slot, state in self.states.items():
+            run.begin(slot, state)
 
-    def array(self, slot: str, rows: int, place: int = -1) -> Array:
-        """One memory as a new array. place: its layer and direction as one index, by default the last."""
-        state = self.states[slot][place]
-        return (
-            np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
-            if state is None
-            else state + 0
-        )
+    def array(self, slot: str, rows: int) -> Array:
+        """A memory as a new array."""
+        state = self.states[slot]
+        if state is None:
+            return np.zeros((rows, *self.recurrence.shape(slot, 0, 0)[3:]), np.float32)
+        return state + 0
 
 
 def limit_threads(library: Library, count: int) -> None:
@@ -112,7 +105,7 @@ def ran(
     last_c: bool = False,
     all_c: bool = False,
 ) -> Ran:
-    """The results of a recurrence of one layer and direction over sequences, float32.
+    """The results of a recurrence over sequences, float32.
 
     x: the inputs in the layout that `padding` describes, [total, inputs].
     initial: h and c, [rows, ...] each; None for zeros.
@@ -223,4 +216,4 @@ def in_pieces(
 def carry(before: Run, run: Run) -> None:
     """Copies the final memories of one run to the initial memories of the next, which may be the same."""
     for slot in ("iter", "iter_c"):
-        run.begin(f"src_{slot}", (before.view(f"dst_{slot}")[0, 0],))
+        run.begin(f"src_{slot}", before.view(f"dst_{slot}")[0, 0])

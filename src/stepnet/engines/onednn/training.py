@@ -1,30 +1,74 @@
 """Gradients of a recurrence over ragged sequences: a forward pass that keeps what its backward pass reads.
 
-    forward    x, h0, c0  ->  outputs, h, c, kept        backward    doutputs, dh, dc, kept  ->  dx, dh0, dW
+    forward    x, h0, c0                   ->  outputs, h, c, residuals
+    backward   doutputs, dh, dc, residuals ->  dx, dh0, dc0, dW
 
-`kept` is one array of bytes with the residuals: arguments of the primitive and oneDNN's workspace. The caller
-owns it. So gradients can be computed repeatedly and by any thread, and the memory is freed with the array.
+The residuals are arguments of the forward primitive, among them oneDNN's workspace, in arrays that the `Tape`
+owns. So gradients can be computed repeatedly and by any thread, and the memory is freed with the tape.
+
+oneDNN returns c, and takes its gradient, only at the last step of a primitive. For sequences of different
+lengths, padding must therefore not change memories: one more input feature, 1 on padding, opens or closes
+gates.
+
+    x          x  0          W          W
+    x     ->   x  0          .    ->    i: -big  f: +big      on padding  c' = 1 c + 0 g = c
+    .          0  1                                           and the gradient of c passes through it
+
+A simple recurrence with relu, which may grow without bound, is 0 on padding: zero times infinity would be no
+gradient of a weight. Sigmoids of such a number are 0 and 1 exactly, with slopes of 0. All other cells are
+bounded, and what they do on padding is multiplied by gradients of 0.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from threading import get_ident
 
 import numpy as np
 
 from stepnet.engines.base import Call
+from stepnet.engines.onednn.cache import MEGABYTE, Cache
 from stepnet.engines.onednn.library import Library
-from stepnet.engines.onednn.objects import ALIGNMENT, aligned
+from stepnet.engines.onednn.objects import aligned
 from stepnet.engines.onednn.padding import Padding, padding
-from stepnet.engines.onednn.primitives import Run
-from stepnet.engines.onednn.quiet import is_needed, quiet
+from stepnet.engines.onednn.primitives import Run, Weights
 from stepnet.engines.onednn.recurrence import Recurrence
 from stepnet.engines.onednn.run import RUNS, Ran, Start, ends, run_of
-from stepnet.engines.onednn.weights import Weights
 from stepnet.engines.threads import threads
 from stepnet.values.once import computed_once
 
 Array = np.ndarray
+
+BIG = 2.0**100
+"""Larger than all else that a gate is given, and so far from the largest number that sums stay finite."""
+SIGNS = {"lstm": {"i": -1, "f": 1}, "rnn": {"n": -1}}
+"""For the cells that need it, what the feature does to each gate."""
+
+
+def padding_matters(recurrence: Recurrence) -> bool:
+    """Whether padding would change what a recurrence gives, or the gradients of its weights."""
+    return recurrence.row.has_cell or (recurrence.cell == "rnn" and recurrence.activation == "relu")
+
+
+def with_padding_feature(recurrence: Recurrence, weights: Weights) -> tuple[Recurrence, Weights]:
+    """The recurrence and its weights with the additional feature, which is the last input."""
+    signs = SIGNS[recurrence.cell]
+
+    def widened() -> Weights:
+        row = np.zeros((1, 1, 1, len(recurrence.row.gates), recurrence.hidden), np.float32)
+        for gate, sign in signs.items():
+            row[..., recurrence.row.gates.index(gate), :] = sign * BIG
+        layer = np.concatenate([weights.arrays["weights_layer"], row], axis=2)
+        return Weights({**weights.arrays, "weights_layer": layer})
+
+    return replace(recurrence, inputs=recurrence.inputs + 1), WIDENED.get(weights.serial, widened)
+
+
+WIDENED: Cache[Weights] = Cache(
+    64, 64 * MEGABYTE, lambda made: sum(array.nbytes for array in made.arrays.values())
+)
+
+
 Arguments = dict[str, Array]
 """Arrays by the names of a primitive's arguments."""
 
@@ -68,8 +112,8 @@ class Training:
     def primitive(self) -> "Primitives":
         """The primitives. They have one more input feature if padding would otherwise change memories."""
         wanted, weights = replace(self.recurrence, training=True), self.weights
-        if not self.padding.even and is_needed(wanted):
-            wanted, weights = quiet(wanted, weights)
+        if not self.padding.even and padding_matters(wanted):
+            wanted, weights = with_padding_feature(wanted, weights)
         return Primitives(self.library, wanted, weights, self.padding.steps, self.padding.rows)
 
     def forward(self) -> "Tape":
@@ -79,15 +123,14 @@ class Training:
         if not places.steps:
             c = start.array("src_iter_c", places.rows) if has_cell else None
             outputs = np.zeros((total, self.recurrence.output), np.float32)
-            return Tape(self, Ran(outputs, start.array("src_iter", places.rows), c), aligned(0))
+            return Tape(self, Ran(outputs, start.array("src_iter", places.rows), c), {})
         primitive = self.primitive
-        kept = primitive.block()
-        arguments = primitive.arguments(kept)
+        arguments = primitive.residuals()
         self.fill(arguments, start)
         primitive.forward.run_on(arguments)
         padded = flat(arguments["dst_layer"])
         c = np.array(arguments["dst_iter_c"][0, 0]) if has_cell else None
-        return Tape(self, Ran(places.placed(padded, total), ends(padded, places, start), c), kept)
+        return Tape(self, Ran(places.placed(padded, total), ends(padded, places, start), c), arguments)
 
     def fill(self, arguments: Arguments, start: Start) -> None:
         """Writes the inputs and initial memories to the arguments of the forward primitive, which
@@ -97,16 +140,16 @@ class Training:
         x[:, inputs:] = 1
         x[self.padding.target, inputs:] = 0
         x[self.padding.target, :inputs] = self.padding.picked(self.x)
-        for slot, (state,) in start.states.items():
+        for slot, state in start.states.items():
             arguments[slot][0, 0] = 0 if state is None else state
 
     def backward(
-        self, kept: Array, outputs: Array | None, h: Array | None, c: Array | None = None
+        self, residuals: Arguments, outputs: Array | None, h: Array | None, c: Array | None = None
     ) -> Gradients:
         """The gradients for cotangents of the outputs [total, output], and of the final h and c.
 
         outputs, h, c: the cotangents; None for zeros.
-        kept: the residuals of `forward` with the same arguments.
+        residuals: those of `forward` with the same arguments.
         """
         recurrence, places = self.recurrence, self.padding
         if not places.steps:
@@ -114,7 +157,7 @@ class Training:
         primitive = self.primitive
         run = primitive.backward
         self.seed(run, outputs, h, c)
-        run.run_on(primitive.arguments(kept))
+        run.run_on(residuals)
         begin = [
             np.array(run.view(f"diff_{slot}")[0, 0])
             for slot in ("src_iter", "src_iter_c")[: 1 + recurrence.row.has_cell]
@@ -188,36 +231,18 @@ class Primitives:
         """The arguments that determine a primitive."""
         return self.library, self.recurrence, self.steps, self.rows
 
-    @computed_once
-    def layout(self) -> tuple[tuple[str, int, int], ...]:
-        """The residuals' names, and where each begins and ends in `kept`, aligned to 64 bytes."""
-        made: list[tuple[str, int, int]] = []
-        end = 0
-        for slot in READ_BACK:
-            if slot in self.forward.memories:
-                size = self.forward.described.size(slot)
-                first, end = end, end + -(-size // ALIGNMENT) * ALIGNMENT
-                made.append((slot, first, end))
-        return tuple(made)
-
-    def block(self) -> Array:
-        """A new array of zero bytes for the residuals."""
-        return aligned(self.layout[-1][2])
-
-    def arguments(self, kept: Array) -> Arguments:
-        """The residuals as arrays, by name. They are copied if `kept` is not aligned to 64 bytes."""
-        if kept.ctypes.data % ALIGNMENT:
-            copy = aligned(kept.size)
-            copy[...] = kept
-            kept = copy
+    def residuals(self) -> Arguments:
+        """New arrays of zeros, by name, for the arguments that the backward pass reads."""
         made: Arguments = {}
-        for slot, first, last in self.layout:
-            made[slot] = kept[first:last]
+        for slot in READ_BACK:
+            if slot not in self.forward.memories:
+                continue
+            array = aligned(self.forward.described.size(slot))
             if slot != "workspace":
-                dtype = np.dtype(self.recurrence.dtype_of(slot))
                 shape = self.recurrence.shape(slot, self.steps, self.rows)
-                count = int(np.prod(shape))
-                made[slot] = made[slot][: count * dtype.itemsize].view(dtype).reshape(shape)
+                numbers = array.view(self.recurrence.dtype_of(slot))
+                array = numbers[: prod(shape)].reshape(shape)
+            made[slot] = array
         return made
 
 
@@ -232,8 +257,8 @@ class Tape:
 
     training: Training
     made: Ran
-    kept: Array
+    residuals: Arguments
 
     def backward(self, outputs: Array | None, h: Array | None, c: Array | None = None) -> Gradients:
         """The gradients; see `Training.backward`."""
-        return self.training.backward(self.kept, outputs, h, c)
+        return self.training.backward(self.residuals, outputs, h, c)

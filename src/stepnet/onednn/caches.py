@@ -1,4 +1,4 @@
-"""A cache of the layers that operators make of their arguments, by the contents of the weights.
+"""A cache of the layers that operators make of their arguments, and the statistics of all caches.
 
 An operator is a function: every call has the weights as arguments, and a caller may have changed them in
 place. So weights are compared, bit by bit, with copies of those that a layer was made of. That is faster than
@@ -7,11 +7,16 @@ reordering them, and takes a small part of the time of a call.
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from stepnet.engines.onednn.cache import MEGABYTE, Cache
+from stepnet.engines.onednn.cache import MEGABYTE, Cache, Counts
+from stepnet.engines.onednn.padding import PADDINGS
+from stepnet.engines.onednn.primitives import PACKED
+from stepnet.engines.onednn.run import RUNS
+from stepnet.engines.onednn.training import WIDENED
 
 Array = np.ndarray
 SMALL = 16 * 1024
@@ -58,3 +63,26 @@ def kept(settings: Hashable, given: Mapping[str, Array], make: Callable[[dict[st
 
 
 KEPT: Cache[tuple[Kept, ...]] = Cache(64, 256 * MEGABYTE, lambda listed: sum(entry.bytes for entry in listed))
+
+
+CACHES: dict[str, Any] = {"primitives": RUNS, "weights": PACKED, "paddings": PADDINGS, "layers": KEPT}
+
+
+def counters() -> Mapping[str, Counts]:
+    """The counts of each cache, by name.
+
+    primitives: one per recurrence, number of steps, rows and threads, and Python thread.
+    weights: reordered for the formats of primitives; they do not depend on lengths.
+    paddings: tables of the positions of steps.
+    layers: made by the operators from their arguments.
+
+    >>> list(counters())
+    ['primitives', 'weights', 'paddings', 'layers']
+    """
+    return MappingProxyType({name: cache.counts for name, cache in CACHES.items()})
+
+
+def clear() -> None:
+    """Clears all caches, and sets their counts to 0. Existing layers remain valid."""
+    for cache in (*CACHES.values(), WIDENED):
+        cache.clear()
