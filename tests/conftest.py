@@ -18,6 +18,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of torch and NumPy, whose threads wait fo
 os.environ["STEPNET_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # but stepnet has all
 # Tests see the code that is generated now. Those of the cache have folders of their own; see `COMPILED`, too.
 os.environ["STEPNET_CACHE"] = "0"
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # or it starts processes, each of which imports PyTorch
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_AUTH_MODE"] = "disabled"
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # which older versions of Ray warn about
@@ -36,7 +37,7 @@ sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell has it for what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
-gc.set_threshold(20_000, 20, 20)  # to compile and to import makes much, and little of it is garbage
+gc.set_threshold(100_000, 20, 20)  # to compile and to import makes much, and little of it is garbage
 
 # How soon an example is drawn is a property of the machine.
 slow = [HealthCheck.too_slow]

@@ -358,7 +358,7 @@ def test_peers_of_other_environments_compute_the_same_or_refuse(peer: Peer, tmp_
 TRAINING = {name: (peer, {} if name == "stepnet" else options) for name, (peer, options) in FORMS.items()}
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", ["stepnet", "torch", "torch packed", "torch loop"])
 @pytest.mark.parametrize("cell", ["gru", "lstm", "custom", "layernorm_lstm"])
 @pytest.mark.parametrize("lengths", ["dense", "ragged"])

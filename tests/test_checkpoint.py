@@ -128,14 +128,14 @@ def test_every_cell(name: str, reverse: bool) -> None:
 RUN = [("llvm", False), ("interpret", True), ("llvm", True), ("interpret", False)]
 
 
-@pytest.mark.long(every=len(RUN))
-@pytest.mark.parametrize(("name", "way"), in_turns(LAYERS, RUN), ids=str)
-def test_layers_of_both_directions(name: str, way: tuple[str, bool]) -> None:
-    engine, last_only = way
+@pytest.mark.long(each=True)
+@pytest.mark.parametrize("checkpoint", [2, "sqrt"])
+@pytest.mark.parametrize(("engine", "last_only"), RUN)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_both_directions(name: str, engine: str, last_only: bool, checkpoint: Any) -> None:
     x = cast(sequences(3), "float32")
     options = {"sequences": x, "last_only": last_only, "engine": engine}
-    for checkpoint in (2, "sqrt"):
-        assert_like_all(kept_layers(name), options, checkpoint, 48, bits=False)
+    assert_like_all(kept_layers(name), options, checkpoint, 48, bits=False)
 
 
 @pytest.mark.long(every=2)

@@ -269,12 +269,16 @@ def test_a_plan_larger_than_all_that_is_kept_is_kept_alone(monkeypatch: pytest.M
     assert len(kept.entries) == 1
 
 
-def test_a_recurrence_keeps_the_traces_of_so_many_kinds_of_inputs(engine: str):
+def test_a_recurrence_keeps_the_traces_of_so_many_kinds_of_inputs(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(declared, "MOST_TRACES", 4)
+
     def any_width(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
         return x, h + x.sum(axis=-1)
 
     rnn = sn.RNN(any_width, None, memory=())
-    for width in range(1, 40):
+    for width in range(1, 8):
         _, final = rnn(np.ones((1, 2, width), "float32"), engine=engine)
         assert final.tolist() == [2 * width]
     assert len(rnn.programs.by_specs) == len(rnn.programs.by_arrays) == programs.MOST_KINDS

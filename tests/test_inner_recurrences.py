@@ -180,7 +180,7 @@ def assert_right(nesting: Nesting, dtype: str, rows: int) -> None:
             assert_same_bits([alone, end], [{n: o[chosen] for n, o in outputs.items()}, final[chosen]])
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(every=2, examples=1)
 @pytest.mark.parametrize("axis", ["words", "keys"])
 @pytest.mark.parametrize("reading", READINGS)
 @settings(max_examples=2)

@@ -21,18 +21,18 @@ SLOW = [
     HealthCheck.large_base_example,
 ]
 FEW = {
-    "flat": 5,
-    "unrolled": 2,
-    "streamed": 15,
-    "encoded": 15,
-    "controlled": 15,
-    "nested": 3,
-    "generated": 5,
-    "layered": 4,
-    "totalled": 3,
-    "stored": 2,
-    "differentiated": 2,
-    "decaying": 3,
+    "flat": 3,
+    "unrolled": 1,
+    "streamed": 8,
+    "encoded": 6,
+    "controlled": 8,
+    "nested": 2,
+    "generated": 3,
+    "layered": 2,
+    "totalled": 2,
+    "stored": 1,
+    "differentiated": 1,
+    "decaying": 2,
 }
 BATCH = 50
 assert FEW.keys() == WAYS.keys()

@@ -67,7 +67,7 @@ def parameters(dtype: Any, inputs: int = 5, hidden: int = 4) -> dict[str, Array]
 # ---- the cells
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(each=True)
 @STORED
 @pytest.mark.parametrize("name", cells.CELLS)
 @pytest.mark.parametrize(("reverse", "last_only"), [(False, False), (True, True)])

@@ -237,16 +237,17 @@ def happens(histories: Histories, count: int) -> None:
         histories.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "own"),
     [("gru", "llvm"), ("all", "llvm"), ("stack", "llvm"), ("keys", "llvm"), ("all", "interpret")],
 )
 def test_rows_have_the_bits_of_sequences_by_themselves(
-    kind: str, own: str, tmp_path_factory: pytest.TempPathFactory
+    kind: str, own: str, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ):
     folder = tmp_path_factory.mktemp("rows")
 
-    @settings(max_examples=20, phases=[Phase.generate])
+    @settings(max_examples=20 if pytestconfig.option.long else 5, phases=[Phase.generate])
     @given(st.data())
     def run(data: st.DataObject) -> None:
         happens(Histories(data, KINDS[kind], own, folder), 14)

@@ -225,7 +225,7 @@ def assert_right(found: Results, expected: Results, call: Call) -> None:
             assert_close(actual, one, length, H)
 
 
-@pytest.mark.long(every=3)
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("begin", BEGINNINGS, ids=lambda begin: getattr(begin, "__name__", "given"))
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
 def test_a_plan_gives_what_is_right(make: Callable[[Parts], list[int]], begin: Any) -> None:

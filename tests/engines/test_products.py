@@ -64,7 +64,7 @@ def call_of(width: int, dtype: str) -> Call:
     return Call(positions, [x], [RANDOM.uniform(-1, 1, (len(LENGTHS), width)).astype(dtype)])
 
 
-@pytest.mark.long(every=5)
+@pytest.mark.long(each=True)
 @TARGETS
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("joined", [False, True])

@@ -95,7 +95,7 @@ CELLS = {
 }
 
 
-@pytest.mark.long(every=2)
+@pytest.mark.long(each=True)
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize(("version", "file"), TOLD)
 def test_layers_in_a_row_compute_what_keras_did(

@@ -159,8 +159,9 @@ for cell in sys.argv[2:]:
 """In a process of its own: PyTorch's newer exporter takes sizes for fixed that were so in earlier traces."""
 
 
-def test_the_newer_exporter_too_and_in_machine_code(tmp_path: Path) -> None:
-    cells = ("GRU", "LSTM")
+@pytest.mark.long
+def test_the_newer_exporter_too_and_in_machine_code(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    cells = ("GRU", "LSTM") if pytestconfig.option.long else ("LSTM",)
     paths = os.pathsep.join(path for path in sys.path if path)
     command = [sys.executable, "-c", EXPORT, str(tmp_path), *cells]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": paths})

@@ -91,14 +91,18 @@ def test_the_interpreter_and_llvm_run_the_same_layers() -> None:
     assert np.abs(small(x)[0].values - by_hand).max() < exact / 2
 
 
+@pytest.mark.long(each=True)
+@pytest.mark.parametrize(
+    "make",
+    [lambda: own(6, 9), lambda: sn.Stack([cell("gru", 6, 4)]), lambda: both(6, 3)],
+    ids=["own", "stack", "both"],
+)
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
-def test_copies_keep_precision_and_report(again: Any) -> None:
-    x = SAMPLES[0]
-    for layers in (own(6, 9), sn.Stack([cell("gru", 6, 4)]), both(6, 3)):
-        small = sn.quantize(layers, SAMPLES, "int8")
-        copied = again(small)
-        np.testing.assert_array_equal(copied(x)[0].values, small(x)[0].values)
-        assert str(copied.report) == str(small.report)
+def test_copies_keep_precision_and_report(again: Any, make: Any) -> None:
+    x, small = SAMPLES[0], sn.quantize(make(), SAMPLES, "int8")
+    copied = again(small)
+    np.testing.assert_array_equal(copied(x)[0].values, small(x)[0].values)
+    assert str(copied.report) == str(small.report)
 
 
 def test_other_parameters_stay_in_fewer_bits() -> None:

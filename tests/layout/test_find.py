@@ -377,11 +377,11 @@ def any_shapes(draw: st.DrawFn) -> Shapes:
     return shapes
 
 
-@pytest.mark.long(examples=15)
-def test_any_names_and_shapes_are_found_or_refused():
+@pytest.mark.long
+def test_any_names_and_shapes_are_found_or_refused(pytestconfig: pytest.Config):
     ways = set[int]()
 
-    @settings(max_examples=200)
+    @settings(max_examples=200 if pytestconfig.option.long else 50)
     @given(any_shapes())
     def check(shapes: Shapes):
         found = find(shapes)

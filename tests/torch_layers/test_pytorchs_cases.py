@@ -478,11 +478,11 @@ CASES: dict[str, Callable[[Package], None]] = {
 
 # What is asked of each n-th sample, and in `make test` of each m-th of those: of all layers and of a cell.
 SAMPLED: dict[str, tuple[Callable[[Any, torch.Tensor, Any], None], int, int]] = {
-    "test_modules: test_forward": (modules_forward, 1, 19),
-    "test_modules: test_pickle, test_save_load_state_dict": (modules_pickle, 1, 17),
-    "test_modules: test_non_contiguous_tensors": (modules_non_contiguous_tensors, 1, 33),
-    "test_modules: test_repr, test_forward_hooks": (modules_repr_and_hooks, 1, 33),
-    "test_modules: test_grad, test_gradgrad": (modules_grad, 5, 13),
+    "test_modules: test_forward": (modules_forward, 1, 38),
+    "test_modules: test_pickle, test_save_load_state_dict": (modules_pickle, 1, 34),
+    "test_modules: test_non_contiguous_tensors": (modules_non_contiguous_tensors, 1, 66),
+    "test_modules: test_repr, test_forward_hooks": (modules_repr_and_hooks, 1, 66),
+    "test_modules: test_grad, test_gradgrad": (modules_grad, 5, 26),
 }
 
 CUDA = "it needs CUDA, where torch.nn's own forward runs"

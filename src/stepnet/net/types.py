@@ -16,6 +16,7 @@ own.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -58,7 +59,7 @@ class Type:
     @property
     def size(self) -> int:
         """The number of elements in the feature shape."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return int(prod(self.shape))
 
     @property
     def itemsize(self) -> int:

@@ -234,6 +234,7 @@ def graph_of(
     """
     environment = Counted()
     mode = fake_tensors.FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    mode.cache_enabled = False  # each graph has symbols of its own: to fill it takes longer than it saves
     names = {size: None for argument in arguments for size in argument.sizes if isinstance(size, str)}
     numbers = {name: environment.number(name) for name in names or {"rows": None}}
 
