@@ -9,7 +9,7 @@ from stepnet.cells.keyed import read, written
 
 __all__ = ["rwkv4", "rwkv6", "rwkv7"]
 
-# Called with a traced value it returns a traced value, which NumPy's stubs do not know.
+# NumPy's stubs do not know that it maps traced values to traced values.
 where: Any = np.where
 
 
@@ -41,8 +41,8 @@ def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def mean(before: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, Any, Any]:
-    """num with exp(exponent) v added and den with exp(exponent) added, divided by the new exp(max), and that
-    max.
+    """Adds exp(exponent) v to num and exp(exponent) to den, both divided by exp(max); returns
+    the new max too.
     """
     before = where(den == 0, exponent, before)
     most = np.maximum(before, exponent)
