@@ -50,7 +50,9 @@ class Steps:
         return cls(place, valid, torch.from_numpy(np.flatnonzero(valid)))
 
     def data(self, x: Any) -> Any:
-        """Lays out data [batch, time, ...] as `place` describes it: as it is, or without masked steps."""
+        """Lays out data [batch, time, ...] as `place` says: unchanged, as [total, ...], or only
+        steps that run.
+        """
         if self.valid is None:
             return x
         flat = x.flatten(0, 1)
