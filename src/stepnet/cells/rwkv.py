@@ -41,9 +41,7 @@ def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def mean(before: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, Any, Any]:
-    """Adds exp(exponent) v to num and exp(exponent) to den, both divided by exp(max); returns
-    the new max too.
-    """
+    """Adds exp(exponent) v to num, exp(exponent) to den; returns both over exp(max), and the new max."""
     before = where(den == 0, exponent, before)
     most = np.maximum(before, exponent)
     old, new = np.exp(before - most), np.exp(exponent - most)

@@ -51,7 +51,7 @@ def gru(x: Array, h: Array, weights: dict[str, Array]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Speakers:
-    """The data of the demo: weights and PyTorch's outputs by name, test utterances, and their
+    """The data of the demo: weights and PyTorch's outputs by name, test utterances, their
     speakers (1 to 9).
     """
 

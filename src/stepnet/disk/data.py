@@ -112,9 +112,7 @@ class Writer:
         return [self.size - len(data), len(data)]
 
     def array(self, value: np.ndarray) -> list[Any]:
-        """Adds an array to the blobs; returns its dtype, its shape, and the offset and number of
-        its bytes.
-        """
+        """Adds an array to the blobs; returns its dtype and shape, and the offset and number of its bytes."""
         if value.dtype.names is not None or np.dtype(value.dtype.name) != value.dtype:
             raise NotDataError(f"an array of {value.dtype} is not written as data")
         return [value.dtype.name, list(value.shape), *self.blob(value.tobytes())]

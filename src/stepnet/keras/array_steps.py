@@ -92,9 +92,7 @@ class ArraySteps:
     # ---- inputs of each step, and gradients of these
 
     def inward(self, x: Array) -> Array:
-        """Lays out inputs [batch, time, ...] as [total, ...]; in rows with gaps, steps that run
-        come first.
-        """
+        """Lays out inputs [batch, time, ...] as [total, ...]; steps that run come first in rows with gaps."""
         flat = x.reshape(-1, *x.shape[2:])
         return flat if self.order is None else flat[self.order]
 

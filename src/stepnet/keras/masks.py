@@ -50,8 +50,8 @@ class Steps:
         return cls(place, valid, torch.from_numpy(np.flatnonzero(valid)))
 
     def data(self, x: Any) -> Any:
-        """Lays out data [batch, time, ...] as `place` says: unchanged, as [total, ...], or only
-        steps that run.
+        """Lays out data [batch, time, ...] as `place` says: unchanged, [total, ...], or without
+        masked steps.
         """
         if self.valid is None:
             return x

@@ -68,9 +68,7 @@ class Dictionaries:
         return made
 
     def refused(self) -> str:
-        """Returns the message for a batch refused for its dictionaries; "" if it was refused for
-        another reason.
-        """
+        """Returns the message for a batch that was refused for its dictionaries, or "" for other reasons."""
         return next((not_written(*pair) for pair in self.unjoined.items()), "")
 
 
