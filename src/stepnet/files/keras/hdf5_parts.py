@@ -201,7 +201,7 @@ def children(file: Bytes, messages: list[Message]) -> dict[str, int]:
 
 
 def large(body: bytes, counter: int) -> bool:
-    """Whether, by a link-info (IV.A.2.c) or attribute-info message (IV.A.2.v), entries are in a fractal heap.
+    """Tells if entries are in a fractal heap, by a link-info (IV.A.2.c) or attribute-info (IV.A.2.v) message.
 
     counter: the bytes of the highest creation index, if the message has it.
     """
