@@ -10,7 +10,7 @@ import pytest
 from seeds import SEEDS
 
 import stepnet as sn
-from stepnet.cli.report.picture import Shown, picture
+from stepnet.cli.report.picture import PageModule, picture
 from stepnet.layout.registry import record
 
 SCHEMES = ("light", "dark")
@@ -28,12 +28,12 @@ def shown(browser: Any, folder: Path, text: str, scheme: str = "light") -> None:
     browser.get_log("browser")
 
 
-def of_conversion(arrays: Any, source: str, target: str, name: str = "the weights") -> Shown:
+def of_conversion(arrays: Any, source: str, target: str, name: str = "the weights") -> PageModule:
     """A module to draw, in two layouts."""
-    return Shown(name, arrays, record(source), sn.convert(arrays, source, target))
+    return PageModule(name, arrays, record(source), sn.convert(arrays, source, target))
 
 
-def page(*modules: Shown) -> str:
+def page(*modules: PageModule) -> str:
     """The page of modules."""
     return picture(modules, "model.pt")
 

@@ -210,19 +210,19 @@ def test_run_with_columns_that_do_not_fit(tmp_path: Path):
         "two lists": (
             {"x": frames, "y": frames},
             [],
-            "there are 2 list columns (x, y); say --column NAME (Python: column=NAME) for one",
+            "there are 2 list columns (x, y); choose one with --column NAME (Python: column=NAME)",
         ),
         "another name": ({"x": frames}, ["--column", "z"], "there is no column `z`; there are x"),
         "no list": (
             {"x": frames, "y": [1]},
             ["--column", "y"],
-            "column `y` holds int64, and not lists, one per sequence",
+            "column `y` holds int64; the column of sequences holds lists",
         ),
         "outputs": (
             {"x": frames, "outputs": [1]},
             [],
-            "there is a column `outputs` already, which the result would be called: rename it, or do not "
-            "pass it on",
+            "there is a column `outputs` already, and the result would have that name: rename the column, or "
+            "do not pass it on",
         ),
     }
     for columns, options, expected in cases.values():
@@ -244,16 +244,16 @@ def test_run_with_files_that_are_none(tmp_path: Path, vowels: Path):
     assert over(tmp_path / "empty") == "there is no Parquet or Arrow file (.parquet, .arrow, .feather, .ipc)"
     for content in (b"", b"PAR1", VOWELS.read_bytes()[:-9], pickle.dumps([1]), MODEL.read_bytes()):
         broken.write_bytes(content)
-        assert over(broken).startswith("this is no whole Parquet file (")
+        assert over(broken).startswith("this is not a complete Parquet file (")
     spoilt = bytearray(vowels.read_bytes())
     spoilt[100:400] = b"\xff" * 300  # the footer is whole, the numbers are not
     broken.write_bytes(spoilt)
-    assert over(broken).startswith("this is no whole Parquet file (")
+    assert over(broken).startswith("this is not a complete Parquet file (")
     spoilt = bytearray(write(tmp_path / "in.parquet", frames=[[[1.0] * 12]]).read_bytes())
     footer = len(spoilt) - 8 - int.from_bytes(spoilt[-8:-4], "little")
     spoilt[spoilt.index(b"frames", footer)] = 0xE6  # no text begins so
     broken.write_bytes(spoilt)
-    assert over(broken).startswith("this is no whole Parquet file ('utf-8' codec")
+    assert over(broken).startswith("this is not a complete Parquet file ('utf-8' codec")
     missing = tmp_path / "nowhere" / "out.parquet"
     message = refusal("run", "--recurrent-only", MODEL, vowels, "-o", missing, *slow)
     assert message == f"{missing}: the file cannot be written (there is no folder {missing.parent})"
@@ -288,7 +288,7 @@ def test_explain_of_models_that_are_none(tmp_path: Path):
     assert refusal("explain", path) == f"{path}: there is no such file"
     for content in (b"", MODEL.read_bytes()[:-1], pickle.dumps([1])):
         path.write_bytes(content)
-        assert refusal("explain", path).startswith(f"{path}: this is no whole .safetensors file (")
+        assert refusal("explain", path).startswith(f"{path}: this is not a complete .safetensors file (")
     save_file({"head.weight": torch.zeros(2)}, path)
     assert refusal("explain", path).startswith(f"{path}: no recurrent layer is here")
     save_file({"head.weight\nx": torch.zeros(2)}, path)
@@ -324,7 +324,7 @@ def test_cache_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     (tmp_path / "cache" / f"{'e' * 32}.plan").mkdir()
     found = json.loads(stepnet("cache", "--json")[1])
     assert (found["entries"], found["left"]) == ([], [f"{'e' * 32}.plan"])
-    shown = ["  not removed, because they are no files:", f"  {'e' * 32}.plan"]
+    shown = ["  not removed, because they are not files:", f"  {'e' * 32}.plan"]
     assert stepnet("cache", "--clear")[1].splitlines()[-2:] == shown
     assert f"cache         {tmp_path / 'cache'}, " in stepnet("doctor")[1]
 

@@ -31,7 +31,7 @@ NAMES = [package.name for package in PACKAGES]
 @pytest.fixture
 def works(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines are not tried, and work."""
-    monkeypatch.setattr(doctor, "tried", lambda name: None)
+    monkeypatch.setattr(doctor, "try_engine", lambda name: None)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_it_says_what_there_is_and_that_it_works():
 @pytest.mark.parametrize("package", PACKAGES, ids=NAMES)
 def test_a_package_that_is_missing(package: Package, works: None, monkeypatch: pytest.MonkeyPatch):
     versions = {name: None if name == package.name else "99" for name in NAMES}
-    monkeypatch.setattr(doctor, "installed", versions.get)
+    monkeypatch.setattr(doctor, "installed_version", versions.get)
     code, facts = found()
     if package.extra is None:
         assert code == 1
@@ -120,7 +120,7 @@ def test_a_package_that_is_missing(package: Package, works: None, monkeypatch: p
 @pytest.mark.parametrize("package", PACKAGES, ids=NAMES)
 def test_a_package_that_is_too_old(package: Package, works: None, monkeypatch: pytest.MonkeyPatch):
     versions = {name: "0.0.9" if name == package.name else "99" for name in NAMES}
-    monkeypatch.setattr(doctor, "installed", versions.get)
+    monkeypatch.setattr(doctor, "installed_version", versions.get)
     code, facts = found()
     assert code == (package.extra is None)
     what = f"{package.name} 0.0.9 is installed, and stepnet needs {package.floor} or later"
@@ -128,7 +128,7 @@ def test_a_package_that_is_too_old(package: Package, works: None, monkeypatch: p
 
 
 def test_onednn_that_is_missing_is_no_problem(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "tried", {"onednn": MISSING}.get)
+    monkeypatch.setattr(doctor, "try_engine", {"onednn": MISSING}.get)
     code, facts = found()
     assert code == 0
     assert facts["missing"]["onednn"] == "pip install 'stepnet[onednn]'"
@@ -193,20 +193,20 @@ def test_a_trial_compiles_and_neither_reads_nor_writes_the_cache(
 ):
     monkeypatch.setenv("STEPNET_CACHE", "1")
     monkeypatch.setenv("STEPNET_CACHE_DIR", str(tmp_path / "cache"))
-    assert trial.tried("llvm") is None
+    assert trial.try_engine("llvm") is None
     assert not (tmp_path / "cache").exists()
 
 
 def test_a_trial_that_does_not_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(trial, "PATIENCE", 0.001)
-    assert trial.tried("llvm") == "a small recurrence took longer than 0.001 seconds"
+    assert trial.try_engine("llvm") == "a small recurrence took longer than 0.001 seconds"
 
 
 def test_a_trial_is_of_the_stepnet_that_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "stepnet.py").write_text("raise SystemExit('another')")
     (tmp_path / "numpy.py").write_text("raise SystemExit('another')")
     monkeypatch.chdir(tmp_path)
-    assert trial.tried("interpret") is None
+    assert trial.try_engine("interpret") is None
 
 
 def test_onednn_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -238,7 +238,7 @@ def test_onednn_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_the_cure_is_of_what_is_said(reason: str, cure: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "tried", {"llvm": reason}.get)
+    monkeypatch.setattr(doctor, "try_engine", {"llvm": reason}.get)
     code, facts = found()
     assert code == 1
     assert of(facts, f"the engine llvm does not work: {reason}").cure.startswith(cure)

@@ -267,7 +267,7 @@ def test_truncated_and_foreign_files(path: Path):
     data = path.read_bytes()
     for end in (0, 7, 9, 100, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:end])
-        with pytest.raises(FileError, match="this is no whole"):
+        with pytest.raises(FileError, match="this is not a complete"):
             rnn_of().stream(rows=0).load(path)
     with pytest.raises(FileError, match="there is no such file"):
         rnn_of().stream(rows=0).load(path.with_name("nothing"))

@@ -123,7 +123,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a column that comes": (
         lambda: list(arrow.predict([small(), renamed(batch_of(kind=LOOSE), "new", "frames")], RNN)),
-        "batch 1: there is a column `new`, which was not there before; keep= names those to pass on",
+        "batch 1: there is a column `new`, which was not there before; name the columns to pass on "
+        "with keep=",
     ),
     "no such column": (
         lambda: arrow.predict([batch_of()], RNN, column="x"),
@@ -139,11 +140,13 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a column with the name of the result": (
         lambda: arrow.predict([renamed(batch_of(), "last", "frames")], RNN),
-        "there is a column `last` already, which the result would be called: rename it, or do not pass it on",
+        "there is a column `last` already, and the result would have that name: rename the column, or do "
+        "not pass it on",
     ),
     "keep with the name of the result": (
         lambda: arrow.predict([renamed(batch_of(), "last", "frames")], RNN, keep=["last"]),
-        "there is a column `last` already, which the result would be called: rename it, or do not pass it on",
+        "there is a column `last` already, and the result would have that name: rename the column, or do "
+        "not pass it on",
     ),
     "keep twice": (lambda: arrow.predict([batch_of()], RNN, keep=["id", "id"]), "keep has `id` twice"),
     "keep as a text": (
@@ -184,19 +187,19 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an array": (
         lambda: arrow.predict(batch_of().column(0), RNN),
-        "batches is a Int64Array, which is no record batch or table: ",
+        "batches is a Int64Array, which is not a record batch or table: ",
     ),
     "a column of a table": (
         lambda: arrow.predict(pa.table(batch_of()).column("frames"), RNN),
-        "batches is a ChunkedArray, which is no record batch or table: ",
+        "batches is a ChunkedArray, which is not a record batch or table: ",
     ),
     "items that are arrays": (
         lambda: arrow.predict([batch_of().column(0)], RNN),
-        "batches is a Int64Array, which is no record batch or table: ",
+        "batches is a Int64Array, which is not a record batch or table: ",
     ),
     "rows of a struct that are null": (
         lambda: arrow.predict(pa.array([None], pa.struct({"frames": FIXED})), RNN),
-        "batches is a StructArray, which is no record batch or table: ",
+        "batches is a StructArray, which is not a record batch or table: ",
     ),
     "a stream that is a number": (
         lambda: list(arrow.Predictor(RNN).over(NUMBER)),

@@ -121,7 +121,7 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "graphics processors": (
         lambda dataset: predict(dataset, RNN, num_gpus=1),
-        "num_gpus reserves what is not used, as models run on processors: leave it out",
+        "num_gpus reserves GPUs, and models run on CPUs: leave it out",
     ),
     "a name for all workers": (
         lambda dataset: predict(dataset, RNN, name="gru"),
@@ -149,19 +149,20 @@ BAD: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "options that are no function": (
         lambda dataset: predict(dataset, RNN, ray_remote_args_fn={}),
-        "ray_remote_args_fn is a function that gives options, not {}",
+        "ray_remote_args_fn is a function that returns options, not {}",
     ),
     "a function that gives no options": (
         lambda dataset: predict(dataset, RNN, ray_remote_args_fn=lambda: 5),
-        "ray_remote_args_fn is a function that gives options, a dict, and it gave 5",
+        "ray_remote_args_fn is a function that returns options, a dict, and it returned 5",
     ),
     "a function that gives an option of predict": (
         lambda dataset: predict(dataset, RNN, ray_remote_args_fn=lambda: {"num_gpus": 1}),
-        "what ray_remote_args_fn gave: num_gpus reserves what is not used, as models run on processors",
+        "the options that ray_remote_args_fn returned: num_gpus reserves GPUs, and models run on CPUs",
     ),
     "a function that gives an unknown option": (
         lambda dataset: predict(dataset, RNN, ray_remote_args_fn=lambda: {"gpus": 1}),
-        "what ray_remote_args_fn gave: Ray does not take gpus=1: Invalid option keyword gpus for actors",
+        "the options that ray_remote_args_fn returned: Ray does not take gpus=1: Invalid option keyword "
+        "gpus for actors",
     ),
     "resources that are no numbers": (
         lambda dataset: predict(dataset, RNN, resources={"x": "y"}),

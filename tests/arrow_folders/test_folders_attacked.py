@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from stepnet import arrow, cells
-from stepnet.arrow.folders.targets import folder_held
+from stepnet.arrow.folders.targets import lock_folder
 from stepnet.errors import FileError
 
 RNN = cells.rnn("gru", cells.CELLS["gru"].parameters(inputs=2, hidden=3, seed=0))
@@ -58,7 +58,9 @@ def test_a_type_that_a_format_lacks_is_an_error_that_leaves_nothing(tmp_path: Pa
     with pa.ipc.new_file(tmp_path / "good.arrow", good.schema) as file:
         file.write_table(good)
     for name, bad in (("a.arrow", tmp_path / "bad.parquet"), ("good.arrow", None)):
-        with pytest.raises(FileError, match=r"a column cannot be written .*; pass others on, by --keep"):
+        with pytest.raises(
+            FileError, match=r"a column cannot be written .*; name the columns to pass on with --keep"
+        ):
             run(tmp_path / name, tmp_path / "out", bad=bad)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.arrow", "good.arrow"]
 
@@ -90,7 +92,7 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     run(source, tmp_path / "out", bad=tmp_path / "bad.parquet")
     mine = tmp_path / "out" / ".y.partial"
     mine.write_text("mine")
-    with pytest.raises(FileError, match="this is no result of these inputs"):
+    with pytest.raises(FileError, match="this is not a result of these inputs"):
         run(source, tmp_path / "out", bad=tmp_path / "bad.parquet", resume=True)
     assert mine.read_text() == "mine"
 
@@ -99,7 +101,7 @@ def test_a_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
     source = written(tmp_path / "in" / "a.arrow").parent
     for held in ("out", ".bad.parquet.parts"):
         with (
-            folder_held(tmp_path / held),
+            lock_folder(tmp_path / held),
             pytest.raises(FileError, match=f"{held}: another process is writing"),
         ):
             run(source, tmp_path / "out", bad=tmp_path / "bad.parquet", resume=True)

@@ -70,5 +70,5 @@ def test_a_name_of_a_column_that_is_no_text_is_refused(tmp_path: Path, column: l
     with ipc.new_file(path, table.schema) as file:
         file.write_table(table)
     path.write_bytes(path.read_bytes().replace(b"userid", b"us\xecrid"))
-    with pytest.raises(FileError, match=r"a\.arrow: this is no whole Arrow file \('utf-8'"):
+    with pytest.raises(FileError, match=r"a\.arrow: this is not a complete Arrow file \('utf-8'"):
         arrow.run(path, RNN, tmp_path / "out", column="frames", keep=[])

@@ -161,14 +161,16 @@ def test_damaged_indices_are_an_error_of_the_input(tmp_path: Path, form: str):
                 arrow.run(source, RNN, tmp_path / f"out{place}-{bit}", file_format=form)
             except FileError as error:
                 reasons.append(str(error))
-    assert all(each.startswith(f"{source}: this is no whole Parquet file (") for each in reasons)
+    assert all(each.startswith(f"{source}: this is not a complete Parquet file (") for each in reasons)
     assert any("Dictionary indices invalid" in each for each in reasons)
 
 
 def test_damaged_indices_of_streams_are_seen_before_dictionaries_are_joined(tmp_path: Path):
     columns = encoded([0, 1, 0], ["a", "b"]), encoded([0, 1 << 30, 1], ["z", "y"])
     source = stream(tmp_path / "a.ipc", *columns)
-    with pytest.raises(FileError, match=r"a\.ipc: this is no whole Arrow file .*Dictionary indices invalid"):
+    with pytest.raises(
+        FileError, match=r"a\.ipc: this is not a complete Arrow file .*Dictionary indices invalid"
+    ):
         arrow.run(source, RNN, tmp_path / "out")
 
 

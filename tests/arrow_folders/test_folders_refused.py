@@ -88,7 +88,7 @@ def looping(folder: Path) -> Path:
 LONG = "x" * 300
 IN_OUT = "the output lies in {folder}/in, which is read; choose a folder beside it"
 BAD = "--bad ROWS.parquet (Python: bad='ROWS.parquet') sets such rows aside"
-NO_FOLDER = "this is no folder; an output file has an ending, such as .parquet, and no / after"
+NO_FOLDER = "this is not a folder; an output file has an ending, such as .parquet, and no / after it"
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no list": (
         lambda f: file(f, frames=[1.5], id=[1]) and {"column": "frames"},
@@ -136,11 +136,13 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "further": (
         lambda f: file(f, id=[1], frames=frames([[]]), day=[1]),
-        "{folder}/in/a.parquet: there is no column `day`, which {folder}/in/b.parquet has; --keep NAME (Pyth",
+        "{folder}/in/a.parquet: there is no column `day`, which {folder}/in/b.parquet has; name the "
+        "columns to pass on with --keep",
     ),
     "fewer": (
         lambda f: file(f, frames=frames([[]])),
-        "{folder}/in/b.parquet: there is no column `id`, which {folder}/in/a.parquet has; --keep NAME",
+        "{folder}/in/b.parquet: there is no column `id`, which {folder}/in/a.parquet has; name the "
+        "columns to pass on with --keep NAME",
     ),
     "output inside": (
         lambda f: file(f, id=[1], frames=frames([[]])) and {"output": f / "in" / "out"},
@@ -181,10 +183,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: linked(f, "again", f / "in"),
         "{folder}/in/again: this link leads back to a folder that it lies in; remove it",
     ),
-    "device": (device, "{folder}/in/b.parquet: this is no file but a device"),
+    "device": (device, "{folder}/in/b.parquet: this is a device, not a file"),
     "file for a folder": (
         lambda f: tree(f / "in", ("a.parquet",)) and (f / "out").touch(),
-        "{folder}/out: this is no folder, and the results of these inputs are several files",
+        "{folder}/out: this is not a folder, and the results of these inputs are several files",
     ),
     "file without an ending": (plain, "{folder}/plain: " + NO_FOLDER),
     "file without an ending, by force": (lambda f: plain(f, force=True), "{folder}/plain: " + NO_FOLDER),
@@ -215,7 +217,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "bad's columns": (
         reserved,
-        "there is a column `row`, as --bad ROWS.parquet (Python: bad='ROWS.parquet') has one: rename it",
+        "there is a column `row`, as --bad ROWS.parquet (Python: bad='ROWS.parquet') has one: rename "
+        "the column, or do",
     ),
     "bad's kind": (
         lambda f: tree(f / "in", ("a.parquet",)) and {"bad": f / "bad.csv"},
@@ -231,11 +234,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "other format": (
         lambda f: {"inputs": file(f), "output": f / "o.arrow", "file_format": "parquet"},
-        "{folder}/o.arrow: the format is parquet, and this name is that of arrow",
+        "{folder}/o.arrow: the format is parquet, and this name has the ending of arrow",
     ),
     "bad exists": (
         taken,
-        "{folder}/w.parquet: the file is there already; --resume (Python: resume=True) goes on with its run, "
+        "{folder}/w.parquet: the file is there already; --resume (Python: resume=True) continues its run, "
         "or choose another file",
     ),
     "bad behind a loop": (
@@ -437,14 +440,15 @@ def test_no_room_leaves_whole_files_and_goes_on(
     write = targets.Target.write
 
     def full(self: Any, records: Any) -> None:
-        with targets.writing(self.path):
+        with targets.write_errors(self.path):
             raise OSError(errno.ENOSPC, "")
         write(self, records)
 
     with monkeypatch.context() as patched:
         patched.setattr(targets.Target, "write", full)
         message = (
-            rf"out/b\.{form}: the file cannot be written \(No space left on device; make room, and go on"
+            rf"out/b\.{form}: the file cannot be written \(No space left on device; free some space, "
+            r"then continue with --resume"
         )
         with pytest.raises(FileError, match=message):
             arrow.run(source, RNN, tmp_path / "out", file_format=form, resume=True)
@@ -526,7 +530,7 @@ def test_refuse_nan_of_batches(tmp_path: Path):
 @pytest.mark.parametrize("name", ["out.csv", "out.json", "out.npz", "out.tsv"])
 def test_an_output_with_the_ending_of_another_kind_of_file_is_refused(tmp_path: Path, name: str):
     source = file(tmp_path, "a.parquet", frames=frames([[[0.5, 0.5]]]))
-    with pytest.raises(FileError, match=rf"the ending {Path(name).suffix} is that of another kind of file"):
+    with pytest.raises(FileError, match=rf"the ending {Path(name).suffix} is not one of theirs"):
         arrow.run(source, RNN, tmp_path / name)
     assert not (tmp_path / name).exists()
 

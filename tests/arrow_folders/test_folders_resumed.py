@@ -178,7 +178,8 @@ def test_the_command_that_is_interrupted_says_how_to_go_on(tmp_path: Path, monke
     )
     code, told, said = stepnet(*command)
     assert (code, told) == (130, "")
-    assert said == f"stepnet: stopped; what is in {tmp_path}/out is whole, and --resume goes on from there\n"
+    results = f"the results in {tmp_path}/out are complete"
+    assert said == f"stepnet: stopped; {results}, and --resume continues from there\n"
     monkeypatch.undo()
     code, told, said = stepnet(*command, "--resume")
     assert (code, said) == (0, "")
@@ -298,18 +299,18 @@ MIXED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "gone": (
         lambda folder: (folder / "in" / "b.parquet").unlink(),
         {},
-        r"out/b\.parquet: this is no result of these inputs; move it elsewhere",
+        r"out/b\.parquet: this is not a result of these inputs; move it elsewhere",
     ),
     "foreign": (
         lambda folder: (folder / "out" / "notes").touch(),
         {},
-        r"out/notes: this is no result of these inputs",
+        r"out/notes: this is not a result of these inputs",
     ),
-    "spoilt": (spoilt, {}, r"out/b\.parquet: it is no result of stepnet run; remove it"),
+    "spoilt": (spoilt, {}, r"out/b\.parquet: it is not a result of stepnet run; remove it"),
     "cut": (
         lambda folder: os.truncate(folder / "out" / "b.parquet", 50),
         {},
-        r"out/b\.parquet: this is no whole Parquet file",
+        r"out/b\.parquet: this is not a complete Parquet file",
     ),
 }
 
@@ -336,7 +337,7 @@ def test_what_was_made_otherwise_is_not_mixed(tmp_path: Path, case: str, monkeyp
 def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path):
     source = tree(tmp_path / "in", ("a.parquet",))
     arrow.run(source, RNN, tmp_path / "out")
-    message = r"out: the folder is not empty; --resume \(Python: resume=True\) goes on with the results"
+    message = r"out: the folder is not empty; --resume \(Python: resume=True\) continues with the results"
     with pytest.raises(FileError, match=message):
         arrow.run(source, RNN, tmp_path / "out")
     with pytest.raises(
@@ -352,12 +353,12 @@ def test_a_damaged_file_stops_the_run_and_goes_on_when_it_is_mended(tmp_path: Pa
     damaged = bytearray(whole)
     damaged[200:3000] = b"\xff" * 2800
     (source / "b.parquet").write_bytes(damaged)
-    with pytest.raises(FileError, match=r"in/b\.parquet: this is no whole Parquet file \("):
+    with pytest.raises(FileError, match=r"in/b\.parquet: this is not a complete Parquet file \("):
         arrow.run(source, RNN, tmp_path / "out")
     assert list(contents(tmp_path / "out")) == ["a.parquet"]
     for cut in (whole[:-9], b"", whole[:100]):
         (source / "b.parquet").write_bytes(cut)
-        with pytest.raises(FileError, match=r"in/b\.parquet: this is no whole Parquet file \("):
+        with pytest.raises(FileError, match=r"in/b\.parquet: this is not a complete Parquet file \("):
             arrow.run(source, RNN, tmp_path / "out", resume=True)
     (source / "b.parquet").write_bytes(whole)
     assert arrow.run(dated(source), RNN, tmp_path / "out", resume=True).before == 1
@@ -369,10 +370,10 @@ def test_a_damaged_arrow_file_is_named(tmp_path: Path):
     for name in ("b.ipc", "c.feather"):
         whole = (source / name).read_bytes()
         (source / name).write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(FileError, match=rf"in/{name}: this is no whole Arrow file \("):
+        with pytest.raises(FileError, match=rf"in/{name}: this is not a complete Arrow file \("):
             arrow.run(source, RNN, tmp_path / "out", resume=True)
         (source / name).write_bytes(b"")
-        with pytest.raises(FileError, match=rf"in/{name}: this is no whole Arrow file \("):
+        with pytest.raises(FileError, match=rf"in/{name}: this is not a complete Arrow file \("):
             arrow.run(source, RNN, tmp_path / "out", resume=True)
         (source / name).write_bytes(whole)
     assert arrow.run(source, RNN, tmp_path / "out", resume=True).results == 3
@@ -384,7 +385,7 @@ def test_rows_that_were_set_aside_are_not_lost(tmp_path: Path):
     (output / "day=2" / "2.parquet").unlink()
     before = contents(output)
     answers: tuple[tuple[dict[str, Any], str], ...] = (
-        ({}, r"out/day=1/1\.parquet: 2 rows were set aside for it; name their file, --bad"),
+        ({}, r"out/day=1/1\.parquet: 2 rows were set aside for it; name the file that holds them with --bad"),
         (
             {"bad": tmp_path / "other.parquet"},
             r"1\.parquet: 2 rows were set aside for it, and 0 of them are in",
@@ -472,8 +473,8 @@ def test_a_row_group_of_rows_that_were_set_aside_is_read_once(
         written(tmp_path / "in" / f"{number}.parquet", pa.table({"id": range(4), "frames": rows}))
     output, bad = tmp_path / "out", tmp_path / "bad.parquet"
     arrow.run(tmp_path / "in", RNN, output, bad=bad)
-    before, read_groups, native = bad.read_bytes(), list[Path](), earlier.native
-    monkeypatch.setattr(earlier, "native", lambda path: read_groups.append(path) or native(path))
+    before, read_groups, native = bad.read_bytes(), list[Path](), earlier.open_native
+    monkeypatch.setattr(earlier, "open_native", lambda path: read_groups.append(path) or native(path))
     assert arrow.run(tmp_path / "in", RNN, output, bad=bad, resume=True).bad == 21
     assert len(read_groups) == 1 + 5  # the footer, and 21 rows in groups of 5
     assert bad.read_bytes() == before
@@ -489,5 +490,7 @@ def test_a_file_of_rows_whose_index_is_wrong_is_refused(tmp_path: Path, index: A
     pq.write_table(
         table.replace_schema_metadata({**metadata, b"stepnet.rows": end}), tmp_path / "bad.parquet"
     )
-    with pytest.raises(FileError, match=r"bad\.parquet: it is no file of rows that were set aside; choose"):
+    with pytest.raises(
+        FileError, match=r"bad\.parquet: it is not a file of rows that were set aside; choose"
+    ):
         arrow.run(source, RNN, tmp_path / "out", bad=tmp_path / "bad.parquet", resume=True)

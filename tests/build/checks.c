@@ -56,7 +56,7 @@ static void wrong_calls(void)
     EXPECT(gru_run(context, 1, (const int64_t[]){0, 0}, NULL, NULL, NULL, h) == GRU_OK);
     EXPECT(h[0] == 0);
     EXPECT(!strcmp(gru_error(GRU_NEGATIVE), "the number of sequences is negative"));
-    EXPECT(!strcmp(gru_error(99), "this is no code of an error"));
+    EXPECT(!strcmp(gru_error(99), "this is not an error code"));
     gru_free(context);
     gru_free(NULL);
 }

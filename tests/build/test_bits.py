@@ -180,7 +180,10 @@ def test_arguments_that_do_not_fit(tmp_path: Path):
         InputError, match="a library is built of an RNN, a Stack, a Bidirectional or a Graph, not 3"
     ):
         build(3, tmp_path)
-    with pytest.raises(InputError, match=r"the model was made without inputs=: say build\(\.\.\., inputs=\)"):
+    with pytest.raises(
+        InputError,
+        match=r"the model was made without inputs=: give their features with build\(\.\.\., inputs=\)",
+    ):
         build(sn.RNN(lambda x, h, p: (x, h), memory=1), tmp_path)
     names = "native, generic, x86-64-v3, x86-64-v4, aarch64"
     with pytest.raises(InputError, match=f"target is one of {names}, not 'arm'"):

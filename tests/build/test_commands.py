@@ -63,10 +63,10 @@ def test_nothing_is_loaded_that_is_not_trusted(tmp_path: Path, monkeypatch: pyte
     assert "a library is machine code, which may do all that this process may: --trust-library" in refusal(
         "run", made.shared, *options
     )
-    assert "by the name of its file, lib*.so, and by no other" in refusal(
+    assert "only the shared library itself, lib*.so, can be loaded" in refusal(
         "run", "--trust-library", made.manifest, *options
     )
-    assert "by the name of its file" in refusal("run", "--trust-library", MODEL, *options)
+    assert "only the shared library itself" in refusal("run", "--trust-library", MODEL, *options)
     assert "it has no" in refusal("run", made.manifest, *options)
     for trust in (False, None, 1):
         with pytest.raises(InputError, match="says that you trust it"):
@@ -77,11 +77,11 @@ def test_files_that_are_no_libraries(tmp_path: Path):
     path = tmp_path / "libx.so"
     for data in (b"", b"\x7fELF", b"MZ" * 100):
         path.write_bytes(data)
-        with pytest.raises(FileError, match="this is no shared library for Linux"):
+        with pytest.raises(FileError, match="this is not a shared library for Linux"):
             load(path, trust=True)
     whole = build(cell("gru", 3, 4), tmp_path, inputs=3).shared.read_bytes()
     path.write_bytes(whole.replace(b"model_describe", b"model_descrive"))
-    with pytest.raises(FileError, match="this is no library that stepnet built"):
+    with pytest.raises(FileError, match="this is not a library that stepnet built"):
         load(path, trust=True)
     with pytest.raises(FileError, match="there is no such file"):
         load(tmp_path / "no.so", trust=True)
@@ -128,7 +128,7 @@ def test_a_folder_whose_name_is_no_text(tmp_path: Path):
 def test_arrays_without_names(tmp_path: Path):
     library = load(build(cell("gru", 3, 4), tmp_path, inputs=3).shared, trust=True)
     for wrong in (None, [], sequences([3], 3)):
-        with pytest.raises(InputError, match="a library takes a dict of arrays by their names, not"):
+        with pytest.raises(InputError, match="a library takes a dict of arrays by name, not"):
             library(wrong)  # type: ignore[arg-type]
 
 
@@ -220,5 +220,7 @@ def test_files_are_replaced_only_where_that_is_asked(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="the folder cannot be made"):
         build(model, tmp_path / "file" / "x", inputs=3)
-    with pytest.raises(FileError, match="this is a file, and a library has several: name a folder for them"):
+    with pytest.raises(
+        FileError, match="this is a file, and a library has several files: name a folder for them"
+    ):
         build(model, tmp_path / "file", inputs=3, force=True)

@@ -89,7 +89,7 @@ def test_the_schema_of_a_stream_says_what_is_left_out(tmp_path: Path):
     model = tagger(tmp_path / "tagger.keras")
     reader = arrow.predict(parquet.read_table(table(tmp_path / "x.parquet")), model, recurrent_only=True)
     assert json.loads(reader.schema.metadata[LEFT_OUT])[0] == "dense (Dense)"
-    with pytest.raises(InputError, match="recurrent_only is about a model file"):
+    with pytest.raises(InputError, match="recurrent_only applies to a model file"):
         arrow.Predictor(sn.load(model, recurrent_only=True), recurrent_only=True)
 
 

@@ -178,9 +178,9 @@ def test_data_that_do_not_fit_are_refused_as_by_run(tmp_path: Path, data: Path):
     said = stepnet("verify", model, model, "--inputs", data, "--column", "y")[2]
     assert "there is no column `y`; there are id, x" in said
     code, _, said = stepnet("verify", "torch.gru", model, "--inputs", data)
-    assert (code, "two files, and torch.gru is a layout" in said) == (1, True)
+    assert (code, "two model files, and torch.gru is a layout" in said) == (1, True)
     code, _, said = stepnet("verify", model, model, "--column", "y")
-    assert (code, "--column is the one of --inputs" in said) == (2, True)
+    assert (code, "--column names a column of --inputs" in said) == (2, True)
 
 
 def test_small_weights_are_compared_at_their_size(tmp_path: Path):

@@ -325,7 +325,7 @@ def test_what_is_no_file_is_left(cache: Path, monkeypatch: pytest.MonkeyPatch) -
     assert store.COUNTS["failed"] == 0
     assert store.get("plan", key(0)) is None, "entries are evicted all the same"
     assert store.get("plan", key(5)) is not None
-    assert overview.left(settings()) == kept
+    assert overview.foreign_names(settings()) == kept
     assert overview.clear(settings()) == 4
     assert sorted(file.name for file in cache.iterdir()) == kept
     store.put("plan", OTHER, PAYLOAD)

@@ -190,7 +190,7 @@ def test_files_that_are_not_there(tmp_path: Path):
         read(tmp_path / "nowhere")
     with pytest.raises(FileError, match=r"there is no such file"):
         read(tmp_path / ("long" * 5000))
-    with pytest.raises(FileError, match=r"this is no file but a folder$"):
+    with pytest.raises(FileError, match=r"this is a folder, not a file$"):
         read(tmp_path)
     shutil.copy(DATA / "gru.index", tmp_path)
     with pytest.raises(FileError, match=r"gru\.data-00001-of-00002: there is no such file$"):

@@ -201,10 +201,10 @@ def tuples(depth: int) -> bytes:
 NO_BYTES = "an array in it has more or fewer bytes than its shape requires"
 NO_CHUNKS = "a long array in it has no shape and chunks"
 FOREIGN = {
-    "empty": (b"", "this is no whole .msgpack file ("),
-    "more behind": (WHOLE + b"\0", "this is no whole .msgpack file (unpack(b) received extra data.)"),
-    "reserved": (b"\xc1", "this is no whole .msgpack file (FormatError)"),
-    "no text": (b"\x81\xa1\xff" + packb(1), "this is no whole .msgpack file ('utf-8' codec"),
+    "empty": (b"", "this is not a complete .msgpack file ("),
+    "more behind": (WHOLE + b"\0", "this is not a complete .msgpack file (unpack(b) received extra data.)"),
+    "reserved": (b"\xc1", "this is not a complete .msgpack file (FormatError)"),
+    "no text": (b"\x81\xa1\xff" + packb(1), "this is not a complete .msgpack file ('utf-8' codec"),
     "a key that is a number": (
         serialized({"1": ONE, "x": {}})[:-3] + b"\x01\x80",
         "int is not allowed for map key",
@@ -212,21 +212,21 @@ FOREIGN = {
     "a key that is an array": (b"\x81" + serialized(ONE) * 2, "numpy.ndarray is not allowed for map key"),
     "a key twice": (b"\x82" + (b"\xa1a" + serialized(ONE)) * 2, "a dictionary in it has a key twice"),
     "a name twice": (serialized({"a/b": ONE, "a": {"b": ONE}}), "it has two arrays of the name 'a/b'"),
-    "deep lists": (b"\x91" * 5000 + b"\xc0", "this is no whole .msgpack file (StackError)"),
+    "deep lists": (b"\x91" * 5000 + b"\xc0", "this is not a complete .msgpack file (StackError)"),
     "deep": (b"\x91" * 300 + b"\xc0", "its tree is deeper than 100"),
     "deep tuples": (tuples(9), "its tuples are deeper than 8"),
     "a list of 4 billion": (b"\xdd\xff\xff\xff\xff", "4294967295 exceeds max_array_len(4096)"),
     "a dictionary of 4 billion": (b"\xdf\xff\xff\xff\xff", "4294967295 exceeds max_map_len"),
     "bytes of 4 GB": (
         b"\xc6\xff\xff\xff\xff",
-        "this is no whole .msgpack file (Unpack failed: incomplete input)",
+        "this is not a complete .msgpack file (Unpack failed: incomplete input)",
     ),
     "an extension of 4 GB": (b"\xc9\xff\xff\xff\xff\x01", "0 exceeds max_ext_len(6)"),
     "a long name": (serialized({"a" * 600: {"b" * 600: ONE}}), "an array with a name of more than 1000"),
     "a petabyte": (array((1 << 48,)), NO_BYTES),
     "a petabyte that is empty": (
         array((1 << 62, 0), numbers=b""),
-        "this is no whole .msgpack file (array is too big",
+        "this is not a complete .msgpack file (array is too big",
     ),
     "below none": (array((-1,)), NO_BYTES),
     "true": (array((True,)), NO_BYTES),
@@ -234,7 +234,10 @@ FOREIGN = {
     "33 axes": (array((1,) * 33), "33 exceeds max_array_len(32)"),
     "too few bytes": (array((2,)), NO_BYTES),
     "too many bytes": (array((1,), numbers=bytes(8)), NO_BYTES),
-    "half a number": (array((1,), numbers=bytes(6)), "this is no whole .msgpack file (buffer size must be"),
+    "half a number": (
+        array((1,), numbers=bytes(6)),
+        "this is not a complete .msgpack file (buffer size must be",
+    ),
     "numbers that are a number": (array((1,), numbers=5), NO_BYTES),
     "an object": (array((1,), "object"), "an array in it holds 'object', which is not read"),
     "records": (array((1,), "float32,float32"), "an array in it holds 'float32,float32', which is not read"),

@@ -351,8 +351,8 @@ def test_an_output_that_cannot_be_leaves_nothing(tmp_path: Path, model: Path, en
         return text.removeprefix(f"{out}: ")
 
     assert said(plain) == "the file is there already; --force (Python: force=True) replaces it"
-    assert said(folder) == "this is no file but a folder"
-    assert said(folder, "--force") == "this is no file but a folder"
+    assert said(folder) == "this is a folder, not a file"
+    assert said(folder, "--force") == "this is a folder, not a file"
     assert (
         said(tmp_path / "no" / f"a{ending}")
         == f"the file cannot be written (there is no folder {tmp_path}/no)"
@@ -407,7 +407,7 @@ def test_an_input_that_is_none(tmp_path: Path, ending: str, command: str):
     source = tmp_path / f"source{ending}"
     assert refusal(command, source, *options) == f"{source}: there is no such file"
     source.mkdir()
-    assert refusal(command, source, *options) == f"{source}: this is no file but a folder"
+    assert refusal(command, source, *options) == f"{source}: this is a folder, not a file"
     source.rmdir()
     source.write_bytes(b"")
     said = refusal(command, source, *options)
@@ -628,8 +628,8 @@ def test_files_of_several_modules_are_compared_one_by_one(tmp_path: Path):
     assert "b" in errors
     assert (verdicts["a"]["difference"], verdicts["b"]["difference"] > 1e-2) == (0, True)
     assert refusal("verify", one, three) == (
-        f"{one} has 2 recurrent modules, and {three} has 3: say --module NAME "
-        "(Python: module=NAME) for one of each file with several"
+        f"{one} has 2 recurrent modules, and {three} has 3: choose one layer of "
+        "each with --module NAME (Python: module=NAME)"
     )
 
 

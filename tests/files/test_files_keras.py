@@ -218,12 +218,12 @@ REFUSED: dict[Callable[[Any, Any], None], str] = {
     virtual: "'x': it is virtual, made of arrays of other files, which stepnet does not read",
     twice: "'y' is the same object as another, which stepnet does not read",
     circle: "'x/z' is the same object as another, which stepnet does not read",
-    bomb: "'x': this is no whole HDF5 file (an array of shape 17179869184 has 0 bytes)",
-    packed_bomb: "'x': this is no whole HDF5 file (an array of shape 17179869184 has ",
-    hole: "'x': this is no whole HDF5 file (it has 1 blocks of [512])",
-    wrong_bomb: "'x': this is no whole HDF5 file (a block of it has 404 bytes of 400)",
-    wrong: "'x': this is no whole HDF5 file (a block of it: Error -3 while decompressing data",
-    nothing_of_much: "'x': this is no whole HDF5 file (an array of shape 0, 4611686018427387904 has ",
+    bomb: "'x': this is not a complete HDF5 file (an array of shape 17179869184 has 0 bytes)",
+    packed_bomb: "'x': this is not a complete HDF5 file (an array of shape 17179869184 has ",
+    hole: "'x': this is not a complete HDF5 file (it has 1 blocks of [512])",
+    wrong_bomb: "'x': this is not a complete HDF5 file (a block of it has 404 bytes of 400)",
+    wrong: "'x': this is not a complete HDF5 file (a block of it: Error -3 while decompressing data",
+    nothing_of_much: "'x': this is not a complete HDF5 file (an array of shape 0, 4611686018427387904 has ",
     lzf: "'x': it is packed by filter 32000; save it with gzip or unpacked",
     quad: "'x': it holds numbers of 16 bytes that NumPy lacks; save it as float32",
     named_kind: "'x': its kind of numbers is named in another place, which stepnet does not read",
@@ -289,14 +289,14 @@ def test_a_file_that_is_cut_off_is_told_by_its_size(h5py: Any, tmp_path: Path):
         file["x"] = np.zeros(1000)
     data = (tmp_path / "made.h5").read_bytes()
     (tmp_path / "made.h5").write_bytes(data[:-1])
-    wanted = f"this is no whole HDF5 file (it has {len(data) - 1} bytes of {len(data)})"
+    wanted = f"this is not a complete HDF5 file (it has {len(data) - 1} bytes of {len(data)})"
     assert refusal(hdf5.read, tmp_path / "made.h5") == wanted
 
 
 FOREIGN = {
     "empty": (b"", "this is no HDF5 file: it does not begin as one"),
     "foreign": (b"abc" * 100, "this is no HDF5 file: it does not begin as one"),
-    "signature alone": (b"\x89HDF\r\n\x1a\n", "this is no whole HDF5 file"),
+    "signature alone": (b"\x89HDF\r\n\x1a\n", "this is not a complete HDF5 file"),
     "too new": (b"\x89HDF\r\n\x1a\n\x09" + bytes(90), "the file has version 9 of HDF5's superblock"),
     "short addresses": (
         b"\x89HDF\r\n\x1a\n" + bytes(5) + b"\4\4" + bytes(90),
@@ -315,7 +315,7 @@ def test_what_is_no_hdf5_file(tmp_path: Path, name: str):
 def test_paths_that_are_no_files(tmp_path: Path):
     for reader in (hdf5.read, read):
         assert refusal(reader, tmp_path / "nowhere") == "there is no such file"
-        assert refusal(reader, tmp_path) == "this is no file but a folder"
+        assert refusal(reader, tmp_path) == "this is a folder, not a file"
 
 
 # Files of Keras 1 and 2, as they are

@@ -196,10 +196,13 @@ FOREIGN = {
     ),
     "a shape of many digits": (
         one(described("'<f4'", f"({'9' * 5000},)"), bytes(8)),
-        "this is no whole .npz",
+        "this is not a complete .npz",
     ),
-    "a huge empty shape": (one(described("'<f4'", f"(0, {1 << 62})")), "this is no whole .npz file ("),
-    "a shape of many axes": (one(described("'<f4'", f"({'1,' * 100})"), bytes(4)), "this is no whole .npz"),
+    "a huge empty shape": (one(described("'<f4'", f"(0, {1 << 62})")), "this is not a complete .npz file ("),
+    "a shape of many axes": (
+        one(described("'<f4'", f"({'1,' * 100})"), bytes(4)),
+        "this is not a complete .npz",
+    ),
     "objects": (
         packed({"a": np.array([{"x": 1}], object)}),
         "its member 'a.npy' holds '|O', and not numbers",
@@ -213,7 +216,10 @@ FOREIGN = {
         "its member 'a.npy' holds [('x','<f4')], and not numbers",
     ),
     "texts": (packed({"a": np.array(["x"])}), "its member 'a.npy' holds '<U1', and not numbers"),
-    "no dtype": (one(described("'<f3'", "(2,)"), bytes(8)), "this is no whole .npz file (data type '<f3'"),
+    "no dtype": (
+        one(described("'<f3'", "(2,)"), bytes(8)),
+        "this is not a complete .npz file (data type '<f3'",
+    ),
     "subarrays": (
         one(described("'(2,)<f4'", "(1,)"), bytes(8)),
         "its member 'a.npy' holds '(2,)<f4', and not",

@@ -584,13 +584,13 @@ WHOLE = model(
 )
 def test_what_is_no_model_is_refused(path: Path, data: bytes):
     path.write_bytes(data)
-    assert refusal(read, path).startswith("this is no whole ONNX model (")
+    assert refusal(read, path).startswith("this is not a complete ONNX model (")
 
 
 def test_paths_that_are_no_files(tmp_path: Path):
     with pytest.raises(FileError, match=r"nowhere: there is no such file$"):
         read(tmp_path / "nowhere")
-    with pytest.raises(FileError, match=r"this is no file but a folder$"):
+    with pytest.raises(FileError, match=r"this is a folder, not a file$"):
         contents(tmp_path)
 
 

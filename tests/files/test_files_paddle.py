@@ -321,7 +321,7 @@ def test_files_that_are_none_of_paddle_save(path: Path):
     assert refusal(read, path) == "its pickle is cut off at byte 2"
     with pytest.raises(FileError, match=r"nowhere: there is no such file$"):
         read(path.with_name("nowhere"))
-    with pytest.raises(FileError, match=r"this is no file but a folder$"):
+    with pytest.raises(FileError, match=r"this is a folder, not a file$"):
         read(path.parent)
 
 

@@ -239,10 +239,10 @@ def test_files_that_are_not_there_or_none(path: Path):
     buffer = path.with_suffix(".bin")
     assert refusal(lambda _: read(path), buffer) == "there is no such file"
     buffer.mkdir()
-    assert refusal(lambda _: read(path), buffer) == "this is no file but a folder"
+    assert refusal(lambda _: read(path), buffer) == "this is a folder, not a file"
     buffer.rmdir()
     os.mkfifo(buffer)
-    assert refusal(lambda _: read(path), buffer) == "this is no file but a device"
+    assert refusal(lambda _: read(path), buffer) == "this is a device, not a file"
     path.write_text(said(file="a\0b"))
     with pytest.raises(Exception, match="there is no such file"):
         read(path)

@@ -147,7 +147,7 @@ def test_what_is_no_whole_file_is_refused_in_one_sentence(tmp_path: Path, name: 
     path = tmp_path / "model.safetensors"
     path.write_bytes(FOREIGN[name])
     with memory() as peak:
-        assert refusal(read, path).startswith("this is no whole .safetensors file (")
+        assert refusal(read, path).startswith("this is not a complete .safetensors file (")
         assert peak() < 1 << 20
 
 
@@ -163,10 +163,10 @@ def test_paths_that_are_no_files(tmp_path: Path):
         read(tmp_path / "nowhere")
     with pytest.raises(FileError, match=r"there is no such file$"):
         read(tmp_path / ("long" * 5000))
-    with pytest.raises(FileError, match=r"this is no file but a folder$"):
+    with pytest.raises(FileError, match=r"this is a folder, not a file$"):
         read(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FileError, match=r"pipe: this is no file but a device$"):
+    with pytest.raises(FileError, match=r"pipe: this is a device, not a file$"):
         read(tmp_path / "pipe")
 
 

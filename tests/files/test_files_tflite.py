@@ -387,7 +387,7 @@ def test_a_model_without_recurrent_operators_has_none(path: Path):
     "data", [b"", b"TFL3", b"\0" * 100, random.Random(0).randbytes(1000), b"PK\3\4" * 50]
 )
 def test_what_is_no_model_is_refused(path: Path, data: bytes):
-    assert raised(path, data) == "this is no whole .tflite file (it does not say TFL3)"
+    assert raised(path, data) == "this is not a complete .tflite file (it does not say TFL3)"
 
 
 def test_places_outside_the_file_are_refused(path: Path):
@@ -402,10 +402,10 @@ def test_places_outside_the_file_are_refused(path: Path):
 def test_paths_that_are_no_files(tmp_path: Path):
     with pytest.raises(FileError, match=r"nowhere: there is no such file$"):
         read(tmp_path / "nowhere")
-    with pytest.raises(FileError, match=r"this is no file but a folder$"):
+    with pytest.raises(FileError, match=r"this is a folder, not a file$"):
         read(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FileError, match=r"this is no file but a device$"):
+    with pytest.raises(FileError, match=r"this is a device, not a file$"):
         read(tmp_path / "pipe")
 
 

@@ -660,7 +660,7 @@ def test_files_that_are_none_of_torch_save(tmp_path: Path):
         assert refusal(read, path) == none
     with pytest.raises(FileError, match=r"nowhere\.pt: there is no such file$"):
         read(tmp_path / "nowhere.pt")
-    with pytest.raises(FileError, match=r"this is no file but a folder$"):
+    with pytest.raises(FileError, match=r"this is a folder, not a file$"):
         read(tmp_path)
 
 

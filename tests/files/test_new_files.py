@@ -13,7 +13,7 @@ from stepnet.files.paths import new_file
 def test_a_device_is_not_replaced(tmp_path: Path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(FileError, match="pipe: this is no file but a device"), new_file(pipe, force=True):
+    with pytest.raises(FileError, match="pipe: this is a device, not a file"), new_file(pipe, force=True):
         raise AssertionError("it was opened")
     assert pipe.is_fifo()
 

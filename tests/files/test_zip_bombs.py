@@ -82,7 +82,7 @@ def nested(name: str, *before: Member) -> bytes:
 CONFIG, WEIGHTS = Member("config.json", b"{}"), "model.weights.h5"
 BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
     "array.npz": (lambda: zipped([array()]), "it would fill more than"),
-    "short.npz": (lambda: zipped([array(says=200)]), "this is no whole .npz file"),
+    "short.npz": (lambda: zipped([array(says=200)]), "this is not a complete .npz file"),
     "nested.npz": (lambda: nested("inner.npy"), "is no array of NumPy"),
     "lzma.npz": (lambda: zipped([Member("k.npy", bytes(99), LZMA, LARGE)]), "compressed as NumPy never does"),
     "nested.pt": (lambda: nested("archive/data.pkl"), "its pickle has opcode"),

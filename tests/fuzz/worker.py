@@ -18,7 +18,7 @@ from mutants import mutant
 from originals import Original
 from rich.console import Console
 
-from stepnet.cli.report.show import printed, unsettled
+from stepnet.cli.report.show import print_module, unsettled
 from stepnet.errors import StepnetError
 from stepnet.files import checksums
 from stepnet.files.formats import FORMATS, read
@@ -60,7 +60,7 @@ def tried(spoilt: Original, folder: Path) -> None:
         for module in read(folder / spoilt.main).modules:
             text = StringIO()
             if not unsettled(module):
-                printed(module, None, Console(file=text, width=100, highlight=False))
+                print_module(module, None, Console(file=text, width=100, highlight=False))
             assert text.getvalue().replace("\n", "").isprintable(), (
                 f"{module} is shown as {text.getvalue()!r}"
             )

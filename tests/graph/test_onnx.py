@@ -424,7 +424,7 @@ def test_padding_is_not_counted() -> None:
 
 def test_files_that_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"not a model")
-    with pytest.raises(FileError, match="this is no whole ONNX model"):
+    with pytest.raises(FileError, match="this is not a complete ONNX model"):
         stepnet_onnx.load(tmp_path / "m.onnx")
     with pytest.raises(InputError, match="device is 'CPU', not 'CUDA'"):
         stepnet_onnx.Backend.prepare(

@@ -157,7 +157,7 @@ def test_parameters_of_another_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("m.json", b"{}", "this is no whole program of Paddle"),
+        ("m.json", b"{}", "this is not a complete program of Paddle"),
         ("m.json", b"[", "its program is no JSON"),
         ("m.json", b'{"base_code": {"magic": "other"}}', "its magic is not pir"),
         ("m.pdmodel", b"", "it has no block"),

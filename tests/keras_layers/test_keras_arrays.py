@@ -8,8 +8,8 @@ from keras_cases import BATCH, INPUTS, MASKS, STEPS, UNITS, Array, Call, assert_
 from tolerance import assert_close
 
 from stepnet.keras.array_net import ArrayLoop, ArrayNet, array_loop
-from stepnet.keras.array_steps import ArraySteps, ArrayWay
-from stepnet.keras.way import Way
+from stepnet.keras.array_steps import ArraySettings, ArraySteps
+from stepnet.keras.recurrences import LoopSettings
 from stepnet.trace.step import Spec
 
 
@@ -17,7 +17,7 @@ def loop_of(layer: Any, dtype: str = "float32") -> ArrayLoop:
     """What runs a layer."""
     states = tuple(Spec((size,), dtype) for size in layer.state_size)
     return array_loop(
-        layer.cell, Way.of(layer, False), ArrayWay.of(layer), Spec((INPUTS,), dtype), states, {}
+        layer.cell, LoopSettings.of(layer, False), ArraySettings.of(layer), Spec((INPUTS,), dtype), states, {}
     )
 
 
@@ -109,13 +109,13 @@ def test_gradients_have_gradients(sequences: bool):
     second = second_of(net, inputs, upstream, given)
     step = 1e-6
     for place, gradient in enumerate(second):
-        along = numbers(*inputs[place].shape, seed=9, dtype="float64")
+        broadcast_rows = numbers(*inputs[place].shape, seed=9, dtype="float64")
         sides = [
-            gradients([*inputs[:place], inputs[place] + sign * step * along, *inputs[place + 1 :]])
+            gradients([*inputs[:place], inputs[place] + sign * step * broadcast_rows, *inputs[place + 1 :]])
             for sign in (1, -1)
         ]
         right = sum(np.vdot(up, a - b) / (2 * step) for up, a, b in zip(upstream, *sides, strict=True))
-        np.testing.assert_allclose(np.vdot(gradient, along), right, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(np.vdot(gradient, broadcast_rows), right, rtol=1e-5, atol=1e-7)
 
 
 def second_of(net: ArrayNet, inputs: list[Array], upstream: list[Array], mask: Array | None) -> list[Array]:
@@ -127,7 +127,7 @@ def second_of(net: ArrayNet, inputs: list[Array], upstream: list[Array], mask: A
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("zero", [False, True])
 def test_both_ways_of_steps_are_transposed(zero: bool, reverse: bool, mask: str):
-    steps = ArraySteps.of(ArrayWay(reverse, False, zero), (BATCH, STEPS), MASKS[mask])
+    steps = ArraySteps.of(ArraySettings(reverse, False, zero), (BATCH, STEPS), MASKS[mask])
     outer = numbers(BATCH, STEPS, 2, dtype="float64")
     valid = MASKS[mask]
     assert valid is not None
@@ -135,4 +135,4 @@ def test_both_ways_of_steps_are_transposed(zero: bool, reverse: bool, mask: str)
         steps.outward(steps.inward(outer).copy()), np.where(valid[:, :, None], outer, 0)
     )
     flat = steps.inward(numbers(BATCH, STEPS, 2, seed=1, dtype="float64") * valid[:, :, None])
-    assert_close(np.vdot(steps.spread(flat), outer), np.vdot(flat, steps.gathered(outer)), STEPS, BATCH)
+    assert_close(np.vdot(steps.spread(flat), outer), np.vdot(flat, steps.gather(outer)), STEPS, BATCH)

@@ -252,7 +252,7 @@ def test_a_parameter_of_torch_is_trained_by_keras_own_loop():
         ours(torch.ones(BATCH, STEPS, INPUTS)).sum().backward()
     assert counted.slow == 1
     assert ours.cell.weight.grad is not None
-    assert "requires a gradient, and is no variable" in next(iter(stepnet.keras.report(ours).left.values()))
+    assert "requires a gradient and is not a variable" in next(iter(stepnet.keras.report(ours).left.values()))
 
 
 class Late(Plain):

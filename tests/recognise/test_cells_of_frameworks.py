@@ -10,9 +10,9 @@ from cell_spellings import both
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.keras.steps import Form, trace_cell
+from stepnet.keras.recurrences import LoopSettings
+from stepnet.keras.steps import StepArguments, trace_cell
 from stepnet.keras.traces import recurrence_of
-from stepnet.keras.way import Way
 from stepnet.plan.recognise import Recognised, Refused, check, recognise
 from stepnet.torch import trace
 
@@ -110,9 +110,11 @@ def of_keras(cell: Any, named: bool) -> sn.RNN:
     """The recurrence of a cell of Keras: by its equations as stepnet knows them, or traced."""
     cell.build((None, X))
     states = [torch.zeros(1, size) for size in np.ravel(cell.state_size)]
-    form = Form(torch.zeros(1, X), states, {})
+    form = StepArguments(torch.zeros(1, X), states, {})
     return (
-        recurrence_of(cell, Way(False, False, False), form) if named else trace_cell(cell, form, False, {})[0]
+        recurrence_of(cell, LoopSettings(False, False, False), form)
+        if named
+        else trace_cell(cell, form, False, {})[0]
     )
 
 

@@ -1,5 +1,5 @@
-"""Models over Arrow record batches: `predict` runs over a stream of them, `Predictor` also one by one, and
-`run` over files and folders.
+"""Models over Arrow data: `predict` for a stream of record batches, `Predictor` also for single batches, and
+`run` for files and folders.
 """
 
 from stepnet.arrow.folders.running import run

@@ -1,9 +1,9 @@
-"""Record batches cut into pieces of rows of a limited number of bytes, and small pieces joined.
+"""Record batches cut into pieces of a limited number of bytes, and small pieces joined to one call.
 
-    batch of 4 GB   -> piece, piece, piece, ...      each a slice without a copy, and a block of its own
-    batches of 5 KB -> piece | piece | piece | ...   one block: the sequences alone are copied end to end
+    batch of 4 GB   -> piece, piece, piece, ...      each a slice without a copy, run by itself
+    batches of 5 KB -> piece | piece | piece | ...   one call: only the sequences are copied end to end
 
-A piece is never of two batches, so columns that are passed on are slices of the batch that they were in.
+A piece belongs to exactly one batch, so the columns that are passed on are slices of that batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ ROW_BYTES = 64
 
 @dataclass(frozen=True)
 class Batch:
-    """A record batch with its name and the number of its first row, as messages show them."""
+    """A record batch with the name and the number of its first row for messages."""
 
     name: str
     first: int
@@ -33,11 +33,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of a batch, with their sequences.
+    """Consecutive rows of one batch, with their sequences.
 
-    name: the name of the batch. first: the number of the first row, as in messages. columns: the columns that
-    are passed on. null: which rows are null; None for none. size: the bytes that a call with these sequences
-    takes.
+    name: the name of the batch. first: the number of the first row, for messages. columns: the columns that
+    are passed on. null: bool per row, True for null rows; None if there are none. size: the bytes that a call
+    takes for these sequences.
     """
 
     name: str
@@ -56,10 +56,11 @@ class Piece:
 def pieces(
     batch: Batch, array: Any, columns: Sequence[Any], column: Column, level_bytes: Sequence[int], most: int
 ) -> Iterator[Piece]:
-    """The rows of a batch in pieces of at most `most` bytes; a row that takes more is a piece by itself.
+    """Cuts the rows of a batch into pieces of at most `most` bytes; a row that takes more is a piece by
+    itself.
 
-    array: the list column, which was checked. columns: the columns that are passed on. level_bytes: the bytes
-    that a sequence, a step and an entry of each further level take.
+    array: the list column, already checked. columns: the columns that are passed on. column: reads the
+    sequences. level_bytes: the bytes that a sequence, a step, and an entry of each further level take.
     """
     window = max(1, most // ROW_BYTES)
     for begin in range(0, max(1, len(array)), window):
@@ -74,7 +75,7 @@ def pieces(
 
 
 def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
-    """The bytes that the rows before each row take together, [rows + 1].
+    """Returns cumulative sizes in bytes, [rows + 1]: entry i is what the rows before row i take together.
 
     level_bytes: the bytes of a row, a step, and an entry of each further level.
     """
@@ -90,9 +91,9 @@ def row_sizes(array: Any, level_bytes: Sequence[int]) -> Array:
 
 
 def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
-    """The first row of each piece and the row after its last, for pieces of at most `most` bytes.
+    """Yields the first row of each piece and the row after its last, for pieces of at most `most` bytes.
 
-    A piece has at least one row. sizes: the bytes that the rows before each row take together.
+    A piece has at least one row. sizes: cumulative sizes, of `row_sizes`.
 
     >>> list(cuts(np.array([0, 3, 5, 20, 21, 22]), most=6))
     [(0, 2), (2, 3), (3, 5)]
@@ -105,8 +106,8 @@ def cuts(sizes: Array, most: int) -> Iterator[tuple[int, int]]:
         start = max(stop, 1)
 
 
-def joined(parts: Sequence[Ragged]) -> Ragged:
-    """All sequences in one `Ragged`; a single part is returned as it is."""
+def concatenate(parts: Sequence[Ragged]) -> Ragged:
+    """Concatenates the sequences of several `Ragged`s; a single one is returned without a copy."""
     if len(parts) == 1:
         return parts[0]
     levels = range(parts[0].levels)
@@ -117,7 +118,7 @@ def joined(parts: Sequence[Ragged]) -> Ragged:
 
 
 def rows_of(block: Sequence[Piece]) -> str:
-    """The name of the rows of pieces, for messages."""
+    """Names the rows of pieces for messages, such as "batch 2, rows 0 to 9"."""
     first, last = block[0], block[-1]
     if first is last and first.rows == 1:
         return f"{first.name}, row {first.first}"
@@ -127,7 +128,7 @@ def rows_of(block: Sequence[Piece]) -> str:
 
 
 def null_of(block: Sequence[Piece]) -> Array | None:
-    """Which rows of all pieces are null; None for none."""
+    """Concatenates the null flags of pieces; None if no row is null."""
     if all(piece.null is None for piece in block):
         return None
     nulls = [np.zeros(piece.rows, bool) if piece.null is None else piece.null for piece in block]

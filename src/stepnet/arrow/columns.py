@@ -24,11 +24,12 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Column:
-    """How a list column is read.
+    """Reader of a list column of one Arrow type.
 
-    kind: its Arrow type. spec: the features and dtype of a step, as the model takes them. numbers: the dtype
-    in the column. large: whether the lists of each level are large ones. widths: the sizes of the inner lists
-    that are features where their type has no size. finite: whether NaN and infinite numbers are refused.
+    kind: the Arrow type. spec: the features and dtype of a step, as the model takes them. numbers: the dtype
+    in the column. large: for each level, whether its lists have 64-bit offsets. widths: the sizes of inner
+    lists that are features, where the Arrow type does not fix the size. finite: whether to refuse NaN and
+    infinite numbers.
     """
 
     kind: Any
@@ -40,9 +41,10 @@ class Column:
 
     @classmethod
     def of(cls, kind: Any, spec: Spec | None, finite: bool = False) -> "Column":
-        """A column of that type for steps of a `Spec`; None takes the features from the type.
+        """Checks that a column type fits a model and returns its reader. spec: None takes the features from
+        the type.
 
-        Raises `InputError` for types that are no lists of numbers, or that do not fit the model.
+        Raises `InputError` for types that are not lists of numbers, or that do not fit the model.
         """
         check_type(kind)
         large, features, inside = list_axes(kind)
@@ -77,11 +79,12 @@ class Column:
         return prod(self.spec.shape) * each + 8 * lists
 
     def read(self, array: Any, first: int = 0) -> Ragged:
-        """The sequences of rows of the column, which is whole; empty ones for nulls.
+        """Converts rows of the column to sequences; a null row becomes an empty one.
 
-        first: the number of the first row. Raises `InputError`, naming the first row, for nulls inside
-        sequences, for lists that are features of another size, for numbers that the model's dtype does not
-        hold, and, if `finite`, for NaN and infinite ones.
+        array: list rows whose offsets were checked. first: the number of the first row, for messages. Raises
+        `InputError`, naming the first such row, for nulls inside sequences, for feature lists of another
+        size, for numbers that the model's dtype does not hold, and, if `finite`, for NaN and infinite
+        numbers.
         """
         values, offsets = parts_of(array, first)
         for place, width in reversed([*enumerate(self.widths, self.levels)]):
@@ -101,7 +104,10 @@ class Column:
         return Ragged(self.cast(values, offsets, first), offsets)
 
     def cast(self, values: Array, offsets: tuple[Array, ...], first: int) -> Array:
-        """The values in the model's dtype, copied only if that is another."""
+        """Casts values to the model's dtype, without a copy if they have it.
+
+        Raises `InputError` for a number that this dtype does not hold; offsets and first name its row.
+        """
         target = np.dtype(self.spec.dtype)
         if values.dtype == target:
             return values
@@ -120,7 +126,7 @@ class Column:
 
 
 def check_numbers(numbers: np.dtype[Any], target: np.dtype[Any]) -> None:
-    """Raises `InputError` for numbers of another kind than the model's: floats, or whole numbers."""
+    """Raises `InputError` if numbers are not of the model's kind: floats, or whole numbers."""
     whole = numbers.kind in "iub" and target.kind in "iu"
     floating = numbers.kind == "f" and target.name in ("float16", "bfloat16", "float32", "float64")
     if not (whole or floating or numbers == target):
@@ -128,7 +134,7 @@ def check_numbers(numbers: np.dtype[Any], target: np.dtype[Any]) -> None:
 
 
 def first_of(wrong: Array) -> tuple[int, ...]:
-    """The index of the first entry that is true.
+    """Returns the index of the first true entry.
 
     >>> first_of(np.array([[False, False], [False, True]]))
     (1, 1)
@@ -137,7 +143,7 @@ def first_of(wrong: Array) -> tuple[int, ...]:
 
 
 def place_of(position: int, offsets: tuple[Array, ...], first: int) -> str:
-    """The name of an entry: its row, and the path inside.
+    """Names an entry of the values for messages: its row, and its path inside the row.
 
     >>> place_of(3, (np.array([0, 2, 5]),), first=10)
     'row 11, entry 1'

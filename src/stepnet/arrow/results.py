@@ -1,4 +1,4 @@
-"""The outputs of a model as an Arrow column: of steps a list for each row, of rows a value for each.
+"""The outputs of a model as an Arrow column: a list per row for outputs of steps, a value per row for others.
 
 Ragged [2 sequences, 64 features]   list<fixed_size_list<float>[64]>
 array [2, 64]                       fixed_size_list<float>[64]
@@ -19,10 +19,10 @@ Array = np.ndarray
 
 
 def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> Any:
-    """The column of a model's outputs. null: the rows that have none; None where all have.
+    """Makes the Arrow column of a model's outputs. null: bool per row, True for a null; None for no nulls.
 
-    large: whether the lists of each level are large ones, as those of the model's input are, so that a
-    stream of batches has one type. Raises `InputError` for no outputs, and for several of one name.
+    large: for each level, whether its lists have 64-bit offsets; taken from the input column, so that all
+    batches of a stream have one type. Raises `InputError` for no outputs, and for two outputs of one name.
     """
     leaves = list(named_leaves(outputs))
     columns = {name: array_of(leaf, large) for name, leaf in leaves}
@@ -37,7 +37,7 @@ def result_column(outputs: Any, null: Array | None, large: Sequence[bool]) -> An
 
 
 def array_of(output: Any, large: Sequence[bool]) -> Any:
-    """One output as an Arrow array."""
+    """Converts one output to an Arrow array."""
     if isinstance(output, Ragged):
         return to_arrow(output.values, output.offsets, large[: output.levels])
     return to_arrow(output, ())

@@ -33,12 +33,12 @@ OUTPUTS = ("last", "outputs")
 
 @dataclass(frozen=True)
 class Runnable:
-    """A model that runs over one kind of sequences, and gives outputs.
+    """A model as a function of one sequence input to its outputs, with parts that identify it.
 
-    spec: the features and dtype of a step; None for a model that was made without inputs=. run: computes the
-    outputs in the model's structure: a `Ragged` for outputs of each step, an array for outputs of each
-    sequence. schedules: the schedules of its parts for such sequences. values: its parameters. The schedules
-    and the values identify the model.
+    spec: the features and dtype of a step; None for a model made without inputs=. run: computes the outputs
+    in the model's structure, a `Ragged` for outputs per step, an array for outputs per sequence. schedules:
+    returns the schedules of the model's parts, given no sequences. values: returns its parameters. Schedules
+    and parameters identify the model.
     """
 
     spec: Spec | None
@@ -48,9 +48,9 @@ class Runnable:
 
     @classmethod
     def of(cls, model: Any, output: str = "outputs", engine: Asked = "auto") -> "Runnable":
-        """What runs a recurrence, layers or a graph. A `Runnable` is one already.
+        """Makes the function of a recurrence, a layer or a graph; a `Runnable` is returned as it is.
 
-        Raises `InputError` for what is no model, and for models of several inputs and of statics.
+        Raises `InputError` for other values, and for models of several inputs or with statics.
         """
         asked = choice(output, "output is 'last' or 'outputs'", OUTPUTS)
         if isinstance(model, Runnable):
@@ -66,7 +66,7 @@ class Runnable:
 
 
 def of_layer(layer: Layer, last: bool, engine: Order) -> Runnable:
-    """What runs a layer. last: whether outputs are the last of each sequence."""
+    """Makes the `Runnable` of a layer. last: whether it returns only the last output of each sequence."""
     parts = recurrences(layer, "the model")
     params = [array for part in parts for array in leaves(part.params)]
     check_no_statics(next((part.statics for part in parts if part.statics is not None), None))
@@ -82,7 +82,7 @@ def of_layer(layer: Layer, last: bool, engine: Order) -> Runnable:
 
 
 def of_graph(graph: Graph, last: bool, engine: Order) -> Runnable:
-    """What runs a graph. last: whether outputs at each step are given for the last step alone."""
+    """Makes the `Runnable` of a graph. last: whether outputs per step are cut to the last step."""
     check_no_statics(graph.statics)
 
     def run(sequences: Ragged) -> Any:
@@ -97,7 +97,7 @@ def of_graph(graph: Graph, last: bool, engine: Order) -> Runnable:
 
 
 def last_of(output: Any) -> Any:
-    """The output at the last step of each sequence, zeros for an empty one; others as they are."""
+    """Returns the output at the last step of each sequence, zeros if it is empty; arrays unchanged."""
     if not isinstance(output, Ragged):
         return output
     if output.levels > 1:
@@ -109,7 +109,7 @@ def last_of(output: Any) -> Any:
 
 
 def single(inputs: Any, params: list[Any]) -> Spec | None:
-    """The `Spec` of a model's only input; None where it is not known."""
+    """Returns the `Spec` of a model's only input, None if unknown; raises `InputError` for several inputs."""
     if inputs is None:
         return None
     if not isinstance(inputs, Spec):
@@ -133,10 +133,10 @@ def check_no_statics(statics: Any) -> None:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A model that is compiled for steps of a `Spec`.
+    """A model compiled for steps of a `Spec`.
 
-    blank: its outputs for no sequences. level_bytes: what a call holds at most for each sequence, each step,
-    and each entry of further levels, its inputs not counted.
+    blank: its outputs for no sequences. level_bytes: the bytes that a call holds at most for each sequence,
+    each step, and each entry of further levels, without its inputs.
     """
 
     spec: Spec
@@ -146,7 +146,9 @@ class Compiled:
 
     @classmethod
     def of(cls, runnable: Runnable, spec: Spec) -> "Compiled":
-        """The model compiled for such steps."""
+        """Compiles a model by a call without sequences; measures the bytes of outputs and
+        intermediate values.
+        """
         nothing = no_sequences(spec)
         blank = runnable.run(nothing)
         held = [0] * (2 + spec.levels)
@@ -160,9 +162,9 @@ class Compiled:
 
 
 def between_parts(schedule: Schedule) -> list[tuple[int, int]]:
-    """The level and the bytes of an entry of each value that one part of a schedule leaves to others.
+    """Lists the level and bytes per entry of each value that one part of a schedule leaves to later parts.
 
-    A single plan leaves none: what it computes ahead of its loop lies in blocks of a fixed size.
+    A schedule of one part leaves none: values before its loop are computed in blocks of a fixed size.
     """
     if schedule.whole is not None:
         return []

@@ -1,4 +1,4 @@
-"""Record batches from what gives them: iterators, readers, datasets, and all that has Arrow's C stream."""
+"""Record batches from the objects that hold them: iterators, readers, datasets, and Arrow's C stream."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
@@ -8,10 +8,11 @@ from stepnet.ragged.arrow import pyarrow_module
 from stepnet.values.arguments import kind
 
 
-def opened(source: Any) -> tuple[Any | None, Iterator[Any]]:
-    """The schema of a source, None where only its batches tell, and its record batches.
+def open_source(source: Any) -> tuple[Any | None, Iterator[Any]]:
+    """Returns the schema of a source and an iterator of its batches; the schema is None if only a batch tells
+    it.
 
-    Raises `InputError` for what gives no batches.
+    Raises `InputError` for an object that has no batches.
     """
     pyarrow = pyarrow_module(what="Arrow's record batches")
     if isinstance(source, pyarrow.RecordBatch):
@@ -30,7 +31,9 @@ def opened(source: Any) -> tuple[Any | None, Iterator[Any]]:
             batch = pyarrow.record_batch(source)
             return batch.schema, iter([batch])
     except pyarrow.ArrowInvalid as error:
-        raise InputError(f"batches is {kind(source)}, which is no record batch or table: {error}") from error
+        raise InputError(
+            f"batches is {kind(source)}, which is not a record batch or table: {error}"
+        ) from error
     if not isinstance(source, Iterable) or isinstance(source, str | bytes | dict):
         raise InputError(
             f"batches is an iterator of Arrow record batches, or has an Arrow C stream, and is {kind(source)}"
@@ -39,8 +42,8 @@ def opened(source: Any) -> tuple[Any | None, Iterator[Any]]:
 
 
 def batches_of(source: Iterable[Any]) -> Iterator[Any]:
-    """The record batches among the items of an iterable; tables give theirs."""
+    """Yields the record batches of an iterable of batches and tables."""
     for number, item in enumerate(source):
         if not hasattr(item, "__arrow_c_array__") and not hasattr(item, "__arrow_c_stream__"):
             raise InputError(f"item {number} of batches is {kind(item)}, and must be a record batch")
-        yield from opened(item)[1]
+        yield from open_source(item)[1]

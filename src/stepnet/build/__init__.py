@@ -1,4 +1,4 @@
-"""Libraries for C: `build` makes one of a model, `load` runs one from Python to check it."""
+"""Libraries for C: `build` makes one from a model, `load` loads one into Python to check it."""
 
 from stepnet.build.building import Build, build
 from stepnet.build.loaded import Library, load

@@ -1,6 +1,6 @@
-"""Static libraries: archives of object files in the format that linkers of Linux read.
+"""Static libraries: archives of object files in the format of Linux linkers.
 
-!<arch>  /  symbols and where their members begin   //  long names   member, member, ...
+!<arch>  /  symbols and offsets of their members   //  long names   member, member, ...
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ MODE = 0o644
 
 
 def head(name: str, size: int) -> bytes:
-    """The head of a member; times and owners are zeros, so that equal libraries have equal bytes."""
+    """Makes the header of a member. Times and owners are zeros, so that equal libraries have equal bytes."""
     return f"{name:<16}{0:<12}{0:<6}{0:<6}{MODE:<8o}{size:<10}`\n".encode()
 
 
 def archive(members: Mapping[str, bytes]) -> bytes:
-    """The archive of objects by their names, with a table of the names that they define."""
+    """Makes an archive of objects, by name, with a table of the symbols that they define."""
     names, places = bytearray(), dict[str, str]()
     for name in members:
         places[name] = f"/{len(names)}"
@@ -37,17 +37,17 @@ def archive(members: Mapping[str, bytes]) -> bytes:
         start += len(head("", 0)) + even(len(data))
     numbers = [len(symbols), *(begins[member] for member, _ in symbols)]
     table = b"".join(number.to_bytes(4, "big") for number in numbers) + texts
-    body = [head("/", table_size), padded(table), head("//", len(names)), padded(bytes(names))]
+    body = [head("/", table_size), pad(table), head("//", len(names)), pad(bytes(names))]
     for name, data in members.items():
-        body += [head(places[name], len(data)), padded(data)]
+        body += [head(places[name], len(data)), pad(data)]
     return MAGIC + b"".join(body)
 
 
 def even(size: int) -> int:
-    """A size rounded up to an even number: members begin at even offsets."""
+    """Rounds a size up to an even number: members begin at even offsets."""
     return size + size % 2
 
 
-def padded(data: bytes) -> bytes:
-    """Bytes padded to an even size."""
+def pad(data: bytes) -> bytes:
+    """Pads bytes to an even size."""
     return data + b"\n" * (len(data) % 2)

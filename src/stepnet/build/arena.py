@@ -1,6 +1,6 @@
-"""The memory arena of a call: one allocation, kept by the context, with offsets computed when a call begins.
+"""The memory arena of a call: one allocation, owned by the context, with offsets computed when a call begins.
 
-lengths | lanes | zeros | values that parts hand to one another | ...
+lengths | lanes | zeros | values that parts pass to later parts | ...
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,9 @@ from stepnet.engines.llvm.writing.code import POINTER
 
 @dataclass(frozen=True)
 class Space:
-    """Memory of a call: bytes for each step, for each sequence, and for all of them. where: only where this
-    argument is NULL; else the argument itself is the memory.
+    """Memory of a call: bytes per step, per sequence, and in all.
+
+    where: an argument of the call that is used as the memory unless it is NULL.
     """
 
     per_step: int = 0
@@ -26,7 +27,7 @@ class Space:
 
 
 class Arena:
-    """The memory of a call while its code is written. spaces: all that it needs, by what it is for."""
+    """The memory of a call while its code is written. spaces: all memory that it needs, by purpose."""
 
     def __init__(self, spaces: dict[object, Space]) -> None:
         self.spaces = spaces
@@ -50,7 +51,7 @@ class Arena:
             places[key], total = total, code.add(total, code.rounded(size, LINE))
         with code.when(code.less(code.word(context, CONTEXT["size"]), total)):
             code.system("free", ir.VoidType(), code.pointer_at(context, CONTEXT["arena"]))
-            # A quarter more, so that calls that grow bit by bit seldom need other memory.
+            # A quarter more, so that calls of slowly growing size seldom allocate.
             more = code.rounded(code.add(total, code.lshr(total, code.number(2))), LINE)
             made = code.system("aligned_alloc", POINTER, code.number(LINE), more)
             code.set_word(context, CONTEXT["arena"], made)
@@ -63,5 +64,5 @@ class Arena:
             self.pointers[key] = own if where is None else code.select(code.is_null(where), own, where)
 
     def __getitem__(self, key: object) -> ir.Value:
-        """The pointer to memory."""
+        """Returns the pointer to the memory for a purpose."""
         return self.pointers[key]

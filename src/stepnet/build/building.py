@@ -1,4 +1,4 @@
-"""Building a library for C, with all its files."""
+"""`build`: makes a library for C, with all its files."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from stepnet.build.archive import archive
-from stepnet.build.generate import built
+from stepnet.build.generate import generate_library
 from stepnet.build.header import header
 from stepnet.build.model import KEYWORDS, built_model
 from stepnet.build.shared import shared_library
@@ -25,11 +25,11 @@ class Build:
     """The files of a library that was built.
 
     Attributes:
-        header: What C programs include.
+        header: The header that C programs include.
         static: The static library, lib*.a.
         shared: The shared library, lib*.so.
-        manifest: What the library is and which arrays it takes, as JSON.
-        weights: The file of weights; None where the library holds them.
+        manifest: The description of the library and its arrays, as JSON.
+        weights: The file of weights; None if the library holds them.
     """
 
     header: Path
@@ -50,28 +50,29 @@ def build(
     statics: Any = None,
     force: bool = False,
 ) -> Build:
-    """A model as a library for C: a header, a static and a shared library, and a manifest.
+    """Builds a library for C from a model: a header, a static and a shared library, and a manifest.
 
-    The library needs no Python, and the system's C library alone. To build it needs neither a compiler nor a
-    linker. Its results have the bits of the llvm engine for the same processor.
+    The library needs no Python, only the system's C library. To build it needs neither a compiler nor a
+    linker. Its results have the bits of the llvm engine on the same processor.
 
     Args:
         model: An `RNN`, a `Stack`, a `Bidirectional` or a `Graph`.
-        folder: Where the files are written: name.h, libname.a, libname.so, name.json. It is made if need be.
-        name: The name of the library, with which its functions begin: letters, digits and underscores.
+        folder: The folder for the files name.h, libname.a, libname.so and name.json. It is created if it is
+            missing.
+        name: The name of the library, and the prefix of its functions: letters, digits and underscores.
         target: The processor: "native" for the one at hand, "generic" for all of its family, "x86-64-v3"
             (AVX2), "x86-64-v4" (AVX-512), or "aarch64". All are for Linux.
         weights: "inside" the library, or "beside" it, in the file name.weights.
-        inputs: The features of the inputs, as for `RNN`, where the model was made without.
-        statics: The features of the statics, likewise.
-        force: Whether to replace files.
+        inputs: The features of the inputs, as for `RNN`, if the model was made without them.
+        statics: The features of the statics, if the model was made without them.
+        force: Whether to replace existing files.
 
     Returns:
         The paths of the files.
 
     Raises:
-        InputError: For arguments of another form.
-        RefusedError: For a model that is not machine code alone, with the part and the reason.
+        InputError: For other arguments.
+        RefusedError: For a model with a part that is not machine code, naming the part and the reason.
         FileError: If a file exists, unless `force`, or cannot be written.
 
     >>> import tempfile
@@ -88,10 +89,10 @@ def build(
     if not isinstance(cast("Any", name), str) or not NAME.fullmatch(name) or name in KEYWORDS:
         raise InputError(
             "name is what the library's functions begin with: a letter, then letters, digits and "
-            f"underscores, 60 of them at most and no word of C, not {shown(name)}"
+            f"underscores, at most 60 characters and no keyword of C, not {shown(name)}"
         )
     read = built_model(model, inputs, statics)
-    made = built(read, chosen, name, beside)
+    made = generate_library(read, chosen, name, beside)
     shared = shared_library(
         MACHINES[chosen.machine], list(made.objects.values()), made.public, f"lib{name}.so"
     )
@@ -103,14 +104,14 @@ def build(
     }
     if beside:
         contents[f"{name}.weights"] = made.weights
-    paths = written(file_path(folder, "folder"), contents, flag(force, "force"))
+    paths = write_files(file_path(folder, "folder"), contents, flag(force, "force"))
     return Build(*paths[:4], weights=paths[4] if beside else None)
 
 
-def written(folder: Path, contents: Mapping[str, bytes], force: bool) -> list[Path]:
-    """The paths of new files in a folder, which is created if it is missing."""
+def write_files(folder: Path, contents: Mapping[str, bytes], force: bool) -> list[Path]:
+    """Writes files into a folder, which is created if it is missing; returns their paths."""
     if folder.is_file():
-        raise FileError(f"{folder}: this is a file, and a library has several: name a folder for them")
+        raise FileError(f"{folder}: this is a file, and a library has several files: name a folder for them")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

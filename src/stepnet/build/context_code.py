@@ -1,9 +1,10 @@
-"""The code of a library's functions other than `run`: creating and freeing contexts, loading weights, errors.
+"""The code of a library's functions except `run`: they create and free contexts, load weights, and name
+errors.
 
     inside   name_new(&context)
     beside   name_new(weights, bytes, &context)     name_open(path, &context)
 
-A weights file has a header that identifies its library, and a checksum that detects damage. It has no code.
+A weights file has a header that identifies its library, and a checksum that detects damage. It holds no code.
 """
 
 import struct
@@ -25,17 +26,17 @@ from stepnet.engines.llvm.writing.code import I32, I64, POINTER
 
 MAGIC = b"stepnet\x01"
 HEAD = struct.Struct("<8sQQQ32x")
-"""The head of a file of weights: what it is, for which library, the bytes behind the head, their checksum."""
+"""The header of a weights file: magic number, identity of its library, byte count, checksum."""
 FACTOR = 0x9E3779B97F4A7C15
 
 
 def checksum(data: bytes) -> int:
-    """The checksum of whole words of 64 bits: from the last word on, each is added and the sum multiplied.
+    """Computes the checksum of 64-bit words: from the last word on, each is added and the sum multiplied.
 
     >>> checksum(bytes(8)), hex(checksum((1).to_bytes(8, "little")))
     (0, '0x9e3779b97f4a7c15')
     """
-    # A sum over powers of the factor is the same, which NumPy computes at once.
+    # This equals a sum of the words times powers of the factor, which NumPy computes at once.
     words = np.frombuffer(data, "<u8")
     with np.errstate(over="ignore"):
         powers = np.cumprod(np.full(len(words), FACTOR, np.uint64), dtype=np.uint64)
@@ -43,15 +44,16 @@ def checksum(data: bytes) -> int:
 
 
 def weights_file(weights: bytes, identity: int) -> bytes:
-    """The bytes of a file of weights."""
+    """Makes the bytes of a weights file, with its header."""
     return HEAD.pack(MAGIC, identity, len(weights), checksum(weights)) + weights
 
 
 @dataclass(frozen=True)
 class ContextCode:
-    """What writes these functions. identity: a number that stands for the code that the weights are for.
+    """Writer of all functions except `run`.
 
-    description: what the library says of itself.
+    identity: a number that identifies the code that the weights are for. beside: the weights are in a file of
+    their own. description: the text that the library returns about itself.
     """
 
     module: ir.Module
@@ -89,7 +91,7 @@ class ContextCode:
         asked = code.function.args[0]
         for number, text in enumerate(ERRORS):
             code.return_when(code.icmp_signed("==", asked, ir.Constant(I32, number)), code.text(text))
-        code.ret(code.text("this is no code of an error"))
+        code.ret(code.text("this is not an error code"))
 
     def write_free(self) -> None:
         """Writes the function that frees a context; NULL is allowed."""
@@ -104,7 +106,7 @@ class ContextCode:
         code.ret_void()
 
     def write_make(self) -> ir.Function:
-        """The function make(weights, own, out): a context with these weights; own: what is freed with it."""
+        """Writes make(weights, own, out), which creates a context. own: memory to free with the context."""
         base = self.target.base
         made, code = function(self.module, base, f"{self.name}_make", I32, [POINTER] * 3, public=False)
         weights, own, out = made.args
@@ -135,7 +137,7 @@ class ContextCode:
     # ---- weights beside the library
 
     def write_check(self) -> ir.Function:
-        """The function check(head, weights): whether these are this library's weights, by their head."""
+        """Writes check(head, weights), which compares identity, size and checksum with the library's own."""
         made, code = function(
             self.module, self.target.base, f"{self.name}_check", I32, [POINTER, POINTER], public=False
         )
@@ -156,7 +158,7 @@ class ContextCode:
         return made
 
     def write_new(self, make: ir.Function, check: ir.Function) -> None:
-        """The function new(weights, bytes, out), which copies the bytes of such a file."""
+        """Writes new(weights, bytes, out), which creates a context with a copy of a weights file."""
         base = self.target.base
         arguments = [POINTER, I64, POINTER]
         _, code = function(self.module, base, f"{self.name}_new", I32, arguments, public=True)
@@ -171,7 +173,7 @@ class ContextCode:
         self.finish(code, own, make, check, out)
 
     def write_open(self, make: ir.Function, check: ir.Function) -> None:
-        """The function open(path, out), which reads such a file."""
+        """Writes open(path, out), which creates a context with the weights file at a path."""
         base = self.target.base
         _, code = function(self.module, base, f"{self.name}_open", I32, [POINTER, POINTER], public=True)
         path, out = code.function.args
@@ -181,7 +183,7 @@ class ContextCode:
         own = self.memory(code)
         file = code.system("fopen", POINTER, path, code.text("rb"))
         self.fail(code, code.is_null(file), own, "FILE")
-        # One byte more than it should have: a file that is longer is another one.
+        # Tries to read one more byte: a longer file does not belong to this library.
         whole = HEAD.size + len(self.recipe.weights)
         count = code.system("fread", I64, own, code.number(1), code.number(whole + 1), file)
         code.system("fclose", I32, file)
@@ -189,14 +191,14 @@ class ContextCode:
         self.finish(code, own, make, check, out)
 
     def memory(self, code: LibraryCode) -> ir.Value:
-        """A new buffer for a weights file, with one more byte."""
+        """Writes the allocation of a buffer for a weights file, with room for at least one more byte."""
         size = HEAD.size + len(self.recipe.weights) + LINE
         own = code.system("aligned_alloc", POINTER, code.number(LINE), code.number(size))
         code.fail_when(code.is_null(own), "MEMORY")
         return own
 
     def fail(self, code: LibraryCode, condition: ir.Value, own: ir.Value, name: str) -> None:
-        """Frees the memory and returns an error if the condition holds."""
+        """Writes code that frees the memory `own` and returns an error if a condition holds."""
         with code.when(condition):
             code.system("free", ir.VoidType(), own)
         code.fail_when(condition, name)
@@ -204,7 +206,7 @@ class ContextCode:
     def finish(
         self, code: LibraryCode, own: ir.Value, make: ir.Function, check: ir.Function, out: ir.Value
     ) -> None:
-        """Checks weights and makes the context; their memory is freed where that fails."""
+        """Writes code that checks weights and makes the context; if that fails, it frees the memory `own`."""
         weights = code.at(own, HEAD.size)
         result = code.alloca(I32)
         code.store(code.call(check, [own, weights]), result)
@@ -217,12 +219,12 @@ class ContextCode:
 
 
 def signed(number: int) -> int:
-    """An unsigned 64-bit integer reinterpreted as signed."""
+    """Reinterprets an unsigned 64-bit integer as signed."""
     return number - 2**64 if number >= 2**63 else number
 
 
 def public_names(name: str, beside: bool) -> Sequence[str]:
-    """The names of the public functions of a library."""
+    """Lists the names of the public functions of a library."""
     return [
         f"{name}_{each}"
         for each in ("new", *(["open"] if beside else []), "run", "free", "error", "describe")

@@ -15,9 +15,10 @@ from stepnet.values.version import __version__
 
 @dataclass(frozen=True)
 class ArrayText:
-    """One array: its name, what it is (see `Argument`), its dtype, and the features of one value.
+    """The description of an array: its name, its kind (see `Argument`), its dtype, and the features of one
+    value.
 
-    by_row: whether there is one value for each sequence. optional: whether NULL may stand for it.
+    by_row: there is one value per sequence, not per step. optional: the array may be NULL.
     """
 
     name: str
@@ -29,16 +30,17 @@ class ArrayText:
 
     @classmethod
     def of(cls, argument: Argument) -> "ArrayText":
-        """The description of an argument."""
+        """Describes an argument."""
         type_ = argument.type
         return cls(argument.name, argument.kind, type_.dtype, type_.shape, argument.by_row, argument.optional)
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a library is. machine: the family of processors; needs: the features of one that runs it.
+    """The description of a library.
 
-    weights: the name of the file of weights; None where the library holds them. digest: of code and weights.
+    machine: the family of processors. needs: the features that a processor must have. weights: the name of
+    the file of weights; None if the library holds them. digest: of code and weights.
     """
 
     stepnet: str
@@ -54,18 +56,18 @@ class Description:
     def of(
         cls, model: BuiltModel, target: BuildTarget, name: str, beside: bool, digest: str
     ) -> "Description":
-        """The description of a library that is being built."""
+        """Describes a library that is being built."""
         arrays = tuple(map(ArrayText.of, model.arguments))
         weights = f"{name}.weights" if beside else None
         return cls(__version__, name, target.name, target.machine, target.needs, weights, digest, arrays)
 
     @classmethod
     def read(cls, text: bytes) -> "Description":
-        """The description read from the text in a library."""
+        """Parses the text in a library."""
         made: dict[str, Any] = json.loads(text)
         made["arrays"] = tuple(ArrayText(**each) for each in made["arrays"])
         return cls(**made)
 
     def text(self, indent: int | None = None) -> str:
-        """The description as JSON."""
+        """Formats the description as JSON."""
         return json.dumps(asdict(self), indent=indent)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from llvmlite import ir
 
 from stepnet.build.arena import Arena, Space
-from stepnet.build.kernel_code import KernelCode, Laid
+from stepnet.build.kernel_code import KernelCode, SequenceLayout
 from stepnet.build.lanes_code import LAID_BYTES, PER_SEQUENCE, write_lay
 from stepnet.build.library_code import CODE, function
 from stepnet.build.model import BuiltModel
@@ -36,6 +36,7 @@ class RunCode:
         recipe: Recipe,
         contexts: Contexts,
     ) -> None:
+        """Begins the function, with its arguments by name, and the code of each kernel."""
         self.model, self.recipe, self.contexts = model, recipe, contexts
         self.lay = write_lay(module, target, f"{name}_lay")
         types = [POINTER, I64, POINTER, *[POINTER] * len(model.arguments)]
@@ -106,14 +107,14 @@ class RunCode:
     # ---- memory
 
     def spaces(self) -> dict[object, Space]:
-        """The memory that a call needs, by what it is for."""
-        zeros = max((type_.size * type_.itemsize for type_ in self.begun_types()), default=0)
+        """Lists the memory that a call needs, by purpose."""
+        zeros = max((type_.size * type_.itemsize for type_ in self.initial_types()), default=0)
         spaces: dict[object, Space] = {
             "lengths": Space(per_row=8),
             "lanes": Space(per_row=PER_SEQUENCE),
             "laid": Space(fixed=LAID_BYTES),
             "begun": Space(per_row=8),
-            # The number of each step: as many as the longest sequence has.
+            # The index of each step, up to the longest sequence.
             "numbers": Space(per_step=8, per_row=8, fixed=8 * PIECE * 2),
             "zeros": Space(per_row=zeros, fixed=PIECES * zeros),
         }
@@ -128,30 +129,30 @@ class RunCode:
             spaces |= kernel.spaces()
         return spaces
 
-    def begun_types(self) -> Iterable[Type]:
-        """The types of initial memories."""
+    def initial_types(self) -> Iterable[Type]:
+        """Yields the types of initial memories."""
         for kernel in self.kernels:
             net, ends = kernel.step.plan.net, kernel.step.plan.ends
             yield from (net.type_of(net.inputs[place]) for place in ends.memories)
         yield from (argument.type for argument in self.arguments if argument.kind == "initial")
 
     def space_of(self, type_: Type, where: ir.Value | None = None) -> Space:
-        """The memory of a value."""
+        """Returns the memory for a value of a type. where: an argument that may be this memory."""
         bytes_ = type_.size * type_.itemsize
         by_row = type_.extent == ROWS
         return Space(0 if by_row else bytes_, bytes_ if by_row else 0, where=where)
 
     def results(self) -> dict[int, int]:
-        """The values that steps make as results, each with the place of the first result that it is."""
-        made = set(self.made())
+        """Maps the values that steps compute as results to the index of the first result that each is."""
+        made = set(self.computed_values())
         first = dict[int, int]()
         for place, number in enumerate(self.model.net.results):
             if number in made:
                 first.setdefault(number, place)
         return first
 
-    def made(self) -> Iterable[int]:
-        """The values that steps compute."""
+    def computed_values(self) -> Iterable[int]:
+        """Yields the values that steps compute."""
         for step in self.recipe.steps:
             if isinstance(step, Kernel):
                 yield from (number for number in (*step.outputs, *step.rows) if number >= 0)
@@ -159,9 +160,9 @@ class RunCode:
                 yield step.result
 
     def between(self) -> list[int]:
-        """The values that steps compute only for other steps."""
+        """Lists the values that steps compute only for other steps."""
         results = self.results()
-        return [number for number in dict.fromkeys(self.made()) if number not in results]
+        return [number for number in dict.fromkeys(self.computed_values()) if number not in results]
 
     def fill(self) -> None:
         """Writes code that fills the arrays that all steps read: lengths, zeros, and step indices."""
@@ -183,19 +184,23 @@ class RunCode:
 
     # ---- where sequences lie
 
-    def lay_out(self) -> dict[str, Laid]:
-        """Where sequences lie for each kind of part: those of the call (""), and those of single values."""
+    def lay_out(self) -> dict[str, SequenceLayout]:
+        """Writes code that assigns sequences to lanes; returns the layouts: of the call (""), and of parts
+        without a recurrence, by extent.
+        """
         code, arena = self.code, self.arena
         code.call(self.lay, [arena["lengths"], self.rows, arena["lanes"], arena["laid"]])
-        laid = {"": Laid(self.offsets, arena["lengths"], arena["laid"], self.rows)}
+        laid = {"": SequenceLayout(self.offsets, arena["lengths"], arena["laid"], self.rows)}
         for kernel in self.kernels:
             extent = kernel.step.plain
             if extent and extent not in laid:
                 laid[extent] = self.lay_pieces(extent, self.rows if extent == "rows" else self.steps)
         return laid
 
-    def lay_pieces(self, extent: str, count: ir.Value) -> Laid:
-        """Single values as the steps of a few sequences; see `engines.packed.plain_call`."""
+    def lay_pieces(self, extent: str, count: ir.Value) -> SequenceLayout:
+        """Writes code that lays out single values as steps of a few sequences; see
+        `engines.packed.plain_call`.
+        """
         code, zero, one = self.code, self.code.number(0), self.code.number(1)
         starts = self.arena["pieces", extent]
         lengths, memory = code.at(starts, 8 * PIECES), code.at(starts, 16 * PIECES)
@@ -209,12 +214,12 @@ class RunCode:
             begin = code.add(code.mul(piece, each), code.smaller(piece, more))
             code.write_number(begin, starts, piece)
         code.call(self.lay, [lengths, pieces, memory, laid])
-        return Laid(starts, lengths, laid, pieces)
+        return SequenceLayout(starts, lengths, laid, pieces)
 
     # ---- values
 
     def place_values(self) -> None:
-        """The pointers to inputs, constants, and the memory of all values that steps make."""
+        """Sets the pointers to inputs, to constants, and to the memory of all values that steps compute."""
         code, net = self.code, self.model.net
         for argument, pointer in self.arguments.items():
             if argument.is_result:
@@ -230,7 +235,9 @@ class RunCode:
             self.values[number] = self.arena["value", number]
 
     def copy_results(self) -> None:
-        """Copies results that no step makes for them alone: inputs, and values that are several results."""
+        """Writes copies to results that no step computes in place: inputs, and values that are
+        results twice.
+        """
         code, net, first = self.code, self.model.net, self.results()
         for argument in self.arguments:
             number = net.results[argument.place] if argument.is_result else -1
@@ -240,5 +247,5 @@ class RunCode:
                 code.move(self.arena["result", argument.place], self.values[number], size)
 
     def count_of(self, extent: tuple[str, ...]) -> ir.Value:
-        """The number of values at an extent."""
+        """Returns the number of values at an extent: of sequences, or of steps."""
         return self.rows if extent == ROWS else self.steps

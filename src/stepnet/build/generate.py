@@ -18,14 +18,15 @@ from stepnet.build.workspaces import Contexts
 from stepnet.errors import InputError
 
 MOST_INSIDE = 2**31 - 2**24
-"""The bytes of weights that a library may hold: addresses in code are 32 bits, with a sign."""
+"""The most bytes of weights that a library may hold: addresses in code are signed 32-bit numbers."""
 
 
 @dataclass(frozen=True)
-class Built:
-    """What a library is made of. objects: LLVM's, by name; public: the names of functions that users call.
+class LibraryParts:
+    """The contents of a library. objects: object files by name. public: the names of functions that users
+    call.
 
-    weights: the bytes of the file of weights; none where the library holds them.
+    weights: the bytes of the weights file; empty if the library holds the weights. about: its description.
     """
 
     objects: dict[str, bytes]
@@ -34,21 +35,24 @@ class Built:
     about: Description
 
 
-def built(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> Built:
-    """The objects of a library. Raises `RefusedError` for a model that cannot be built."""
+def generate_library(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> LibraryParts:
+    """Generates the objects of a library. beside: the weights go into a file of their own.
+
+    Raises `RefusedError` for a model that cannot be built.
+    """
     public = frozenset(public_names(name, beside))
     plans, own = ir.Module("plans"), ir.Module("library")
     for module in (plans, own):
         module.triple = target.triple
     recipe = recipe_of(model, target, plans, name)
-    recipe.add(b"")  # whole lines
+    recipe.add(b"")  # pads the weights to whole cache lines
     contexts = Contexts.of(recipe)
     code = object_of(str(plans), target, target.code, public)
     weights = bytes(recipe.weights)
     if not beside and len(weights) > MOST_INSIDE:
         raise InputError(
             f"the weights take {len(weights)} bytes, and code reaches {MOST_INSIDE} of them in one library: "
-            "say --weights beside (Python: weights='beside')"
+            "store them in a file of their own with --weights beside (Python: weights='beside')"
         )
     made = sha256(code)
     made.update(repr(recipe.layout).encode())
@@ -65,4 +69,4 @@ def built(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> Bu
     )
     library = object_of(str(own), target, target.base, public)
     objects = {f"{name}.o": library, f"{name}.plans.o": code, f"{name}.data.o": data}
-    return Built(objects, weights_file(weights, identity) if beside else b"", public, about)
+    return LibraryParts(objects, weights_file(weights, identity) if beside else b"", public, about)

@@ -1,4 +1,4 @@
-"""The header of a library: its functions, what their arguments are, and an example."""
+"""The C header of a library: its functions, their arguments, and an example."""
 
 from collections.abc import Sequence
 from textwrap import wrap
@@ -17,7 +17,7 @@ C_TYPES = {
     "float16": "uint16_t",
     "bfloat16": "uint16_t",
 }
-"""The types of C in which the numbers of each dtype lie; of float16 and bfloat16 the bits."""
+"""The C type for each dtype. float16 and bfloat16 are stored as their bits."""
 KINDS = {
     "sequence": "of each step",
     "initial": "the memory before the first step; NULL for zeros",
@@ -29,19 +29,19 @@ WIDTH = 100
 
 
 def declaration(argument: Argument) -> str:
-    """The C declaration of an argument."""
+    """Formats the C declaration of an argument."""
     const = "" if argument.is_result else "const "
     return f"{const}{C_TYPES[argument.type.dtype]} *{argument.name}"
 
 
 def shape_text(argument: Argument) -> str:
-    """The axes of an array: [steps, 8]."""
+    """Formats the axes of an array: [steps, 8]."""
     axes = ["sequences" if argument.by_row else "steps", *map(str, argument.type.shape)]
     return f"[{', '.join(axes)}]"
 
 
 def meaning(argument: Argument) -> str:
-    """The meaning of an argument, for a comment."""
+    """Describes an argument for a comment: direction, axes, meaning, and whether it may be NULL."""
     kind = KINDS[argument.kind]
     if argument.by_row and argument.kind == "output":
         kind = "of each sequence"
@@ -49,30 +49,30 @@ def meaning(argument: Argument) -> str:
         kind = "of each sequence"
     bits = f", the bits of {argument.type.dtype}" if argument.type.dtype in ("float16", "bfloat16") else ""
     written = "out: " if argument.is_result else ""
-    unread = "; NULL if nobody wants it" if argument.is_result else ""
+    unread = "; NULL if it is not wanted" if argument.is_result else ""
     return f"{written}{shape_text(argument)}{bits}, {kind}{unread}"
 
 
 def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> str:
-    """The text of the header."""
+    """Formats the whole header."""
     guard, upper = f"{name.upper()}_H", name.upper()
     lines = [
         f"/* {name}: {comment_text(model.text)}",
         "",
         f"   Built by stepnet {__version__} for {target.name}.",
     ]
-    lines += ["", *wrapped(CALLS), "", *wrapped(THREADS), "", *example(model, name, beside), "*/"]
+    lines += ["", *wrap_comment(CALLS), "", *wrap_comment(THREADS), "", *example(model, name, beside), "*/"]
     lines += [f"#ifndef {guard}", f"#define {guard}", "", "#include <stddef.h>", "#include <stdint.h>", ""]
     lines += [
         "#ifdef __cplusplus",
         'extern "C" {',
         "#endif",
         "",
-        "/* What the functions return. */",
+        "/* The codes that the functions return. */",
         "enum {",
     ]
     for number, (code, text) in enumerate(zip(NAMES, ERRORS, strict=True)):
-        comma = "," if number < len(NAMES) - 1 else ""  # C++98 and C89 allow none at the end
+        comma = "," if number < len(NAMES) - 1 else ""  # C++98 and C89 allow no comma at the end
         lines.append(f"    {upper}_{code} = {number}{comma} /* {text} */")
     lines += [
         "};",
@@ -82,12 +82,12 @@ def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> s
         "",
     ]
     lines += opening(name, beside)
-    lines += ["/* Frees a context; NULL is none. */", f"void {name}_free({name}_context *context);", ""]
+    lines += ["/* Frees a context, which may be NULL. */", f"void {name}_free({name}_context *context);", ""]
     lines += ["/* The numbers of one step or one sequence, and their type. */", *sizes(model, upper), ""]
     lines += ["/* Runs the model over sequences, and returns a code.", ""]
     arguments = [
-        (f"{name}_context *context", "that no other thread uses during the call"),
-        ("int64_t sequences", "how many there are; 0 is none, and nothing is read or written"),
+        (f"{name}_context *context", "the context; no other thread may use it during the call"),
+        ("int64_t sequences", "the number of sequences; for 0 nothing is read or written"),
         (
             "const int64_t *offsets",
             "[sequences + 1]: sequence i has the steps offsets[i] to offsets[i + 1] - 1",
@@ -108,12 +108,12 @@ def header(model: BuiltModel, target: BuildTarget, name: str, beside: bool) -> s
     ]
     lines += [
         "",
-        "/* What a code says, in English; never NULL. */",
+        "/* Returns the text of a code, in English; never NULL. */",
         f"const char *{name}_error(int code);",
         "",
     ]
     lines += [
-        "/* What the library is and which arrays it takes, as JSON. */",
+        "/* Returns the description of the library and its arrays, as JSON. */",
         f"const char *{name}_describe(void);",
     ]
     lines += ["", "#ifdef __cplusplus", "}", "#endif", f"#endif /* {guard} */", ""]
@@ -132,20 +132,20 @@ THREADS = (
 )
 
 
-def wrapped(text: str) -> list[str]:
-    """A paragraph of a comment."""
+def wrap_comment(text: str) -> list[str]:
+    """Wraps a paragraph of a comment."""
     return wrap(text, WIDTH, initial_indent="   ", subsequent_indent="   ")
 
 
 def comment_text(text: str) -> str:
-    """A text on one line, escaped so that it cannot end a comment."""
+    """Puts a text on one line, escaped so that it cannot end a comment."""
     plain = " ".join(text.split()).replace("*/", "* /").replace("/*", "/ *")
     shown = plain.encode("ascii", "backslashreplace").decode().replace("\\", "/")
     return shown if len(shown) <= 200 else f"{shown[:197]}..."
 
 
 def opening(name: str, beside: bool) -> list[str]:
-    """The declarations of the functions that create a context."""
+    """Declares the functions that create a context."""
     if not beside:
         return [
             "/* Makes a context, at *context; returns a code. */",
@@ -156,14 +156,14 @@ def opening(name: str, beside: bool) -> list[str]:
         "/* Makes a context, at *context, with the bytes of a file of weights, which are copied. */",
         f"int {name}_new(const void *weights, size_t bytes, {name}_context **context);",
         "",
-        f"/* The same, of the file at a path: {name}.weights. */",
+        f"/* Makes a context, at *context, with the file of weights at a path: {name}.weights. */",
         f"int {name}_open(const char *path, {name}_context **context);",
         "",
     ]
 
 
 def sizes(model: BuiltModel, upper: str) -> list[str]:
-    """The sizes of arrays, as constants."""
+    """Formats the sizes of arrays as constants."""
     return [
         f"#define {upper}_{each.name.upper()}_SIZE {each.type.size} /* {C_TYPES[each.type.dtype]} */"
         for each in model.arguments
@@ -171,7 +171,7 @@ def sizes(model: BuiltModel, upper: str) -> list[str]:
 
 
 def example(model: BuiltModel, name: str, beside: bool) -> list[str]:
-    """A call in a comment: two sequences, of three steps and of one."""
+    """Formats a call as an example in a comment: two sequences, of three steps and of one."""
     made = f'{name}_open("{name}.weights", &context)' if beside else f"{name}_new(&context)"
     arrays, names = list[str](), list[str]()
     for each in model.arguments:

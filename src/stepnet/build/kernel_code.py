@@ -21,9 +21,10 @@ WORD = {name: 8 * place for place, name in enumerate(WORDS)}
 
 
 @dataclass(frozen=True)
-class Laid:
-    """Where sequences lie: pointers to where each begins, to their lengths, and to what `lay` made of these;
-    and how many there are.
+class SequenceLayout:
+    """Pointers to the layout of sequences: their starts and lengths, and the result of `lay` for these.
+
+    rows: the number of sequences.
     """
 
     starts: ir.Value
@@ -33,9 +34,10 @@ class Laid:
 
 
 class KernelCode:
-    """The code of one part. number: the part's."""
+    """The code of one part of the schedule. number: the index of the part."""
 
     def __init__(self, number: int, step: Kernel, workspace: Workspace) -> None:
+        """Reads which memory the plan of the part needs."""
         self.number, self.step, self.workspace, self.layout = number, step, workspace, step.layout
         plan, needs = step.plan, step.layout.needs
         self.plan, self.needs = plan, needs
@@ -45,7 +47,7 @@ class KernelCode:
     # ---- memory
 
     def spaces(self) -> dict[object, Space]:
-        """The memory of a call that only this part uses."""
+        """Lists the memory of a call that only this part uses."""
         spaces = dict[object, Space]()
         if self.record:
             more = SLACK + (PIECES if self.step.plain else 0)
@@ -61,23 +63,27 @@ class KernelCode:
         return spaces
 
     def space(self, number: int) -> Space:
-        """The memory of a value of the plan's net."""
+        """Returns the memory for a value of the plan's net."""
         type_ = self.plan.net.type_of(number)
         bytes_ = type_.size * type_.itemsize
         by_row = type_.extent == ROWS or self.step.last_only
-        # Of a part without a recurrence, there is one row for each of the sequences that its values make.
+        # The values of a part without a recurrence are laid out as sequences, with one row for each.
         fixed = PIECES * bytes_ if self.step.plain else 0
         steps = bytes_ if self.step.plain != "rows" else 0
         return Space(0 if by_row else steps, bytes_ if by_row or self.step.plain == "rows" else 0, 64 + fixed)
 
     def result_of(self, place: int) -> int:
-        """The value that the result of a row at a place is; -1 for one that nobody reads."""
+        """Returns the value that a result per row is; -1 for one that is not read."""
         return self.step.rows[place] if place >= 0 else -1
 
     # ---- the code
 
     def write(self, run: Any, status: ir.Value) -> None:
-        """All that runs the part. status: a cell that says whether an integer was outside a parameter."""
+        """Writes the code of the part.
+
+        run: the `RunCode`. status: a cell that the code sets if an integer is outside the rows of a
+        parameter.
+        """
         code: LibraryCode = run.code
         self.run, self.code, self.laid = run, code, run.laid[self.step.plain]
         self.words = code.at(run.context, self.workspace.words)
@@ -106,11 +112,11 @@ class KernelCode:
         code.store(code.or_(code.load(status), code.word(own)), status)
 
     def set(self, name: str, value: "ir.Value | int") -> None:
-        """Sets a word of the call."""
+        """Writes a store into the argument words of the plan. name: of the word."""
         self.code.set_word(self.words, WORD[name], value)
 
     def array_words(self) -> dict[int, ir.Value]:
-        """The pointer to the array of each word."""
+        """Returns the pointer to the array of each argument word."""
         run, step, words = self.run, self.step, self.layout.words
         zeros = run.arena["zeros"]
 
@@ -138,7 +144,7 @@ class KernelCode:
         return made
 
     def by_sequence(self, function: str) -> None:
-        """Writes the computation of values once per sequence, if the part has any."""
+        """Writes the call that computes values once per sequence, if the part has such values."""
         name = self.step.functions.get(function)
         if name is not None:
             self.set("first", 0)
@@ -188,7 +194,7 @@ class KernelCode:
             code.function_call(self.step.functions["run"], I64, [self.words])
 
     def reduce(self) -> None:
-        """Writes a reduction over the steps of each sequence."""
+        """Writes the reductions over the steps of each sequence."""
         net, run = self.plan.net, self.run
         numbers = dict(
             zip([net.inputs[place] for place in self.plan.ends.sequences], self.step.inputs, strict=True)

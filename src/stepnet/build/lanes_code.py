@@ -1,4 +1,4 @@
-"""The code that lays sequences end to end in lanes, as `engines.lanes` does in NumPy.
+"""The code that assigns sequences to lanes, end to end, as `engines.lanes` does in NumPy.
 
     lay(lengths, count, memory, laid)
 
@@ -15,8 +15,8 @@ from stepnet.plan.load import LANES
 
 LANE_BYTES = 8 * (LANES + 8)
 LAID = {"lanes": 0, "steps": 8, "order": 16, "first": 64, "lane_steps": 64 + LANE_BYTES}
-"""Where the numbers of `laid` are, in bytes: how many lanes, the steps of the first one, the pointer to the
-sequences in order, where those of each lane begin, and the steps of each lane.
+"""Offsets in bytes in `laid`: the number of lanes, the steps of the first one, the pointer to the order of
+sequences, the start of each lane in that order, and the steps of each lane.
 """
 LAID_BYTES = 64 + 2 * LANE_BYTES
 PER_SEQUENCE = 16 + 8 + 8
@@ -24,7 +24,7 @@ PER_SEQUENCE = 16 + 8 + 8
 
 
 def write_lay(module: ir.Module, target: Target, name: str) -> ir.Function:
-    """The function that fills `laid` for sequences of these lengths."""
+    """Writes the function lay, which fills `laid` for sequences of given lengths."""
     compare = write_compare(module, target, f"{name}_compare")
     made, code = function(module, target, name, ir.VoidType(), [POINTER, I64, POINTER, POINTER], public=False)
     lengths, count, pairs, laid = made.args
@@ -54,6 +54,7 @@ class Lay:
         pairs: ir.Value,
         laid: ir.Value,
     ) -> None:
+        """Divides the memory, and allocates tables with an entry per lane."""
         self.code, self.compare, self.lengths, self.count = code, compare, lengths, count
         self.pairs, self.laid = pairs, laid
         self.lane_of = code.at(pairs, code.mul(count, code.number(16)))
@@ -91,12 +92,14 @@ class Lay:
         code.ret_void()
 
     def of_pair(self, place: ir.Value, behind: int) -> ir.Value:
-        """A number of a pair: the length, or the sequence."""
+        """Returns a number of a pair, at a byte offset: 0 for the length, 8 for the sequence."""
         code = self.code
         return code.word(code.at(self.pairs, code.mul(place, code.number(16))), behind)
 
     def pair(self) -> None:
-        """The length and number of each sequence that has steps; and whether they are in order already."""
+        """Writes code that pairs length and number of each sequence with steps, and notes if
+        they are sorted.
+        """
         code, zero = self.code, self.code.number(0)
         code.store(zero, self.filled_cell)
         code.store(code.number(1), self.sorted_cell)
@@ -114,7 +117,7 @@ class Lay:
                 code.store(length, self.best_cell)
 
     def share(self, filled: ir.Value, lanes: ir.Value) -> None:
-        """The lane of each sequence, and the steps and sequences of each lane."""
+        """Writes code that assigns each sequence to a lane, and sums the steps and sequences of each lane."""
         code, zero = self.code, self.code.number(0)
         with code.loop(zero, lanes) as lane:
             for table in (self.load, self.sizes):
@@ -133,12 +136,12 @@ class Lay:
                 code.write_number(code.add(code.read_number(table, lane), more), table, lane)
 
     def sort_lanes(self, filled: ir.Value, lanes: ir.Value) -> None:
-        """The place of each lane among those sorted by their steps; and there their steps and sequences."""
+        """Writes code that ranks the lanes by their steps, and stores steps and sequences by rank."""
         code, zero = self.code, self.code.number(0)
         with code.loop(zero, lanes) as lane:
             own = code.read_number(self.load, lane)
             code.store(lane, self.best_cell)
-            with code.when(code.less(lanes, filled)):  # else they are sorted, as the sequences are
+            with code.when(code.less(lanes, filled)):  # otherwise lanes are sorted as sequences are
                 code.store(zero, self.best_cell)
                 with code.loop(zero, lanes) as other:
                     load = code.read_number(self.load, other)

@@ -19,7 +19,7 @@ ERRORS = (
     "the file of weights cannot be read",
     "this processor lacks instructions that the library was built for",
 )
-"""What the error codes say, by number."""
+"""The text of each error code."""
 NAMES = (
     "OK",
     "NULL",
@@ -33,69 +33,72 @@ NAMES = (
     "FILE",
     "PROCESSOR",
 )
-"""The names of the codes in the header."""
+"""The name of each error code in the header."""
 CODE = {name: number for number, name in enumerate(NAMES)}
 SYSTEM = ("aligned_alloc", "fclose", "fopen", "fread", "free", "memcpy", "memset", "qsort")
 """The functions of the system's C library that a library calls."""
 
 
 class LibraryCode(Code):
-    """A builder of a library's own functions."""
+    """An instruction builder for a library's own functions.
+
+    Its methods write code, and return the values that this code computes.
+    """
 
     def system(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
-        """A call of one of the functions of the C library."""
+        """Writes a call of a function of the C library."""
         assert name in SYSTEM
         return self.function_call(name, result, arguments)
 
     def fail_when(self, condition: ir.Value, name: str) -> None:
-        """Writes a return of an error if the condition holds."""
+        """Writes a return of an error code if a condition holds. name: of the code."""
         self.return_when(condition, ir.Constant(I32, CODE[name]))
 
     def is_null(self, pointer: ir.Value) -> ir.Value:
-        """Whether a pointer is NULL."""
+        """Writes the test whether a pointer is NULL."""
         return self.icmp_unsigned("==", pointer, ir.Constant(POINTER, None))
 
     def less(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """Whether a number is smaller than another."""
+        """Writes the comparison a < b of signed integers."""
         return self.icmp_signed("<", a, b)
 
     def word(self, pointer: ir.Value, place: int = 0) -> ir.Value:
-        """The 64-bit integer at a byte offset from a pointer."""
+        """Writes a load of the 64-bit integer at a byte offset from a pointer."""
         return self.read(I64, self.at(pointer, place), 8)
 
     def set_word(self, pointer: ir.Value, place: int, value: "ir.Value | int") -> None:
-        """Stores a 64-bit integer, or the address of a pointer, at a byte offset from a pointer."""
+        """Writes a store of a 64-bit integer, or of a pointer's address, at a byte offset from a pointer."""
         number = self.number(value) if isinstance(value, int) else value
         self.write(
             self.ptrtoint(number, I64) if number.type == POINTER else number, self.at(pointer, place), 8
         )
 
     def pointer_at(self, pointer: ir.Value, place: int = 0) -> ir.Value:
-        """The pointer stored at a byte offset from a pointer."""
+        """Writes a load of the pointer stored at a byte offset from a pointer."""
         return self.read(POINTER, self.at(pointer, place), 8)
 
     def move(self, target: ir.Value, source: ir.Value, count: "ir.Value | int") -> None:
-        """Copies bytes; the ranges must not overlap."""
+        """Writes a copy of bytes; the ranges must not overlap."""
         number = self.number(count) if isinstance(count, int) else count
         false = ir.Constant(ir.IntType(1), 0)
         self.function_call("llvm.memcpy.p0.p0.i64", ir.VoidType(), [target, source, number, false])
 
     def clear(self, target: ir.Value, count: "ir.Value | int") -> None:
-        """Sets bytes to zero."""
+        """Writes code that sets bytes to zero."""
         number = self.number(count) if isinstance(count, int) else count
         zero, false = ir.Constant(ir.IntType(8), 0), ir.Constant(ir.IntType(1), 0)
         self.function_call("llvm.memset.p0.i64", ir.VoidType(), [target, zero, number, false])
 
     def larger(self, a: ir.Value, b: ir.Value) -> ir.Value:
-        """The larger of two integers."""
+        """Writes the maximum of two signed integers."""
         return self.select(self.less(a, b), b, a)
 
     def rounded(self, size: ir.Value, unit: int) -> ir.Value:
-        """A size rounded up to a power of two."""
+        """Writes the rounding of a size up to a multiple of `unit`, a power of two."""
         return self.and_(self.add(size, self.number(unit - 1)), self.number(-unit))
 
     def text(self, value: str) -> ir.Value:
-        """The pointer to a zero-terminated text."""
+        """Adds a zero-terminated text to the module; returns a pointer to it."""
         data = bytearray(value.encode() + b"\0")
         constant = ir.Constant(ir.ArrayType(ir.IntType(8), len(data)), data)
         name = self.module.get_unique_name("text")
@@ -107,7 +110,7 @@ class LibraryCode(Code):
 def function(
     module: ir.Module, target: object, name: str, result: ir.Type, arguments: Sequence[ir.Type], public: bool
 ) -> tuple[ir.Function, LibraryCode]:
-    """A new function of a module, and what writes its code."""
+    """Adds a function to a module; returns it with a builder at its entry. public: it is exported."""
     made = ir.Function(module, ir.FunctionType(result, arguments), name)
     if not public:
         made.linkage = "internal"

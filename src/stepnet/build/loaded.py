@@ -1,6 +1,7 @@
-"""Calls of a built library from Python by ctypes, to compare it with the model that it was built from.
+"""`load`: calls of a built library from Python by ctypes, to compare it with the model that it was built
+from.
 
-Loading a shared library executes its code with all rights of the process. So nothing is loaded unless the
+To load a shared library executes its code with all rights of the process. So nothing is loaded unless the
 caller states that the library is trusted, and no other file refers to one: a manifest is only data. The names
 and arguments of the functions are read from the library itself.
 """
@@ -39,10 +40,13 @@ ANOTHER = (
 
 
 class Functions:
-    """The functions of a loaded library of a name, with the types of their arguments."""
+    """The functions of a loaded library, with the types of their arguments. name: their prefix."""
 
     def __init__(self, library: Any, name: str) -> None:
+        """Looks up the functions, and reads the description to know the arguments of `run`."""
+
         def function(name_: str, result: Any, *arguments: Any) -> Any:
+            """Looks up a function and sets the types of its result and arguments."""
             made = library[f"{name}_{name_}"]
             made.restype, made.argtypes = result, arguments
             return made
@@ -61,12 +65,12 @@ class Functions:
 
 
 class Library:
-    """A loaded library. It is called as its function in C is, with arrays by their names; by one thread at a
-    time, for which others wait.
+    """A loaded library, called like its C function, with arrays by name. Only one thread runs it at a time;
+    others wait.
 
     Attributes:
         path: The file.
-        about: What the library says of itself.
+        about: The description that the library holds.
 
     >>> import tempfile, numpy as np, stepnet as sn
     >>> from stepnet import cells
@@ -81,6 +85,7 @@ class Library:
     """
 
     def __init__(self, path: Path, functions: "Functions", about: Description, beside: Path | None) -> None:
+        """Creates a context of the library. beside: the file of weights; None if the library holds them."""
         self.path, self.about, self._functions = path, about, functions
         self._files = (path,) if beside is None else (path, beside)
         self._context, self._lock = ctypes.c_void_p(), Lock()
@@ -92,17 +97,17 @@ class Library:
             self._functions.free(self._context)
 
     def __call__(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """The results of a call, by name: `Ragged`s of what there is for each step, else arrays.
+        """Runs the library; returns its results by name: a `Ragged` for values per step, an array for others.
 
         Args:
-            arrays: The inputs by name: `Ragged`s of the same lengths for sequences, and arrays [sequences,
-                features...] for what each sequence has once. Initial memories may be left out.
+            arrays: The inputs by name: `Ragged`s of equal lengths for sequences, arrays [sequences,
+                features...] for values per sequence. Initial memories may be left out.
 
         Raises:
             InputError: For arrays that do not fit.
         """
         if not isinstance(arrays, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"a library takes a dict of arrays by their names, not {shown(arrays)}")
+            raise InputError(f"a library takes a dict of arrays by name, not {shown(arrays)}")
         texts = self.about.arrays
         known = [each.name for each in texts if each.kind not in ("output", "final")]
         unknown = [name for name in arrays if name not in known]
@@ -127,9 +132,9 @@ class Library:
             elif arrays.get(each.name) is None:
                 held.append(None)
             else:
-                held.append(checked(each, arrays[each.name], count))
+                held.append(check_array(each, arrays[each.name], count))
         pointers = [None if array is None else array.ctypes.data for array in held]
-        with self._lock:  # a context is one thread's at a time
+        with self._lock:  # only one thread at a time may use a context
             code = self._functions.run(self._context, rows, offsets.ctypes.data, *pointers)
         self.check(code)
         by_row = {each.name for each in texts if each.by_row}
@@ -138,7 +143,9 @@ class Library:
         }
 
     def runnable(self) -> Runnable:
-        """What runs the sequences of a Parquet file; raises `InputError` where a call takes other arrays."""
+        """Returns a function over sequences for `stepnet run`; raises `InputError` if it takes
+        other arrays.
+        """
         needed = [each for each in self.about.arrays if not each.optional]
         outputs = [each for each in self.about.arrays if each.kind == "output" and not each.by_row]
         if [each.kind for each in needed] != ["sequence"] or len(outputs) != 1:
@@ -160,7 +167,7 @@ class Library:
         return Runnable(Spec(shape, text.dtype), run, values=content)
 
     def offsets(self, arrays: Mapping[str, Any]) -> Array:
-        """The offsets that all sequences have."""
+        """Returns the offsets of the sequences; raises `InputError` if they differ between arrays."""
         sequences = [each.name for each in self.about.arrays if each.kind == "sequence"]
         made = list[Array]()
         for name in sequences:
@@ -169,7 +176,7 @@ class Library:
                 raise InputError(f"{name} is a Ragged of one level, not {shown(ragged)}")
             made.append(np.ascontiguousarray(ragged.offsets[0], np.int64))
         if any(not np.array_equal(made[0], other) for other in made[1:]):
-            raise InputError(f"{', '.join(sequences)} are of the same lengths, and these are not")
+            raise InputError(f"{', '.join(sequences)} must have the same lengths, and these do not")
         return made[0]
 
     def check(self, code: int) -> None:
@@ -179,8 +186,8 @@ class Library:
             raise kind(f"{self.path}: {self._functions.error(code).decode()}")
 
 
-def checked(text: ArrayText, value: Any, count: int) -> Array:
-    """An array of a call as the library reads it."""
+def check_array(text: ArrayText, value: Any, count: int) -> Array:
+    """Returns an array of a call as the library reads it; raises `InputError` if dtype or shape differ."""
     array = np.ascontiguousarray(value.values if isinstance(value, Ragged) else value)
     if array.shape != (count, *text.shape) or array.dtype != np.dtype(text.dtype):
         raise InputError(
@@ -190,25 +197,26 @@ def checked(text: ArrayText, value: Any, count: int) -> Array:
 
 
 def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = None) -> Library:
-    """A shared library that `build` made, loaded into this process.
+    """Loads a shared library that `build` made into this process.
 
     Args:
         path: The library, lib*.so.
-        trust: That the library is trusted. It is machine code: once it is loaded, it may do all that this
-            process may. Load what you built yourself.
-        weights: The file of weights of a library that has them beside it; by default the one of its own name
-            in the same folder.
+        trust: States that the library is trusted. It is machine code: once loaded, it may do everything that
+            this process may. Load only what you built yourself.
+        weights: The file of weights of a library that has them beside it; by default the file of its name in
+            the folder of the library.
+
+    Returns:
+        A `Library`.
 
     Raises:
-        InputError: Unless it is trusted, and for a file that is no library.
-        FileError: For a file that is missing, is no library of stepnet, or is for another processor.
+        InputError: Unless it is trusted, and for a file that is not a library.
+        FileError: For a file that is missing, was not built by stepnet, or is for another processor.
         LibraryError: If the library refuses its weights, or the processor.
     """
     path = existing(path)
     if path.suffix != LIBRARY:
-        raise InputError(
-            f"{path}: a library that was built is loaded by the name of its file, lib*.so, and by no other"
-        )
+        raise InputError(f"{path}: only the shared library itself, lib*.so, can be loaded")
     if trust is not True:
         raise InputError(
             f"{path}: a library is machine code, which may do all that this process may: "
@@ -220,7 +228,7 @@ def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = 
         functions = Functions(ctypes.CDLL(str(path.resolve())), name)
     except OSError as error:
         raise FileError(f"{path}: the library cannot be loaded ({error})") from error
-    except AttributeError as error:  # of the library that is in memory, which may be another
+    except AttributeError as error:  # the process may have loaded another library from this path
         raise FileError(
             f"{path}: a function is missing ({error}): stepnet did not build this library, or {ANOTHER}"
         ) from error
@@ -235,12 +243,12 @@ def load(path: str | Path, *, trust: bool = False, weights: str | Path | None = 
 
 
 def library_name(path: Path, data: bytes) -> str:
-    """The name of a library's functions, read from its file before it is loaded.
+    """Reads the prefix of a library's functions from its file before it is loaded.
 
-    Raises `FileError` for a file that is no library of stepnet for this processor.
+    Raises `FileError` for a file that is not a library of stepnet for this processor.
     """
     if data[:4] != b"\x7fELF" or len(data) < HEADER.size or HEADER.unpack_from(data)[1] != SHARED:
-        raise FileError(f"{path}: this is no shared library for Linux")
+        raise FileError(f"{path}: this is not a shared library for Linux")
     machine = HEADER.unpack_from(data)[2]
     here = {"x86_64": "x86-64", "aarch64": "aarch64"}.get(platform.machine(), "")
     if sys.platform != "linux" or machine != MACHINES.get(here):
@@ -248,7 +256,7 @@ def library_name(path: Path, data: bytes) -> str:
         raise FileError(
             f"{path}: the library is for Linux on {known}, and this is {sys.platform} on {platform.machine()}"
         )
-    # The system's loader maps the file and does not look how long it is: to touch what is missing ends the
+    # The system's loader maps the file without a look at its size: access to a missing part ends the
     # process. The table of sections is the last part of a library that stepnet wrote.
     _, _, _, _, _, _, table, *_, count, _ = HEADER.unpack_from(data)
     if len(data) < table + SECTION.size * count:
@@ -259,5 +267,5 @@ def library_name(path: Path, data: bytes) -> str:
     end = data.find(DESCRIBE + b"\0")
     name = data[data.rfind(b"\0", 0, end) + 1 : end] if end >= 0 else b""
     if not name.isascii() or not name.decode("ascii", "replace").isidentifier():
-        raise FileError(f"{path}: this is no library that stepnet built")
+        raise FileError(f"{path}: this is not a library that stepnet built")
     return name.decode()

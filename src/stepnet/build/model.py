@@ -32,19 +32,16 @@ KEYWORDS = frozenset(
         "sequences offsets NULL bool true false int64_t int32_t uint16_t uint8_t size_t",
     )
 )
-"""The names that no argument may have: keywords of C and C++, and the names of other arguments and types."""
+"""Names that no argument may have: keywords of C and C++, and the names of other arguments and types."""
 
 
 @dataclass(frozen=True)
 class Argument:
     """An array argument of the C function.
 
-    name: its name in C.
-    kind: sequence, initial or static for an input; output or final for a result.
-    place: the position of its value among the inputs or results of the net.
-    type: the type of the value.
-    optional: whether it may be NULL, which means zeros for an initial memory, and for
-        a result that it is not wanted.
+    name: its name in C. kind: sequence, initial or static for an input; output or final for a result. place:
+    the index of its value among the inputs or results of the net. type: the type of the value. optional: it
+    may be NULL, which means zeros for an initial memory, and an unwanted result.
     """
 
     name: str
@@ -55,12 +52,12 @@ class Argument:
 
     @property
     def by_row(self) -> bool:
-        """Whether it has a value per sequence, not per step."""
+        """True if it has a value per sequence, not per step."""
         return self.type.extent == ROWS
 
     @property
     def is_result(self) -> bool:
-        """Whether the call writes it."""
+        """True if the call writes it."""
         return self.kind in ("output", "final")
 
 
@@ -68,10 +65,8 @@ class Argument:
 class BuiltModel:
     """A model to be built.
 
-    schedule: the schedule that the library runs.
-    params: the parameters, in the order of the net.
-    arguments: the array arguments of the C function.
-    text: a description for the user.
+    schedule: the schedule that the library runs. params: the parameters, in the order of the net. arguments:
+    the array arguments of the C function. text: a description for the user.
     """
 
     schedule: Schedule
@@ -86,11 +81,10 @@ class BuiltModel:
 
 
 def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltModel:
-    """The model to be built, for sequences of these features.
+    """Reads the model to be built, for sequences of given features.
 
-    inputs, statics: as for `RNN`; needed if the model was made without them.
-
-    Raises `InputError` if `model` is not a model, if its inputs are unknown, or if its sequences end early.
+    inputs, statics: as for `RNN`; needed if the model was made without them. Raises `InputError` if `model`
+    is not a model, if its inputs are unknown, or if its sequences end early.
     """
     if not isinstance(model, Graph | Layer):
         raise InputError(
@@ -104,7 +98,10 @@ def built_model(model: Any, inputs: Any = None, statics: Any = None) -> BuiltMod
 
 
 def program_of(model: Graph | Layer, inputs: Any, statics: Any) -> Program:
-    """The program of a model for inputs and statics of these features."""
+    """Returns the program of a model for inputs and statics of these features.
+
+    Raises `InputError` if the inputs are unknown, or sequences end early.
+    """
     if isinstance(model, Graph):
         inputs = model.inputs if inputs is None else inputs
         statics = model.statics if statics is None else statics
@@ -116,10 +113,10 @@ def program_of(model: Graph | Layer, inputs: Any, statics: Any) -> Program:
         params = [array for part in parts for array in leaves(part.params)]
         if any(part.until is not None for part in parts):
             raise InputError(
-                "sequences that end early (until=) are not built: how far they run is decided in Python"
+                "sequences that end early (until=) are not built: Python decides at which step they end"
             )
     if inputs is None:
-        raise InputError("the model was made without inputs=: say build(..., inputs=) for their features")
+        raise InputError("the model was made without inputs=: give their features with build(..., inputs=)")
     inputs = with_dtypes(inputs, cast("list[Array]", params))
     x = transform(no_sequences, inputs)
     still = (
@@ -133,14 +130,14 @@ def program_of(model: Graph | Layer, inputs: Any, statics: Any) -> Program:
 
 
 def no_rows(spec: Spec) -> Array:
-    """An array of statics with these features, for no sequences."""
+    """Makes an array of statics with these features for no sequences."""
     if spec.axis:
         raise InputError("statics that are sequences are not built: a library takes flat sequences")
     return np.empty((0, *spec.shape), spec.dtype)
 
 
 def arguments_of(program: Program, schedule: Schedule) -> tuple[Argument, ...]:
-    """The array arguments in the order of the C function: inputs by kind, then results."""
+    """Lists the array arguments in the order of the C function: inputs by kind, then results."""
     net, ends = schedule.net, program.ends
     taken = set[str]()
     memories = [name for name, _ in named_leaves(program.memory)] if program.memories else []
@@ -148,6 +145,7 @@ def arguments_of(program: Program, schedule: Schedule) -> tuple[Argument, ...]:
     made = list[Argument]()
 
     def add(kind: str, places: Sequence[int], names: Iterable[str], optional: bool) -> None:
+        """Adds an argument for each of these places, with a C name that is unique."""
         numbers = net.results if kind in ("output", "final") else net.inputs
         for place, name in zip(places, names, strict=True):
             made.append(Argument(c_name(name, taken), kind, place, net.type_of(numbers[place]), optional))
@@ -173,14 +171,12 @@ def arguments_of(program: Program, schedule: Schedule) -> tuple[Argument, ...]:
 
 
 def joined_name(first: str, name: str) -> str:
-    """`first` and a name joined by an underscore; `first` alone if the name is empty."""
+    """Joins a prefix and a name by an underscore; an empty name leaves the prefix."""
     return f"{first}_{name}" if name else first
 
 
 def c_name(text: str, taken: set[str]) -> str:
-    """A C identifier made from a text, which no other argument has.
-
-    taken: the identifiers in use, to which it is added.
+    """Makes a C identifier from a text, different from all in `taken`, to which it is added.
 
     >>> taken = set()
     >>> c_name("layer 0.h", taken), c_name("layer_0.h", taken), c_name("double", taken), c_name("2", taken)

@@ -16,7 +16,7 @@ from stepnet.engines.llvm.machine.elf import (
 )
 
 GLOBAL, FUNCTION, OBJECT, HIDDEN = 1 << 4, 2, 1, 2
-"""Of a symbol: that other objects see it, what it is, and that other libraries do not see it."""
+"""Properties of a symbol: visible to other objects; a function; an object; hidden from other libraries."""
 
 
 class Strings:
@@ -26,17 +26,18 @@ class Strings:
         self.data = bytearray(1)
 
     def add(self, text: str) -> int:
-        """The place of a text."""
+        """Adds a text; returns its offset."""
         place = len(self.data)
         self.data += text.encode() + b"\0"
         return place
 
 
 def object_file(machine: int, texts: Mapping[str, bytes], constants: Mapping[str, bytes]) -> bytes:
-    """An object of functions that are machine code, and of arrays of bytes, aligned to 64, by their names.
+    """Makes an object file. texts: machine code of functions by name. constants: bytes by name, aligned to
+    64.
 
-    Other objects of the same library see the names, and none else. An array of no bytes takes one, so that
-    its name has a place: sections without bytes are in no library.
+    Only objects of the same library see the names. An empty constant takes one byte, so that its name has an
+    address: linkers drop sections without bytes.
     """
     names, strings = Strings(), Strings()
     symbols = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]

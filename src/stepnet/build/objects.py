@@ -1,6 +1,4 @@
-"""Compilation of LLVM text to position-independent object code, also for other processors
-(cross-compiling).
-"""
+"""Compilation of LLVM text to position-independent object code, also for other processors."""
 
 from functools import cache
 
@@ -12,21 +10,21 @@ from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.target import Target
 
 OWN = "_stepnet_"
-"""What stands in the names of functions and data that the objects of one library share."""
+"""A part of the names of functions and data that the objects of one library share."""
 
 
 def object_of(text: str, target: BuildTarget, code: Target, public: frozenset[str]) -> bytes:
-    """The object file of a module's text. public: the functions that users of the library call; other
-    libraries and programs do not see the names of all others.
-    """
+    """Compiles a module to an object file. public: the functions that users call; others are hidden."""
 
     def hide_others(module: llvm.ModuleRef) -> None:
+        """Hides all names that are not public from other libraries and programs."""
         for value in (*module.functions, *module.global_variables):
             hidden = value.name not in public and (not value.is_declaration or OWN in value.name)
             if value.linkage == llvm.Linkage.external and hidden:
                 value.visibility = "hidden"
 
     def emit() -> bytes:
+        """Generates the object code of the module."""
         generator = lazy_import("machine.object_code")
         with generator.shorter_pipeline():
             data: bytes = generator.emit(
@@ -39,7 +37,7 @@ def object_of(text: str, target: BuildTarget, code: Target, public: frozenset[st
 
 @cache
 def target_machine(triple: str, cpu: str, features: str) -> llvm.TargetMachine:
-    """The machine that writes code for a processor: one for all modules."""
+    """Returns LLVM's code generator for a processor; modules share it."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     family = llvm.Target.from_triple(triple)

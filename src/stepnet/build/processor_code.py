@@ -60,8 +60,9 @@ BITS: dict[tuple[int, int, int], dict[str, int]] = {
     (7, 1, 3): {"avxvnniint8": 4, "avxneconvert": 5, "avxvnniint16": 10},
     (0x80000001, 0, 2): {"lzcnt": 5, "sse4a": 6, "xop": 11, "fma4": 16, "tbm": 21},
 }
-"""The bits that `cpuid` answers with: by leaf, subleaf and register (a, b, c, d) those of features, by LLVM's
-names (Intel's and AMD's manuals). What is not here is never in generated code: no arithmetic.
+"""The bits of features in the answers of `cpuid`: by leaf, subleaf and register (a, b, c, d), by LLVM's names
+(Intel's and AMD's manuals). Features that are missing here are never used by generated code: they are not
+arithmetic.
 """
 INSTRUCTIONS = {
     # push rbx; mov r8, rdx; mov eax, edi; mov ecx, esi; cpuid; mov [r8], eax; mov [r8+4], ebx;
@@ -69,19 +70,19 @@ INSTRUCTIONS = {
     "cpuid": "53 4989d0 89f8 89f1 0fa2 418900 41895804 41894808 4189500c 5b c3",
     "xgetbv": "31c9 0f01d0 c3",  # xor ecx, ecx; xgetbv; ret
 }
-"""The functions cpuid(leaf, subleaf, answer) and xgetbv(): instructions that LLVM's text does not have."""
+"""Machine code of cpuid(leaf, subleaf, answer) and xgetbv(), which LLVM's text cannot express."""
 SAVED = 1, 0, 2, 27
-"""The bit that says that the system may be asked for the registers that it saves."""
+"""The bit that says that xgetbv may be used: leaf, subleaf, register and bit."""
 VECTORS, WIDE = 0b110, 0b11100110
-"""The bits for registers of 256 and of 512 bits."""
+"""The bits of xgetbv for registers of 256 and of 512 bits."""
 
 
 def write_fits(
     module: ir.Module, target: Target, name: str, prefix: str, needs: tuple[str, ...]
 ) -> ir.Function:
-    """The function that says whether the processor at hand has all of these features.
+    """Writes the function that tells if this processor has all the features `needs`.
 
-    prefix: of the names of the functions of `INSTRUCTIONS`.
+    prefix: that of the names of the functions in `INSTRUCTIONS`.
     """
     made, code = function(module, target, name, ir.IntType(1), [], public=False)
     no = ir.Constant(ir.IntType(1), 0)
@@ -91,6 +92,7 @@ def write_fits(
     answer = code.alloca(I32, ir.Constant(I32, 4))
 
     def ask(leaf: int, subleaf: int, register: int) -> ir.Value:
+        """Writes a call of cpuid; returns one of the four registers."""
         arguments = [ir.Constant(I32, leaf), ir.Constant(I32, subleaf), answer]
         code.function_call(f"{prefix}cpuid", ir.VoidType(), arguments)
         return code.read(I32, code.at(answer, 4 * register), 4)

@@ -1,11 +1,11 @@
-"""The sequence of operations in a call of a library, as values. `driver_code` writes them as code.
+"""The sequence of operations in a call of a library, as values; `driver_code` writes them as code.
 
     schedule ->   part 0  kernel   values 0 1   -> 5      machine code of a plan, and its constants
                   part 1  spread   value 3      -> 8      a value of each sequence repeated at its steps
                   part 2  kernel   values 5 8   -> 9
 
-A library has no Python or NumPy. So models that compute anything but copies and sums between their parts are
-refused.
+A library has no Python or NumPy. So a model is refused if it computes anything but copies and sums between
+its parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,19 +34,19 @@ from stepnet.plan.schedule import Part
 Array = np.ndarray
 ENDS = ("first", "last")
 INSTEAD = "Build the layers without it as a model of their own, or run the model in Python"
-"""What to do with a model that is refused."""
+"""Advice for a model that is refused."""
 SUMMED = ("float32", "float64", "int32", "int64")
-"""The dtypes whose sums over sequences are code."""
+"""The dtypes of sums over sequences that have code."""
 
 
 @dataclass(frozen=True)
 class Kernel:
     """The machine code of a plan, run once in a call.
 
-    functions: the names of its functions, by those of the plan. inputs, initial, statics: values by number,
-    -1 for zeros. outputs, rows: its results by kind, -1 for one that nobody reads. plain: the extent of its
-    values where it has no recurrence; they are the steps of sequences made for it. constants: where these
-    are among the weights.
+    functions: the names of its functions, by those of the plan. inputs, initial, statics: numbers of values,
+    -1 for zeros. outputs, rows: numbers of its results, -1 for one that is not read. plain: the extent of its
+    values if it has no recurrence; they are laid out as steps of sequences. constants: the offset of its
+    constants among the weights.
     """
 
     plan: Plan
@@ -64,7 +64,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Spread:
-    """A value repeated at those of a deeper extent; or put at the first or last of these (`how`)."""
+    """A value repeated for each value of a deeper extent, or put at the first or last of them, by `how`."""
 
     source: int
     result: int
@@ -74,7 +74,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction over the steps of each sequence."""
+    """A reduction over the steps of each sequence. from_zero: a sum begins at zero, not at the
+    first value.
+    """
 
     source: int
     result: int
@@ -89,7 +91,7 @@ Step = Kernel | Spread | Reduction
 
 @dataclass
 class Recipe:
-    """The steps of a call in order, the weights, and where constants lie that are read as values."""
+    """The operations of a call in order, the weights, and offsets of constants that are read as values."""
 
     steps: list[Step] = field(default_factory=list[Step])
     weights: bytearray = field(default_factory=bytearray)
@@ -97,12 +99,12 @@ class Recipe:
 
     @property
     def layout(self) -> tuple[int, list[int], list[tuple[int, int]]]:
-        """How many weights there are, and where those of each kernel and each constant lie."""
+        """The number of bytes of weights, and the offsets in them of kernels' constants and of values."""
         kernels = [step.constants for step in self.steps if isinstance(step, Kernel)]
         return len(self.weights), kernels, sorted(self.constants.items())
 
     def add(self, data: bytes) -> int:
-        """The place of bytes among the weights, behind all that are there."""
+        """Appends bytes to the weights, aligned to a cache line; returns their offset."""
         self.weights += bytes(-len(self.weights) % LINE)
         place = len(self.weights)
         self.weights += data
@@ -110,9 +112,9 @@ class Recipe:
 
 
 def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: str) -> Recipe:
-    """The steps of a call of a model; writes the machine code of its plans to a module.
+    """Lists the operations of a call of a model, and writes the machine code of its plans to a module.
 
-    Raises `RefusedError` for a model of which a part is no machine code.
+    Raises `RefusedError` for a model with a part that is not machine code.
     """
     recipe, net = Recipe(), model.net
     for value in (*net.inputs, *net.results):
@@ -125,7 +127,7 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
         what = f"part {number} ({part.kind})"
         check_part(part, what)
         if part.plan is None:
-            recipe.steps.append(across(net, part, what))
+            recipe.steps.append(between_extents(net, part, what))
         else:
             made = written.get(part.plan.key)
             if made is None:
@@ -145,13 +147,13 @@ def recipe_of(model: BuiltModel, target: BuildTarget, module: ir.Module, name: s
     return recipe
 
 
-def refused(what: str, reason: str) -> RefusedError:
-    """The error of a part that is no machine code. what: its number and kind."""
+def refusal_error(what: str, reason: str) -> RefusedError:
+    """Makes the error for a part that is not machine code. what: its number and kind."""
     return RefusedError(f"the model cannot be built: {what}: {reason}. {INSTEAD}")
 
 
 def check_extent(net: Net, number: int) -> None:
-    """Raises `RefusedError` for an input or result of other than flat sequences."""
+    """Raises `RefusedError` for an input or result that is not of flat sequences."""
     extent = net.type_of(number).extent
     if extent not in (CONST, ROWS, STEPS):
         raise RefusedError(
@@ -161,7 +163,7 @@ def check_extent(net: Net, number: int) -> None:
 
 
 def check_part(part: Part, what: str) -> None:
-    """Raises `RefusedError` for a part that is no machine code."""
+    """Raises `RefusedError` for a part that is not machine code. what: its number and kind."""
     reasons = {
         "total": "a value over all sequences of a batch is computed by NumPy",
         "loop": "a recurrence whose steps are run part by part is a loop in Python",
@@ -176,16 +178,16 @@ def check_part(part: Part, what: str) -> None:
     if part.kind == "recurrence" and part.extent != STEPS:
         reason = f"it is a recurrence over values at {extent_text(part.extent)}"
     if reason is not None:
-        raise refused(what, reason)
+        raise refusal_error(what, reason)
 
 
 def code_of(
     plan: Plan, target: Target, module: ir.Module, prefix: str, what: str
 ) -> tuple[Layout, dict[str, str]]:
-    """The layout of a plan and its functions, which are written to a module."""
+    """Writes the functions of a plan to a module; returns its layout, and their names."""
     refusal: str | None = lazy_import("lower.refusals").plan_refusal(plan)
     if refusal is not None:
-        raise refused(what, refusal)
+        raise refusal_error(what, refusal)
     generate, program = lazy_import("compile.generate"), lazy_import("lower.program").lowered(plan, target)
     names: Sequence[str] = generate.write_functions(module, program, target, prefix)
     layout: Layout = generate.layout_of(plan, program)
@@ -198,7 +200,7 @@ def code_of(
 def check_sum(how: str, dtype: str, what: str) -> None:
     """Raises `RefusedError` for reductions that have no code."""
     if dtype not in SUMMED or (how == "mean" and not dtype.startswith("float")):
-        raise refused(what, f"NumPy computes the {how} over steps of {dtype}")
+        raise refusal_error(what, f"NumPy computes the {how} over steps of {dtype}")
 
 
 def kernel(
@@ -209,7 +211,10 @@ def kernel(
     constants: Mapping[int, Array],
     target: Target,
 ) -> Kernel:
-    """A part that has a plan, with its constants among the weights."""
+    """Makes the kernel of a part that has a plan, and adds its constants to the weights.
+
+    made: the layout of its plan, and the names of its functions. constants: values of the net known once.
+    """
     plan, net, (layout, functions) = part.plan, model.net, made
     assert plan is not None
     if model.schedule.whole is not None:
@@ -230,7 +235,7 @@ def kernel(
     if part.kind == "plain":
         rows = tuple(-1 for _ in plan.ends.rows)
     values = constant_values(plan, [constants[number] for number in numbers])
-    place = recipe.add(packed(layout.constants, values, target).tobytes())
+    place = recipe.add(pack_constants(layout.constants, values, target).tobytes())
     plain = "" if part.kind != "plain" else "rows" if part.extent == ROWS else "steps"
     return Kernel(
         plan, layout, functions, inputs, initial, statics, outputs, rows, plain, part.last_only, place
@@ -238,14 +243,14 @@ def kernel(
 
 
 def places_of(results: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
-    """The results at these places; -1 where a part has none there that anybody reads."""
+    """Returns the results at these places; -1 if a part has no such result that is read."""
     return tuple(results[place] if place < len(results) else -1 for place in places)
 
 
-def packed(constants: Constants, values: Values, target: Target) -> Array:
-    """The constants of a plan as its machine code reads them.
+def pack_constants(constants: Constants, values: Values, target: Target) -> Array:
+    """Packs the constants of a plan as its machine code reads them.
 
-    They are packed by the processor at hand, in the form that another one reads.
+    This processor packs them, also in the form that another processor reads.
     """
     memory = np.zeros(constants.size, np.uint8)
     for offset, entry in constants.entries:
@@ -257,8 +262,8 @@ def packed(constants: Constants, values: Values, target: Target) -> Array:
     return memory
 
 
-def across(net: Net, part: Part, what: str) -> Step:
-    """A part between extents."""
+def between_extents(net: Net, part: Part, what: str) -> Step:
+    """Makes the operation of a part between extents: a `Spread` or a `Reduction`."""
     node, source = part.node, part.reads[0]
     assert node is not None
     type_, result = net.type_of(source), part.results[0]
@@ -267,7 +272,7 @@ def across(net: Net, part: Part, what: str) -> Step:
         check_extent(net, number)
     if node.operation == "expand":
         if how and type_.extent != ROWS:
-            raise refused(what, "NumPy puts a value at one sequence of a batch")
+            raise refusal_error(what, "NumPy puts a value at one sequence of a batch")
         return Spread(source, result, type_.size * type_.itemsize, how)
     if how not in ENDS:
         check_sum(how, type_.dtype, what)

@@ -17,8 +17,8 @@ PAGE = 4096
 class Kind:
     """A kind of relocation.
 
-    put: gives the new bytes of the place, of S, P and the old ones. call: whether it is for a call, which may
-    go through a stub. bytes: how many there are.
+    put: computes the new bytes of the field from S, P and its old bytes. call: it is for a call, which may
+    use a stub. bytes: the size of the field.
     """
 
     put: Callable[[int, int, int], int]
@@ -27,27 +27,28 @@ class Kind:
 
 
 def fits(value: int, bits: int) -> int:
-    """A distance as a field of this many bits; raises `NetError` if it does not fit."""
+    """Encodes a distance in a signed field of this many bits; raises `NetError` if it does not fit."""
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise NetError(f"a library's code and data are {value} bytes apart, more than {bits} bits hold")
     return value & ((1 << bits) - 1)
 
 
 def branch(s: int, p: int, old: int) -> int:
-    """A distance in instructions, in the lowest 26 bits."""
+    """Encodes a distance in instructions in the lowest 26 bits."""
     return old & ~0x3FFFFFF | fits(s - p, 28) >> 2
 
 
 def page(s: int, p: int, old: int) -> int:
-    """A distance in pages: two bits from bit 29 on, 19 from bit 5 on."""
+    """Encodes a distance in pages: two bits from bit 29 on, 19 from bit 5 on."""
     pages = fits((s & -PAGE) - (p & -PAGE), 33) >> 12
     return old & ~0x60FFFFE0 | (pages & 3) << 29 | (pages >> 2) << 5
 
 
 def low(shift: int) -> Callable[[int, int, int], int]:
-    """The place within a page, counted in units of 2 to `shift` bytes, from bit 10 on."""
+    """Makes the encoder of an offset within a page, in units of 2 to the power `shift`, from bit 10 on."""
 
     def put(s: int, p: int, old: int) -> int:
+        """Encodes the offset of S within its page; raises `NetError` if S is not aligned."""
         if s % (1 << shift):
             raise NetError(f"data of {1 << shift} bytes lie at {s:#x}")
         return old & ~(0xFFF << 10) | (s % PAGE >> shift) << 10
@@ -56,7 +57,7 @@ def low(shift: int) -> Callable[[int, int, int], int]:
 
 
 def distance(s: int, p: int, old: int) -> int:
-    """A distance in bytes."""
+    """Encodes a distance in bytes."""
     return fits(s - p, 32)
 
 
@@ -75,11 +76,11 @@ KINDS: Mapping[int, Mapping[int, Kind]] = {
         299: Kind(low(4)),
     },
 }
-"""By machine and number; all that are not here are refused."""
+"""The kinds by machine and number; others are refused."""
 
 
 def stub(machine: int, place: int, slot: int) -> bytes:
-    """The code at a place that goes on at the address which is in a slot: sixteen bytes."""
+    """Makes code at `place`, of sixteen bytes, that jumps to the address stored in a slot."""
     if machine == X86_64:  # jmp [rip + distance]
         return b"\xff\x25" + fits(slot - place - 6, 32).to_bytes(4, "little") + b"\xcc" * 10
     # adrp x16, slot; ldr x17, [x16, slot]; br x17; nop

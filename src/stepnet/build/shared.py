@@ -54,9 +54,8 @@ STUB = 16
 class Piece:
     """A section of the library.
 
-    name, kind, flags, link, info, entry, alignment: the fields of its row in the section table.
-    data: its bytes.
-    place: its offset in the file, which is also its address.
+    name, kind, flags, link, info, entry, alignment: the fields of its row in the section table. data: its
+    bytes. place: its offset in the file, which is also its address.
     """
 
     name: str
@@ -74,11 +73,9 @@ class Piece:
 class Shared:
     """A shared library under construction.
 
-    machine: the number of the processor.
-    objects: the object files that are linked.
-    public: the symbols that it exports.
-    name: its name for the loader (SONAME).
-    begins: for each object and section of it, the library's section and the offset in that.
+    machine: the number of the processor. objects: the object files to link. public: the symbols to export.
+    name: its name for the loader (SONAME). begins: the section of the library and the offset in it, by object
+    and section.
     """
 
     machine: int
@@ -90,6 +87,7 @@ class Shared:
     )
 
     def __post_init__(self) -> None:
+        """Collects the symbols that the objects define, and those to import."""
         if any(each.machine != self.machine for each in self.objects):
             raise NetError("the objects of a library are for different processors")
         self.defined = {
@@ -103,7 +101,7 @@ class Shared:
         self.exported = sorted(self.public)
 
     def data(self) -> bytes:
-        """The bytes of the library's file."""
+        """Links the objects; returns the bytes of the library's file."""
         constants, code = Piece(".rodata", bytearray()), Piece(".text", bytearray(), flags=IN_MEMORY | RUN)
         for number, each in enumerate(self.objects):
             for part in each.parts:
@@ -127,7 +125,7 @@ class Shared:
         return self.file(segments, size)
 
     def add(self, number: int, part: Part, piece: Piece) -> None:
-        """Appends a section of an object to the library's section of its kind."""
+        """Appends a section of an object to `piece`; records its offset. number: the index of the object."""
         if part.flags & WRITE or part.kind != PROGBITS:
             raise NetError("a library's object has data that may be written")
         piece.data += bytes(-len(piece.data) % max(part.alignment, 16))
@@ -137,15 +135,16 @@ class Shared:
     # ---- tables for the loader
 
     def tables(self) -> tuple[list[Piece], dict[str, int]]:
-        """The tables of hashes, symbols, names and relocations, with room for all entries; and the offsets of
-        the library names in the table of names.
+        """Makes the tables of hashes, symbols, names and relocations, with room for all entries.
+
+        Returns the tables, and the offsets of the library names in the table of names.
         """
         strings = Strings()
         names = [*self.imported, *self.exported]
         self.name_places = [strings.add(name) for name in names]
         offsets = {"needed": strings.add(LIBC), "soname": strings.add(self.name)}
         chains, bucket = [0] * (1 + len(names)), 0
-        for place in range(len(self.imported) + 1, 1 + len(names)):  # one bucket: there are a few functions
+        for place in range(len(self.imported) + 1, 1 + len(names)):  # one bucket for few functions
             chains[place], bucket = bucket, place
         words = [1, len(chains), bucket, *chains]
         hashes = bytearray(b"".join(word.to_bytes(4, "little") for word in words))
@@ -192,7 +191,7 @@ class Shared:
     # ---- places and addresses
 
     def place(self, segments: Sequence[Sequence[Piece]]) -> int:
-        """Assigns each section its place, in the file and in memory; returns the size of all."""
+        """Assigns each section its place, in the file and in memory; returns the size of the file so far."""
         place = HEADER.size + PROGRAM.size * 7
         for number, pieces in enumerate(segments):
             if number:
@@ -206,12 +205,12 @@ class Shared:
         return place
 
     def address(self, number: int, symbol: Symbol) -> int:
-        """The address of a symbol that an object defines."""
+        """Returns the address of a symbol that an object defines."""
         piece, begin = self.begins[number, symbol.section]
         return piece.place + begin + symbol.offset
 
     def target(self, number: int, relocation: Relocation, call: bool) -> int:
-        """The address that a relocation refers to."""
+        """Returns the address that a relocation refers to. call: it is for a call, which may use a stub."""
         symbol = relocation.symbol
         if symbol.is_defined:
             return self.address(number, symbol) + relocation.addend
@@ -238,7 +237,7 @@ class Shared:
     # ---- the file
 
     def file(self, segments: Sequence[Sequence[Piece]], size: int) -> bytes:
-        """The bytes of the file: header, segments, and the section table that linkers read."""
+        """Makes the bytes of the file: header, segments, and the section table that linkers read."""
         data = bytearray(size)
         pieces = [piece for own in segments for piece in own]
         for piece in pieces:
@@ -269,7 +268,7 @@ class Shared:
         for flags, own in zip((READ, READ_RUN, READ_WRITE), segments, strict=True):
             begin = own[0].place if own is not segments[0] else 0
             length = own[-1].place + len(own[-1].data) - begin
-            # What the loader protects once it has written it is whole pages.
+            # The loader protects whole pages of this segment after it has written to it.
             held = length + -length % alignment if flags == READ_WRITE else length
             programs.append(PROGRAM.pack(LOAD, flags, begin, begin, begin, length, held, alignment))
         where, length = dynamic.place, len(dynamic.data)
@@ -285,7 +284,7 @@ class Shared:
 
 
 def shared_library(machine: int, objects: Sequence[bytes], public: Collection[str], name: str) -> bytes:
-    """The bytes of a shared library of object files, which exports the symbols `public`.
+    """Links object files to a shared library that exports the symbols `public`; returns its bytes.
 
     name: its name for the loader (SONAME).
     """

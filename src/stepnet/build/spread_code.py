@@ -18,8 +18,9 @@ ABREAST, BLOCK = 8, 128
 
 
 def write_spread(run: Any, spread: Spread) -> None:
-    """Writes the code that expands a value: to all steps or rows, or to one step of each sequence, with zeros
-    at the others.
+    """Writes code that expands a value: to all steps or rows, or to one step of each sequence.
+
+    Other steps of the sequence are zero then.
     """
     code: LibraryCode = run.code
     net, size = run.model.net, code.number(spread.bytes)
@@ -49,8 +50,8 @@ def write_reduction(
 ) -> None:
     """Writes the code of a reduction over the steps of each sequence; an empty sequence gives zeros.
 
-    With `from_zero`, a sum begins at zero and adds one value after the other, as the machine code does. Else
-    it is the first value plus the pairwise sum of the others, as in NumPy.
+    With `from_zero`, a sum begins at zero and adds one value after the other, as the machine code does.
+    Otherwise it is the first value plus the pairwise sum of the others, as in NumPy.
     """
     one, itemsize = code.number(1), np.dtype(reduction.dtype).itemsize
     row_bytes = code.number(reduction.size * itemsize)
@@ -80,7 +81,7 @@ def write_reduction(
 
 
 def combine(code: LibraryCode, reduction: Reduction, target: ir.Value, source: ir.Value) -> None:
-    """Writes the code that adds the values of one step to a sum, or updates a maximum with them."""
+    """Writes code that adds the values of one step to a sum, or updates a maximum with them."""
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     floats = reduction.dtype.startswith("float")
     with code.loop(code.number(0), code.number(reduction.size)) as column:
@@ -88,7 +89,7 @@ def combine(code: LibraryCode, reduction: Reduction, target: ir.Value, source: i
         known, value = (code.read(type_, code.at(side, place), itemsize) for side in (target, source))
         if reduction.how != "max":
             made = code.fadd(known, value) if floats else code.add(known, value)
-        elif floats:  # NaN stays
+        elif floats:  # a NaN is kept
             kept = code.or_(code.fcmp_ordered(">=", known, value), code.fcmp_unordered("!=", known, known))
             made = code.select(kept, known, value)
         else:
@@ -99,7 +100,7 @@ def combine(code: LibraryCode, reduction: Reduction, target: ir.Value, source: i
 def add_pairwise(
     code: LibraryCode, reduction: Reduction, target: ir.Value, source: ir.Value, count: ir.Value
 ) -> None:
-    """Writes the code that adds to each element of `target` the pairwise sum over `count` steps."""
+    """Writes code that adds the pairwise sum over `count` steps to each element of `target`."""
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     pairwise = pairwise_sum(code.module, code.target, reduction.dtype)
     with code.loop(code.number(0), code.number(reduction.size)) as column:
@@ -111,7 +112,8 @@ def add_pairwise(
 
 
 def pairwise_sum(module: ir.Module, target: Target, dtype: str) -> ir.Function:
-    """The function pairwise(numbers, count, stride), which adds in NumPy's order (see its `pairwise_sum`).
+    """Writes pairwise(numbers, count, stride), which adds in NumPy's order (see its `pairwise_sum`), once per
+    module.
 
     Fewer than 8 numbers are added one by one, up to 128 in 8 parallel sums, more in two halves.
     """
@@ -161,7 +163,7 @@ def pairwise_sum(module: ir.Module, target: Target, dtype: str) -> ir.Function:
 
 
 def divide(code: LibraryCode, reduction: Reduction, target: ir.Value, length: ir.Value) -> None:
-    """Writes the code that divides a sum by the number of its values."""
+    """Writes code that divides a sum by the number of its values."""
     type_, itemsize = MEMORY_TYPES[reduction.dtype], np.dtype(reduction.dtype).itemsize
     count = code.sitofp(length, type_)
     with code.loop(code.number(0), code.number(reduction.size)) as column:

@@ -10,14 +10,14 @@ from stepnet.errors import InputError
 from stepnet.values.arguments import shown
 
 MACHINES = {"x86-64": X86_64, "aarch64": AARCH64}
-"""The families of processors, by their numbers in ELF files."""
+"""The families of processors, with their numbers in ELF files."""
 
 
 @dataclass(frozen=True)
 class BuildTarget:
     """A processor to build for.
 
-    name: as it was asked for. code: what the llvm engine knows of it. machine: its family, a key of
+    name: the name that the user gave. code: the processor for the llvm engine. machine: its family, a key of
     `MACHINES`. needs: the features, by LLVM's names, that a processor of x86-64 must have to run the code.
     """
 
@@ -33,7 +33,7 @@ class BuildTarget:
 
     @property
     def base(self) -> Target:
-        """The same family with the features that all of its processors have."""
+        """The family with the features that all of its processors have."""
         return Target("generic", "x86-64" if self.machine == "x86-64" else "", "", 16, 16)
 
 
@@ -46,8 +46,8 @@ NAMES = ("native", "generic", *FIXED)
 
 
 def build_target(name: str) -> BuildTarget:
-    """The processor of a name; raises `InputError` for others, and for "native" and "generic" where that is
-    not Linux.
+    """Returns the processor of a name. Raises `InputError` for other names, and for "native" and "generic" on
+    other systems than Linux.
     """
     if name in FIXED:
         return FIXED[name]

@@ -2,7 +2,7 @@
 
     context   arena, its size, weights, own weights | part 0: words, now, next, ... | part 1: ...
 
-It does not depend on a call: it has the largest number of lanes, and blocks of steps that fit the cache.
+It does not depend on a call: it is for the largest number of lanes, and blocks of steps that fit the cache.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from stepnet.engines.llvm.running.workspace import block_rows, part_sizes, whole
 from stepnet.plan.load import LANES
 
 CONTEXT = {"arena": 0, "size": 8, "weights": 16, "own": 24}
-"""The first words of a context: memory for calls and how much it is, the weights, and those to be freed."""
+"""Offsets of the first words of a context: memory for calls, its size, weights, weights to free."""
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """The places of a plan's words and memory in the context, in bytes. rows: those of a block of steps."""
+    """Offsets of a plan's argument words and memory in the context. rows: those of a block of steps."""
 
     words: int
     places: dict[str, int]
@@ -29,9 +29,9 @@ class Workspace:
 
     @classmethod
     def of(cls, layout: Layout, start: int) -> "Workspace":
-        """The workspace of a plan from a place on."""
+        """Lays out the workspace of a plan from an offset on."""
         rows = block_rows(layout)
-        # A block has one step at least, however many lanes there are.
+        # A block has at least one step, for any number of lanes.
         sizes = part_sizes(layout.strides, LANES, max(rows, LANES), rows)
         words = 8 * (len(WORDS) + sum(map(len, layout.words.values())))
         place, places = start + whole_lines(words), dict[str, int]()
@@ -43,14 +43,14 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Contexts:
-    """The workspaces of all plans, by the place of the kernel among the steps; and the bytes of a context."""
+    """The workspaces of all kernels, by index among the operations, and the bytes of a context."""
 
     workspaces: dict[int, Workspace]
     bytes: int
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Contexts":
-        """Those of a recipe."""
+        """Lays out the workspaces of a recipe one after the other."""
         made, end = dict[int, Workspace](), LINE
         for number, step in enumerate(recipe.steps):
             if isinstance(step, Kernel):

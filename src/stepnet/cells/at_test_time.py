@@ -46,7 +46,7 @@ def ttt_linear(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def normalised(x: Any) -> tuple[Any, Any]:
-    """x with mean 0 and variance 1 over its features, and the standard deviation that it had."""
+    """Normalises x to mean 0 and variance 1 over its features; also returns its standard deviation."""
     away = x - x.mean(-1, keepdims=True)
     spread = np.sqrt((away * away).mean(-1, keepdims=True) + EPSILON)
     return away / spread, spread

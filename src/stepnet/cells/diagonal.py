@@ -13,7 +13,7 @@ from stepnet.trace.functions import sigmoid, softplus
 __all__ = ["lru", "rg_lru", "s5"]
 
 SMALLEST = 2.0**-126
-"""The smallest normal number of float32: a square root has a derivative there, and none at zero."""
+"""The smallest normal number of float32: the square root has a derivative there, but not at zero."""
 
 Pair = tuple[Any, Any]
 
@@ -105,17 +105,17 @@ def rg_lru(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def polar(exponent: Any, angle: Any) -> Pair:
-    """exp(exponent + j angle)."""
+    """Computes exp(exponent + j angle)."""
     size = np.exp(exponent)
     return size * np.cos(angle), size * np.sin(angle)
 
 
 def product(a: Pair, b: Pair) -> Pair:
-    """The product of two complex arrays."""
+    """Multiplies two complex arrays."""
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
 
 def real_output(h: Pair, C: Pair, D: Any, u: Any) -> Any:
-    """Re(C h) + D u, or Re(C h) if D is None."""
+    """Computes Re(C h) + D u, or Re(C h) if D is None."""
     y = h[0] @ C[0] - h[1] @ C[1]
     return y if D is None else y + D * u

@@ -1,4 +1,4 @@
-"""The arrays of the cells other than gated ones: a table, and the checks and shapes that follow from it."""
+"""The arrays of the cells in `FORMS`, as a table, with the checks and shapes that follow from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ AXES = {
     "v": "value",
     "w": "kernel",
 }
-"""The meaning of the letters. Axes of a cell with the same letter have the same size."""
+"""The axis that each letter stands for. Axes of a cell with equal letters have equal sizes."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """The arrays of a cell, each as name:axes, with one letter for each axis after the rows.
+    """The arrays of a cell: each as name:axes, with one letter for each axis after the rows.
 
     Attributes:
         family: The module of `stepnet.cells` that has the cell.
@@ -73,7 +73,7 @@ FORMS = {
 
 
 def axes_of(text: str) -> dict[str, str]:
-    """The letters by name; of an array without a name, by "".
+    """Parses a column of `FORMS` to letters by name; "" is the name of an array without one.
 
     >>> axes_of("q:hk beta:h"), axes_of("hkv")
     ({'q': 'hk', 'beta': 'h'}, {'': 'hkv'})
@@ -82,7 +82,8 @@ def axes_of(text: str) -> dict[str, str]:
 
 
 def arrays(cell: str, x: Any, memory: Any, params: Any = None) -> list[Any]:
-    """The inputs of a cell, the parts of its memory and its parameters, in the order of its row in `FORMS`.
+    """Checks the arrays of a cell; returns inputs, parts of the memory and parameters in the order of
+    `FORMS`.
 
     An optional parameter that is missing is None.
 
@@ -125,9 +126,7 @@ def check_names(cell: str, role: str, value: Any, text: str) -> None:
 
 
 def named(cell: str, role: str, value: Any, name: str, text: str) -> Any:
-    """The array of a name, or None for a missing optional array; raises `InputError` for a missing required
-    one.
-    """
+    """Returns an array by name, or None for an optional one; raises `InputError` if it is missing."""
     values, plain = by_name(value), name.removesuffix("?")
     if plain in values:
         return values[plain]
@@ -138,7 +137,7 @@ def named(cell: str, role: str, value: Any, name: str, text: str) -> Any:
 
 
 def by_name(argument: Any) -> Mapping[str, Any]:
-    """The entries of a dict, with their names as text; empty for any other value."""
+    """Returns the entries of a dict, with their names as text; none for any other value."""
     if not isinstance(argument, Mapping):
         return {}
     values = cast("Mapping[Any, Any]", argument)
@@ -146,7 +145,7 @@ def by_name(argument: Any) -> Mapping[str, Any]:
 
 
 def listed(text: str) -> str:
-    """The names of a column of `FORMS`, as in "A, D (optional)"."""
+    """Formats the names of a column of `FORMS`, as in "A, D (optional)"."""
     return ", ".join(axes_of(text)).replace("?", " (optional)")
 
 
@@ -170,7 +169,7 @@ def check_axes(cell: str, name: str, value: Any, axes: str, sizes: dict[str, tup
 
 
 def memory(cell: str, **sizes: int) -> Any:
-    """The features of a cell's memory, as `RNN` takes them.
+    """Returns the features of a cell's memory, as `RNN` takes them.
 
     Args:
         cell: The name of a cell in `FORMS`.

@@ -45,7 +45,7 @@ Parameters = Mapping[str, Any]
 
 
 def part(whole: Any, name: str, what: str) -> Any:
-    """One of a cell's parameters or memories; raises `InputError` if there is none of that name."""
+    """Returns a parameter or memory of a cell by name; raises `InputError` if there is none."""
     if not isinstance(whole, Mapping) or name not in whole:
         raise InputError(
             f"the {what} of this cell are arrays by name, {name!r} among them, not {shown(whole)}"
@@ -54,13 +54,13 @@ def part(whole: Any, name: str, what: str) -> Any:
 
 
 def from_input(x: Any, params: Parameters) -> Any:
-    """x W + b, for all gates."""
+    """Computes x W + b for all gates."""
     product = x @ part(params, "W", "parameters")
     return product + params["b"] if "b" in params else product
 
 
 def from_state(h: Any, params: Parameters) -> Any:
-    """h R + d, for all gates."""
+    """Computes h R + d for all gates."""
     product = h @ part(params, "R", "parameters")
     return product + params["d"] if "d" in params else product
 
@@ -123,7 +123,7 @@ def gru_reset_before(x: Any, h: Any, params: Parameters) -> tuple[Any, Any]:
 
 
 def gated(params: Parameters, gates: slice) -> dict[str, Any]:
-    """The recurrent parameters of some of the gates."""
+    """Selects the recurrent parameters of some of the gates."""
     return {name: params[name][..., gates] for name in ("R", "d") if name in params}
 
 
@@ -211,14 +211,14 @@ class Cell:
     further: tuple[str, ...] = ()
 
     def memory(self, hidden: int, projected: int | None = None) -> Any:
-        """The features of the memory as `RNN` takes them: 64, or {"h": 64, "c": 64} for more than one."""
+        """Returns the features of the memory for `RNN`: 64, or {"h": 64, "c": 64} for more than one."""
         hidden, projected = whole(hidden, HIDDEN), projection(projected)
         if self.memories == "h":
             return hidden
         return {"h": hidden if projected is None else projected, "c": hidden}
 
     def shapes(self, inputs: int, hidden: int, projected: int | None = None) -> dict[str, tuple[int, ...]]:
-        """The shape of each parameter by name."""
+        """Returns the shape of each parameter by name."""
         inputs, hidden = whole(inputs, INPUTS), whole(hidden, HIDDEN)
         projected = projection(projected)
         if projected is not None and "P" not in self.further:
@@ -238,7 +238,7 @@ class Cell:
         seed: "int | np.random.Generator" = 0,  # as text: NumPy loads its random numbers when they are named
         dtype: Any = "float32",
     ) -> dict[str, np.ndarray]:
-        """Random parameters by name, uniform from -1 / sqrt(hidden) to 1 / sqrt(hidden), as in PyTorch.
+        """Draws random parameters by name, uniform from -1 / sqrt(hidden) to 1 / sqrt(hidden), as in PyTorch.
 
         Args:
             inputs: The number of inputs.
@@ -260,7 +260,7 @@ class Cell:
         return {name: value for name, value in drawn.items() if bias or name not in BIASES}
 
     def sizes(self, params: Parameters) -> tuple[int, int, int | None]:
-        """The sizes that parameters have: inputs, hidden, and projected or None.
+        """Returns the sizes of parameters: inputs, hidden, and projected or None.
 
         Raises:
             InputError: For parameters that do not fit the cell or each other.
@@ -294,14 +294,14 @@ INPUTS, HIDDEN = "inputs is how many inputs there are", "hidden is how many unit
 
 
 def shape_of(value: Any, name: str) -> tuple[int, ...]:
-    """The shape of a parameter: an array, or inside a model a parameter of that."""
+    """Returns the shape of a parameter, which is an array, or in a traced model a constant of it."""
     if isinstance(value, Traced) and value.is_constant:
         return value.type.shape
     return array_of(value, name).shape
 
 
 def projection(projected: Any) -> int | None:
-    """The size of a projection; None for none."""
+    """Checks the size of a projection; None for a cell without one."""
     return None if projected is None else whole(projected, "projected is the size of the projection, or None")
 
 
@@ -318,7 +318,7 @@ CELLS: dict[str, Cell] = {
 
 
 def cell(name: str) -> Cell:
-    """The cell of a name; see `CELLS`.
+    """Returns the cell of a name; see `CELLS`.
 
     Raises:
         InputError: For any other name; the message lists the names.
@@ -329,7 +329,7 @@ def cell(name: str) -> Cell:
 
 
 def rnn(name: str, params: Parameters, *, reverse: bool = False) -> RNN:
-    """The recurrence of a named cell; its sizes are those of the parameters.
+    """Makes the recurrence of a named cell, in the sizes of its parameters.
 
     Args:
         name: One of `CELLS`: simple_rnn, simple_rnn_relu, gru, gru_reset_before, minimal_gated_unit, lstm,

@@ -1,7 +1,7 @@
 """Reads, writes and corrections of a matrix memory of keys and values, [rows, heads, key, value].
 
-A read is an einsum, which sums over the features of the key for all values at once: a gated delta rule with 4
-heads of 64 x 64 takes half the time that it takes with (q[..., None] * state).sum(-2).
+A read is an einsum, which sums over the features of the key for all values at once. A gated delta rule with 4
+heads of 64 x 64 takes half the time of (q[..., None] * state).sum(-2).
 """
 
 from typing import Any
@@ -12,15 +12,15 @@ __all__ = ["corrected", "read", "written"]
 
 
 def read(state: Any, q: Any) -> Any:
-    """The value that a query or a key reads, summed over its features, [rows, heads, value]."""
+    """Reads the value at a query or key: the sum over its features, [rows, heads, value]."""
     return np.einsum("rhk,rhkv->rhv", q, state)
 
 
 def written(state: Any, k: Any, v: Any) -> Any:
-    """The memory with a value added at a key."""
+    """Returns the memory with a value added at a key."""
     return state + k[..., None] * v[..., None, :]
 
 
 def corrected(state: Any, k: Any, v: Any, beta: Any) -> Any:
-    """The memory after the value that a key reads has moved by the fraction beta towards `v`."""
+    """Returns the memory after the value at a key has moved by the fraction beta towards `v`."""
     return written(state, k, beta[..., None] * (v - read(state, k)))

@@ -9,7 +9,7 @@ from stepnet.cells.keyed import read, written
 
 __all__ = ["rwkv4", "rwkv6", "rwkv7"]
 
-# Called with a traced value it returns a traced value, which NumPy's stubs do not know.
+# NumPy's stubs do not know that it maps traced values to traced values.
 where: Any = np.where
 
 
@@ -41,9 +41,7 @@ def rwkv4(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def mean(before: Any, exponent: Any, num: Any, den: Any, v: Any) -> tuple[Any, Any, Any]:
-    """num with exp(exponent) v added and den with exp(exponent) added, divided by the new exp(max), and that
-    max.
-    """
+    """Adds exp(exponent) v to num, exp(exponent) to den; returns both over exp(max), and the new max."""
     before = where(den == 0, exponent, before)
     most = np.maximum(before, exponent)
     old, new = np.exp(before - most), np.exp(exponent - most)

@@ -60,7 +60,7 @@ def mamba2(x: Any, memory: Any, params: Any) -> tuple[Any, Any]:
 
 
 def per_head(shared: Any, heads: int) -> Any:
-    """An array shared by groups of heads, [rows, groups, states], as one per head: [rows, heads, states]."""
+    """Repeats an array that groups share, [rows, groups, states], per head: [rows, heads, states]."""
     groups = shared.shape[1]
     if not groups or heads % groups:
         raise InputError(f"mamba2 has {heads} heads, which must be a multiple of its {groups} groups")

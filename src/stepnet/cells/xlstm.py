@@ -14,9 +14,9 @@ from stepnet.trace.functions import sigmoid, softplus
 __all__ = ["mlstm", "slstm"]
 
 LARGEST = 80
-"""The largest exponent of a number that float32 has, and whose inverse it has, too."""
+"""The largest exponent for which float32 holds both the exponential and its inverse."""
 
-# Called with a traced value it returns a traced value, which NumPy's stubs do not know.
+# NumPy's stubs do not know that it maps traced values to traced values.
 where: Any = np.where
 
 
@@ -48,7 +48,7 @@ def mlstm(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any]:
 
 
 def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
-    """The parts of a step of the mLSTM: the numerator q C, the denominator per head, and the next memory."""
+    """Computes a step of the mLSTM before its division: numerator q C, denominator, next memory."""
     q, k, v, i, f, cell, norm, before = arrays("mlstm", x, memory, params)
     forget, new, most = gates(i, before - softplus(-f))
     cell = written(forget[..., None, None] * cell, new[..., None] * k, v)
@@ -58,7 +58,7 @@ def divided(x: Any, memory: Any, params: Any = None) -> tuple[Any, Any, Any]:
 
 
 def gates(i: Any, kept: Any) -> tuple[Any, Any, Any]:
-    """exp(kept) and exp(i), both divided by exp(m), and m, the larger of the two exponents."""
+    """Computes exp(kept) and exp(i), both divided by exp(m), and m, the larger of the two exponents."""
     most = np.maximum(kept, i)
     return np.exp(kept - most), np.exp(i - most), most
 

@@ -1,1 +1,1 @@
-"""The command line, the demo, and what both show: tables, pictures and pages."""
+"""The command line and the demo, and the tables, pictures and pages that they print."""

@@ -1,4 +1,4 @@
-"""The command `build`: a library for C of a file."""
+"""The command `build`: compiles the model of a file to a library for C."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -26,17 +26,21 @@ from stepnet.cli.writing import write_json, write_left_out, write_notes
 def build(
     file: Model,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder of the library's files.")
+        Path,
+        typer.Option("--output", "-o", metavar="FOLDER", help="The folder for the files of the library."),
     ],
     name: Annotated[
         str | None,
-        typer.Option(help="The name that the library's functions begin with; that of FILE by default."),
+        typer.Option(help="The prefix of the library's functions; by default the name of FILE."),
     ] = None,
     target: Annotated[
         str, typer.Option(help="The processor: native, generic, x86-64-v3, x86-64-v4 or aarch64.")
     ] = "native",
     weights: Annotated[
-        str, typer.Option(help="Where the weights are: inside the library, or in a file beside it.")
+        str,
+        typer.Option(
+            help="Where to store the weights: inside (the library), or beside (a file of their own)."
+        ),
     ] = "inside",
     recurrent_only: RecurrentOnly = False,
     layout: From = None,
@@ -48,10 +52,11 @@ def build(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Build a library for C of FILE: a header, a static and a shared library, which need no Python.
+    """Build a library for C from the model of FILE: a header, a static and a shared library. It needs no
+    Python.
 
-    The library computes the whole model, which is read as by `stepnet run`: --recurrent-only builds the
-    recurrent layers of a file without the rest.
+    The library computes the whole model, which is read as by `stepnet run`. With --recurrent-only it computes
+    only the recurrent layers of FILE.
     """
     from stepnet import build as building
     from stepnet.model_file import read_model

@@ -1,8 +1,8 @@
 """The command line: `stepnet demo`, `show`, `convert`, `verify`, `layouts`, `explain`, `run`, `build` ...
 
-Exit codes: 0 done; 1 refused or wrong input, with one line on stderr; 2 wrong usage; 130 stopped by Ctrl-C.
-With --json a command writes one JSON object to stdout, and nothing else. Where nobody reads stdout any more,
-as behind `| head`, a command ends with 1 and without a line.
+Exit codes: 0 success; 1 refused or wrong input, with one line on stderr; 2 wrong usage; 130 stopped by
+Ctrl-C. With --json a command writes one JSON object to stdout, and nothing else. If stdout is closed, as
+behind `| head`, a command ends with code 1 and without a message.
 """
 
 import errno
@@ -22,14 +22,14 @@ from stepnet.errors import StepnetError
 from stepnet.values.version import __version__
 
 COMMANDS = demo, show, convert, verify, layouts, explain, run, build, doctor, cache
-"""In the order in which `stepnet --help` lists them."""
+"""The commands in the order of `stepnet --help`."""
 
 
 class Commands(TyperGroup):
-    """The commands; a `StepnetError` is printed as one line, with exit code 1."""
+    """The group of commands; prints a `StepnetError` as one line, with exit code 1."""
 
     def invoke(self, ctx: Any) -> Any:
-        """The result of the command."""
+        """Runs the command."""
         try:
             return super().invoke(ctx)
         except StepnetError as error:
@@ -54,12 +54,12 @@ def main() -> None:
         try:
             app()
         finally:
-            if sys.stdout is not None:  # it is where a process was started without one
+            if sys.stdout is not None:  # None if the process was started without stdout
                 sys.stdout.flush()
     except OSError as error:
-        if error.filename is not None or sys.stdout is None:  # it is not of stdout
+        if error.filename is not None or sys.stdout is None:  # the error is not about stdout
             raise
-        # What stdout still holds would be written, and fail, once more when the interpreter exits.
+        # The interpreter would write the rest of stdout at its exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno != errno.EPIPE:
             typer.echo(f"stepnet: stdout cannot be written: {error.strerror}", err=True)
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def show_version(asked: bool) -> None:
-    """Prints the version and exits, if asked to."""
+    """Prints the version and exits, if the option was given."""
     if asked:
         typer.echo(f"stepnet {__version__}")
         raise typer.Exit()
@@ -85,11 +85,11 @@ def options(
             "--most",
             metavar="BYTES",
             min=1,
-            help="Memory that reading a file may take; 64 MiB and 8 times its size by default.",
+            help="The most memory that reading a file may take; by default 64 MiB and 8 times its size.",
         ),
     ] = None,
 ) -> None:
-    """The options before any command."""
+    """Options before the command."""
     from stepnet.files.store import at_most
 
     context.with_resource(at_most(most))

@@ -1,4 +1,4 @@
-"""The commands for the same weights in another layout: `convert` writes them, and `verify` compares two."""
+"""The commands `convert`, which writes weights in another layout, and `verify`, which compares two models."""
 
 from collections.abc import Collection
 from dataclasses import asdict
@@ -21,7 +21,7 @@ from stepnet.cli.options import (
     StackOption,
     choice,
 )
-from stepnet.cli.writing import counted, write_json
+from stepnet.cli.writing import count_text, write_json
 
 
 def convert(
@@ -41,7 +41,7 @@ def convert(
     ] = False,
     rest: Annotated[
         str,
-        typer.Option(help="What happens to the other arrays: drop or copy."),
+        typer.Option(help="What to do with the other arrays: drop or copy."),
     ] = "drop",
     drop: DropOption = None,
     strip: Annotated[
@@ -86,14 +86,14 @@ def convert(
             for note in done.notes.get(name, ()):
                 typer.echo(f"  note: {note}")
             if name in done.verdicts:
-                tell(f"  {verified(done, name)}", done.verdicts[name])
+                print_verdict(f"  {verdict_title(done, name)}", done.verdicts[name])
         for line in done.account.lines():
             typer.echo(line)
         if "" in done.verdicts and "" not in done.reports:
-            tell(verified(done, ""), done.verdicts[""])
+            print_verdict(verdict_title(done, ""), done.verdicts[""])
         passed_on = len(done.account.copied) + len(done.account.moved)
-        copied = f", and {counted(passed_on, 'other array')}" if passed_on else ""
-        typer.echo(f"{done.path}: {counted(len(done.reports), 'recurrent layer')}{copied}")
+        copied = f", and {count_text(passed_on, 'other array')}" if passed_on else ""
+        typer.echo(f"{done.path}: {count_text(len(done.reports), 'recurrent layer')}{copied}")
     fail_where_different(done.verdicts)
 
 
@@ -108,7 +108,7 @@ def verify(
             "--module",
             "--prefix",
             metavar="NAME",
-            help="A recurrent layer to compare, by its name, where a file has several.",
+            help="The name of a recurrent layer to compare, if a file has several.",
         ),
     ] = None,
     semantics: SemanticsOptions = None,
@@ -122,59 +122,60 @@ def verify(
         typer.Option(
             "--inputs",
             metavar="INPUT",
-            help="Parquet or Arrow files to run in place of random sequences: a file, a folder or a glob.",
+            help="Parquet or Arrow files to run instead of random sequences: a file, folder or glob.",
         ),
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="The list column of --inputs; not needed if it is the only one.")
+        str | None, typer.Option(help="The list column of --inputs; not needed if there is only one.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run both on the same sequences, and print how far they differ.
+    """Run two models on the same sequences, and print how far they differ.
 
-    Two files that specify whole models are run whole. Their recurrent layers are compared one by one too, in
-    float64 and with the frameworks themselves if these are installed, and so are those of files of weights.
-    The rest of such files is listed. The exit code is 1 if a difference is more than rounding, and 3 for what
-    was not verified: outputs that are NaN or infinite, and models with layers that cannot be run.
+    Two files that specify whole models are run whole. In addition their recurrent layers are compared one by
+    one in float64, and with the frameworks themselves if these are installed; files of weights are compared
+    that way only. The other layers and arrays of such files are listed. The exit code is 1 if a difference is
+    more than rounding, and 3 if something was not verified: outputs that are NaN or infinite, and models with
+    layers that cannot be run.
     """
     from stepnet.cli.report.progress import progress
-    from stepnet.cli.report.verdicts import on_data, verdicts
+    from stepnet.cli.report.verdicts import compare_on_data, compare_sides
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     if column is not None and not inputs:
-        raise typer.BadParameter("--column is the one of --inputs, and there are none")
+        raise typer.BadParameter("--column names a column of --inputs: give --inputs too")
     with progress("sequences" if inputs else "modules", None, shown=not as_json) as advance:
         if inputs:
-            made = on_data((first, second), chosen, inputs, column, advance, recurrent_only)
+            comparison = compare_on_data((first, second), chosen, inputs, column, advance, recurrent_only)
         else:
-            made = verdicts(first, second, chosen, seed, advance, dtype, recurrent_only)
-    every = {**made.verdicts, **({"whole model": made.whole} if made.whole else {})}
+            comparison = compare_sides(first, second, chosen, seed, advance, dtype, recurrent_only)
+    every = {**comparison.verdicts, **({"whole model": comparison.whole} if comparison.whole else {})}
     if as_json:
         write_json(
             {
-                "modules": {name: asdict(verdict) for name, verdict in made.verdicts.items()},
-                "whole": made.whole and asdict(made.whole),
-                "left_out": made.left_out,
-                "unverified": made.unverified,
+                "modules": {name: asdict(verdict) for name, verdict in comparison.verdicts.items()},
+                "whole": comparison.whole and asdict(comparison.whole),
+                "left_out": comparison.left_out,
+                "unverified": comparison.unverified,
             }
         )
     else:
         for name, verdict in every.items():
-            tell(f"{name}: " if name else "", verdict)
-        if made.left_out and all(verdict.agrees for verdict in every.values()):
-            typer.echo(agreement(made.left_out))
-    fail_where_different(every, made.unverified)
+            print_verdict(f"{name}: " if name else "", verdict)
+        if comparison.left_out and all(verdict.agrees for verdict in every.values()):
+            typer.echo(agreement(comparison.left_out))
+    fail_where_different(every, comparison.unverified)
 
 
-def tell(title: str, verdict: Any) -> None:
-    """Prints a verdict, and below it the results of the frameworks themselves, equal ones once."""
+def print_verdict(title: str, verdict: Any) -> None:
+    """Prints a verdict, and below it the results of the frameworks, equal lines only once."""
     typer.echo(f"{title}{verdict}")
     for line in dict.fromkeys(str(own) for own in verdict.own if own.asked):
         typer.echo(f"    {line}")
 
 
-def verified(done: Any, name: str) -> str:
-    """The title of a verdict on a conversion, which says if something was left out."""
+def verdict_title(done: Any, name: str) -> str:
+    """Returns the title of the verdict on a conversion, which says if layers were left out."""
     left_out = [*done.account.layers, *done.account.left]
     if not done.verdicts[name].agrees:
         return ""
@@ -185,13 +186,14 @@ def verified(done: Any, name: str) -> str:
 
 
 def agreement(left_out: Collection[str]) -> str:
-    """The text for recurrent layers that agree, beside others that were left out."""
+    """Returns the text for recurrent layers that agree although other layers were left out."""
     return f"recurrent layers agree ({len(left_out)} left out: {', '.join(left_out)})"
 
 
 def fail_where_different(verdicts: Any, unverified: str = "") -> None:
-    """Exits with code 1 if sides, or a framework and stepnet, differ by more than rounding, and with code 3
-    if something was not verified.
+    """Exits with code 1 if two sides, or a framework and stepnet, differ by more than rounding.
+
+    Otherwise exits with code 3 if something was not verified.
     """
     names = [name or "the weights" for name, verdict in verdicts.items() if verdict.differs]
     if names:

@@ -1,6 +1,6 @@
 """`stepnet demo`: a speaker classifier trained in PyTorch, run over utterances of any length without padding.
 
-It reads as a program of one's own would: load the weights and the data, run, compare. The model is in
+It reads like a program of a user: load the weights and the data, run, compare. The model is in
 `data/speaker_gru.safetensors`: an `nn.GRU(12, 64)`, and an `nn.Linear(64, 9)` on its last state.
 """
 
@@ -37,7 +37,7 @@ OURS = ("stepnet, from the file", "stepnet, ten lines")
 
 
 def gru(x: Array, h: Array, weights: dict[str, Array]) -> tuple[Array, Array]:
-    """One step of PyTorch's GRU, with its weights as they are."""
+    """Computes one step of PyTorch's GRU, with the weights in PyTorch's layout."""
     inputs = x @ weights["weight_ih_l0"].T + weights["bias_ih_l0"]
     memory = h @ weights["weight_hh_l0"].T + weights["bias_hh_l0"]
     x_r, x_z, x_n = np.split(inputs, 3, axis=1)
@@ -51,7 +51,9 @@ def gru(x: Array, h: Array, weights: dict[str, Array]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Speakers:
-    """The weights by name, the test utterances, their speakers (1 to 9), and PyTorch's outputs for them."""
+    """The data of the demo: weights and PyTorch's outputs by name, test utterances, their
+    speakers (1 to 9).
+    """
 
     weights: dict[str, Array]
     utterances: sn.Ragged
@@ -60,18 +62,16 @@ class Speakers:
 
     @property
     def recurrent(self) -> dict[str, Array]:
-        """The weights of the GRU alone, by the names they have in it."""
+        """The weights of the GRU, by their names in `nn.GRU`."""
         return {n.removeprefix("gru."): weight for n, weight in self.weights.items() if n.startswith("gru.")}
 
     def logits(self, last_states: Array) -> Array:
-        """The head: [utterances, 64] to [utterances, 9]."""
+        """Applies the linear layer: [utterances, 64] to [utterances, 9]."""
         return last_states @ self.weights["head.weight"].T + self.weights["head.bias"]
 
 
 def load() -> Speakers:
-    """The weights and the data of the demo. The utterances stay in Arrow's memory: nothing is copied or
-    padded.
-    """
+    """Loads the weights and the data. The utterances stay in Arrow's memory, without copy or padding."""
     parquet = pyarrow_module("pyarrow.parquet", "Parquet files")
     table = parquet.read_table(DATA / "japanese_vowels.parquet", filters=[("split", "==", "test")])
     return Speakers(
@@ -86,14 +86,14 @@ def load() -> Speakers:
 
 
 def compile_seconds(layer: Recurrence, data: Speakers, engine: str) -> float:
-    """The seconds of the first call, on an utterance: tracing, planning and machine code."""
+    """Measures the first call, on one utterance: tracing, planning and machine code."""
     begun = time.perf_counter()
     layer(data.utterances[:1], engine=engine)
     return time.perf_counter() - begun
 
 
 def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
-    """How many speakers are recognised, and how far all numbers are from those recorded with PyTorch."""
+    """Counts the speakers that are recognised, and compares all numbers with those recorded with PyTorch."""
     states, last_states = layer(data.utterances, engine=engine)
     logits = data.logits(last_states)
     guesses, recorded = logits.argmax(axis=1), data.recorded
@@ -114,7 +114,7 @@ def judge(layer: Recurrence, data: Speakers, engine: str) -> dict[str, Any]:
 def contenders(
     loaded: Recurrence, by_hand: Recurrence, data: Speakers, engine: str
 ) -> dict[str, Callable[[], Any]]:
-    """The functions to time, by name: each computes the logits of all utterances."""
+    """Returns the functions to time, by name. Each computes the logits of all utterances."""
     ours = {
         OURS[0]: lambda: data.logits(loaded(data.utterances, engine=engine)[1]),
         OURS[1]: lambda: data.logits(by_hand(data.utterances, engine=engine)[1]),
@@ -123,7 +123,7 @@ def contenders(
 
 
 def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
-    """PyTorch's own runs of the model, on utterances that were packed or padded before."""
+    """Returns PyTorch's own runs of the model, on utterances that are already packed or padded."""
     with progress("importing torch"):
         torch: Any = import_module("torch")
     model = torch.nn.ModuleDict(
@@ -146,7 +146,8 @@ def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
 
 
 def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """The seconds of each runner's runs. Runners take turns of a few runs, with the same number of threads.
+    """Times the runners in turns of a few runs each, with equal numbers of threads; returns seconds by
+    runner.
 
     The first runs of each turn do not count: threads of the previous runner (torch's, for a while) still
     occupy a processor then.
@@ -159,7 +160,7 @@ def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
                 break
             begun = time.perf_counter()
             for name, runner in runners.items():
-                turn = [timed(runner) for _ in range(WARM + COUNTED)]
+                turn = [time_run(runner) for _ in range(WARM + COUNTED)]
                 seconds[name] += turn[WARM:]
             last = time.perf_counter() - begun
             spent += last
@@ -167,8 +168,8 @@ def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     return seconds
 
 
-def timed(runner: Callable[[], Any]) -> float:
-    """The seconds of a run."""
+def time_run(runner: Callable[[], Any]) -> float:
+    """Measures the seconds of one run."""
     start = time.perf_counter()
     runner()
     return time.perf_counter() - start
@@ -176,7 +177,7 @@ def timed(runner: Callable[[], Any]) -> float:
 
 @contextmanager
 def same_threads() -> Generator[None]:
-    """Gives torch, if it is imported, as many threads as stepnet has."""
+    """Context in which torch, if it is imported, has as many threads as stepnet."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         yield
@@ -190,9 +191,7 @@ def same_threads() -> Generator[None]:
 
 
 def speeds(seconds: dict[str, list[float]], utterances: int) -> dict[str, dict[str, float]]:
-    """For each runner, the median of its runs in milliseconds and utterances per second, and the
-    quartiles.
-    """
+    """Computes the median and quartiles of each runner's times, and its utterances per second."""
     medians: dict[str, dict[str, float]] = {}
     for name, runs in seconds.items():
         low, median, high = np.percentile(runs, [25, 50, 75])
@@ -209,7 +208,7 @@ def speeds(seconds: dict[str, list[float]], utterances: int) -> dict[str, dict[s
 
 
 def demonstrate(engine: str = "auto", quiet: bool = False) -> dict[str, Any]:
-    """All figures of the demo, which are also printed unless `quiet`."""
+    """Runs the demo; returns all figures, and prints them unless `quiet`."""
     console = Console(highlight=False, quiet=quiet)
     data = load()
     lengths = data.utterances.lengths
@@ -247,7 +246,7 @@ def demonstrate(engine: str = "auto", quiet: bool = False) -> dict[str, Any]:
 
 
 def show(console: Console, name: str, text: str) -> None:
-    """Prints a line with its name in front."""
+    """Prints a line with a name in front."""
     console.print(f"[bold]{name:<10}[/] {text}")
 
 

@@ -1,4 +1,4 @@
-"""The commands that describe: `show` the layers of a file, `explain` their plan, and `layouts`."""
+"""The commands that describe: `show` the layers of a file, `explain` their plan, and list `layouts`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -41,10 +41,10 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show the recurrent layers of FILE: arrays, gates, equations, and where they go in another layout."""
-    from stepnet.cli.report.show import shown
+    from stepnet.cli.report.show import show_modules
 
     chosen = choice(layout, module, size, semantics, stack)
-    done = shown(file, chosen, target, html, force, quiet=as_json, dtype=dtype)
+    done = show_modules(file, chosen, target, html, force, quiet=as_json, dtype=dtype)
     if as_json:
         write_json(done)
 

@@ -1,4 +1,4 @@
-"""The commands that need no file: `demo`, `doctor` and `cache` show what an installation does and has."""
+"""The commands that need no file: `demo`, `doctor` and `cache`."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -10,7 +10,7 @@ from stepnet.cli.writing import write_json
 
 
 def demo(as_json: Json = False, engine: Annotated[str, typer.Option(hidden=True)] = "auto") -> None:
-    """Tell speakers apart by a GRU trained in PyTorch, and show how well and how fast."""
+    """Recognise speakers with a GRU trained in PyTorch, and print the accuracy and the speed."""
     from stepnet.cli.demo import demonstrate
 
     figures = demonstrate(engine, quiet=as_json)
@@ -19,7 +19,7 @@ def demo(as_json: Json = False, engine: Annotated[str, typer.Option(hidden=True)
 
 
 def doctor(as_json: Json = False) -> None:
-    """Print what this machine has (processor, engines, threads, packages), and each problem with its cure.
+    """Print the processor, engines, threads and packages of this machine, and each problem with its solution.
 
     Each engine compiles and runs a small recurrence. Exit code 1 if something that is needed does not work.
     """
@@ -38,7 +38,7 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Remove all entries.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print what compiled code is kept on disk: where, how much, how often it was read, or why none is."""
+    """Print which compiled code is stored on disk, where, and how often it was read; or why none is."""
     from stepnet.cli.report.cache import cache_text, examine
 
     found = examine(clear)

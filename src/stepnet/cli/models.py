@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 
-def runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool) -> Any:
-    """The `FileModel` of a file, or the runnable of a library that is trusted."""
+def load_runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool) -> Any:
+    """Reads the `FileModel` of a file, or loads the `Runnable` of a library.
+
+    trust: permits to run the machine code of the library.
+    """
     if trust or file.suffix == ".so":
         from stepnet.build import load as load_library
 
@@ -18,7 +21,7 @@ def runnable(file: Path, chosen: Any, recurrent_only: bool, trust: bool) -> Any:
 
 
 def library_name(file: Path) -> str:
-    """A name for the library of a file.
+    """Makes a C name for the library of a file.
 
     >>> library_name(Path("models/speech 2.onnx")), library_name(Path("2nd.keras"))
     ('speech_2', 'model_2nd')
@@ -28,7 +31,7 @@ def library_name(file: Path) -> str:
 
 
 def explanations(model: Any, engine: str) -> Iterator[tuple[str, Any]]:
-    """The facts about each recurrence of a model, with the name of its place."""
+    """Yields the name and the explanation of each recurrence of a model."""
     from stepnet.graph.graph import Graph
     from stepnet.rnn.explanation import choice, explanation, plan_explanation
     from stepnet.rnn.nesting import parts_of
@@ -45,7 +48,7 @@ def explanations(model: Any, engine: str) -> Iterator[tuple[str, Any]]:
 
 
 def parts(layer: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every recurrence of a layer, each with the name of its place in the layer."""
+    """Yields each recurrence of a layer with its place, such as "layer 1 backward". name: the prefix."""
     from stepnet.rnn.compose import DIRECTIONS, Bidirectional, Stack
 
     if isinstance(layer, Bidirectional):

@@ -1,11 +1,11 @@
-"""The options that several commands have, and what their texts mean."""
+"""Options that several commands share, and the values that their texts stand for."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, to stdout.")]
 Model = Annotated[
     Path,
     typer.Argument(
@@ -22,7 +22,7 @@ Part = Annotated[
         "--module",
         "--prefix",
         metavar="NAME",
-        help="A recurrent layer to take, by its name; several are taken in this order.",
+        help="The name of a recurrent layer to use; give several in their order.",
     ),
 ]
 From = Annotated[
@@ -35,35 +35,41 @@ From = Annotated[
 ]
 SizeOptions = Annotated[
     Several,
-    typer.Option("--size", metavar="NAME=N", help="A size that the shapes leave open, such as hidden=3."),
+    typer.Option(
+        "--size", metavar="NAME=N", help="A size that the shapes do not determine, such as hidden=3."
+    ),
 ]
 SemanticsOptions = Annotated[
     Several,
     typer.Option(
         "--semantics",
         metavar="[MODULE:]FIELD=VALUE",
-        help="A setting that the arrays leave open: reset=after, or encoder:reset=after.",
+        help="A setting that FILE does not specify: reset=after, or encoder:reset=after.",
     ),
 ]
 RecurrentOnly = Annotated[
     bool,
     typer.Option(
         "--recurrent-only",
-        help="Take the recurrent layers of FILE alone, and list what is left out; --module implies it.",
+        help="Use only the recurrent layers of FILE, and list the rest; --module implies it.",
     ),
 ]
 StackOption = Annotated[
-    bool, typer.Option("--stack", help="Each layer takes the outputs of the layer before it.")
+    bool,
+    typer.Option("--stack", help="Treat the layers as a stack: each takes the outputs of the one before it."),
 ]
 DropOption = Annotated[
     Several,
-    typer.Option("--drop", metavar="NAME", help="An array of a recurrent layer that may be left out."),
+    typer.Option(
+        "--drop", metavar="NAME", help="The name of an array of a recurrent layer that may be left out."
+    ),
 ]
 DtypeOption = Annotated[
-    str | None, typer.Option("--dtype", help="The new dtype: float64, float32, float16 or bfloat16.")
+    str | None,
+    typer.Option("--dtype", help="The dtype to convert to: float64, float32, float16 or bfloat16."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")]
-Engine = Annotated[str, typer.Option(help="The engine, by name; auto takes the fastest one that can run.")]
+Engine = Annotated[str, typer.Option(help="The engine to run on; auto takes the fastest one that can run.")]
 
 
 def choice(
@@ -74,10 +80,10 @@ def choice(
     stack: bool = False,
     drop: list[str] | None = None,
 ) -> Any:
-    """The `Choice` of the command line's options."""
+    """Makes the `Choice` of layers, layouts and settings from the options of the command line."""
     general = [text for text in layout or [] if "=" not in text]
     if len(general) > 1:
-        raise typer.BadParameter(f"--from says two layouts of the whole file: {' and '.join(general)}")
+        raise typer.BadParameter(f"--from names two layouts for the whole file: {' and '.join(general)}")
     layouts = dict(pairs([text for text in layout or [] if "=" in text], "--from"))
     from stepnet.files.choice import Choice
 
@@ -87,7 +93,7 @@ def choice(
     return Choice(general[0] if general else None, single, sizes, fields, stack, layouts, drop or (), several)
 
 
-# The fields of `Semantics`, by names that frameworks have for them.
+# Fields of `Semantics`, by the names of frameworks.
 FIELDS_AS_CALLED = {
     "activation": "candidate_activation",
     "nonlinearity": "candidate_activation",
@@ -96,7 +102,7 @@ FIELDS_AS_CALLED = {
 
 
 def meaning(name: str, text: str) -> tuple[str, Any]:
-    """A field of `Semantics`, with the name of a module in front if the text has one, and its value."""
+    """Parses --semantics: returns the field of `Semantics`, after "MODULE:" if given, and its value."""
     from stepnet.layout.semantics import VALUES
     from stepnet.rnn.merge import MERGES
 
@@ -108,7 +114,7 @@ def meaning(name: str, text: str) -> tuple[str, Any]:
 
 
 def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
-    """Pairs of NAME=VALUE, split at the last =, as the name of a module may contain one."""
+    """Splits texts NAME=VALUE at the last =, as the name of a module may contain one."""
     for text in texts:
         if "=" not in text:
             raise typer.BadParameter(f"{option} is NAME=VALUE, not {text!r}")
@@ -117,7 +123,7 @@ def pairs(texts: list[str], option: str) -> list[tuple[str, str]]:
 
 
 def number(name: str, value: str, kind: type[int] | type[float]) -> Any:
-    """The number in a text; raises `BadParameter` for any other text."""
+    """Parses a number; raises `BadParameter` for any other text."""
     try:
         return kind(value)
     except ValueError:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stepnet.cli.models import runnable
+from stepnet.cli.models import load_runnable
 from stepnet.cli.options import (
     DropOption,
     Engine,
@@ -51,7 +51,10 @@ def run(
     output: Annotated[
         str,
         typer.Option(
-            "--output", "-o", metavar="OUTPUT", help="A folder for the results; of a single file also a file."
+            "--output",
+            "-o",
+            metavar="OUTPUT",
+            help="The folder for the results; for a single input file also a file.",
         ),
     ],
     inputs: Annotated[
@@ -60,22 +63,24 @@ def run(
     ] = None,
     also: Annotated[list[str] | None, typer.Option("--input", metavar="INPUT", hidden=True)] = None,
     column: Annotated[
-        str | None, typer.Option(help="The list column; not needed if it is the only one.")
+        str | None, typer.Option(help="The name of the list column; not needed if there is only one.")
     ] = None,
     result: Annotated[
-        Result, typer.Option(help="outputs, those of all steps; or last, the last one of each sequence.")
+        Result, typer.Option(help="outputs: of all steps; last: the last one of each sequence.")
     ] = Result.OUTPUTS,
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", metavar="NAME", help="A column to pass on; without it, all others are."),
+        typer.Option("--keep", metavar="NAME", help="A column to pass on; by default all others."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the results that are in OUTPUT.")
+        bool, typer.Option("--resume", help="Continue with the results that are in OUTPUT.")
     ] = False,
     bad: Annotated[
         str | None,
         typer.Option(
-            "--bad", metavar="ROWS.parquet", help="Set rows that cannot be run aside in this file, and go on."
+            "--bad",
+            metavar="ROWS.parquet",
+            help="Set rows that cannot be run aside in this file, and continue.",
         ),
     ] = None,
     refuse_nan: Annotated[
@@ -83,10 +88,11 @@ def run(
     ] = False,
     file_format: Annotated[
         Format | None,
-        typer.Option("--format", help="Of the results in a folder: parquet, as without it, or arrow."),
+        typer.Option("--format", help="The format of results in a folder: parquet (default) or arrow."),
     ] = None,
     compression: Annotated[
-        Compression | None, typer.Option(help="snappy, as without it, none or zstd; of Arrow none or zstd.")
+        Compression | None,
+        typer.Option(help="For Parquet snappy (default), none or zstd; for Arrow none (default) or zstd."),
     ] = None,
     recurrent_only: RecurrentOnly = False,
     layout: From = None,
@@ -101,29 +107,29 @@ def run(
         bool,
         typer.Option(
             "--trust-library",
-            help="FILE is a library that `stepnet build` made, lib*.so, and may run its machine code.",
+            help="Permit to run the machine code of FILE, a library lib*.so that `stepnet build` made.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Run the model of FILE over sequences in Parquet and Arrow files, which may be of any size.
+    """Run the model of FILE over sequences in Parquet and Arrow files, which may be larger than memory.
 
-    An .onnx file or a program of Paddle is run whole. Of other files only those run whose model consists of
-    recurrent layers alone. A file with other layers is refused, and so is a file of weights, which has no
-    architecture: --recurrent-only runs the recurrent layers of these without the rest.
+    An .onnx file or a program of Paddle is run whole. Other files are run if their model consists only of
+    recurrent layers. A file with other layers is refused, and so is a file of weights, which has no
+    architecture; --recurrent-only runs only the recurrent layers of such files.
 
-    A row is a sequence: a list of steps, each a list of numbers (or one number). A result has the same rows
-    in the same order, all other columns, and in place of the sequences a column "outputs": the outputs of the
-    model, at every step or once for each sequence. A null gives a null.
+    A row is a sequence: a list of steps, each a list of numbers or one number. A result has the same rows in
+    the same order, with all other columns, and with a column "outputs" in place of the sequences: the outputs
+    of the model at every step, or once for each sequence. A null row has a null result.
 
-    The results of a folder have its tree. Each appears under its name when it is whole, so what was stopped,
-    by Ctrl-C or otherwise, goes on with --resume.
+    The results of a folder form the same tree. A result appears under its name only when it is complete, so a
+    run that was stopped, by Ctrl-C or otherwise, continues with --resume.
     """
     from stepnet import arrow
     from stepnet.cli.report.sequences import bar
 
     chosen = choice(layout, module, size, semantics, stack, drop)
-    model = runnable(file, chosen, recurrent_only, trust)
+    model = load_runnable(file, chosen, recurrent_only, trust)
     notes = getattr(model, "notes", {})
     paths = [*(inputs or ()), *(also or ())]
     if not paths:
@@ -148,7 +154,8 @@ def run(
             )
     except KeyboardInterrupt:
         typer.echo(
-            f"stepnet: stopped; what is in {output} is whole, and --resume goes on from there", err=True
+            f"stepnet: stopped; the results in {output} are complete, and --resume continues from there",
+            err=True,
         )
         raise typer.Exit(130) from None
     if as_json:

@@ -1,4 +1,4 @@
-"""What commands write: JSON, notes on modules, and numbers with their nouns."""
+"""Output of the commands: JSON, notes on modules, and counts with nouns."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ import typer
 
 
 def write_json(value: Any) -> None:
-    """Writes one JSON object."""
+    """Writes a value as one JSON object."""
     typer.echo(json.dumps(value, indent=2))
 
 
@@ -20,15 +20,15 @@ def write_notes(notes: Mapping[str, Iterable[str]]) -> None:
 
 
 def write_left_out(names: Iterable[str]) -> None:
-    """Writes a line with what was left out of a model file, if anything was."""
+    """Writes a line that lists what was left out of a model file, if anything was."""
     if names:
         typer.echo(f"recurrent layers alone; left out: {', '.join(names)}")
 
 
-def counted(number: int, what: str) -> str:
-    """A number with a noun.
+def count_text(number: int, what: str) -> str:
+    """Formats a count with a noun.
 
-    >>> counted(1, "recurrent layer"), counted(2, "other array")
+    >>> count_text(1, "recurrent layer"), count_text(2, "other array")
     ('1 recurrent layer', '2 other arrays')
     """
     return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,11 +1,11 @@
-"""Serialization of values as plain data. Reading calls only the constructors of known classes.
+"""Serialization of values as plain data. To read it calls only the constructors of known classes.
 
     JSON     rows: a table of objects, [class, fields...], each after the objects that it refers to; the value
     blobs    the bytes of arrays and of `bytes`, end to end
 
 Numbers, texts, booleans and None are written as in JSON, and a tuple as a list. Everything else is an object
-with one key: {"r": row} {"l": list} {"d": pairs of a dict} {"s": members of a frozenset} {"b": bytes}
-{"a": array}. Equal objects are written once, and become a single object again.
+with one key: {"r": row} {"l": list} {"d": pairs of a dict} {"s": members of a frozenset} {"b": bytes} {"a":
+array}. Equal objects are written once, and become a single object again.
 """
 
 import json
@@ -17,18 +17,18 @@ import numpy as np
 
 PLAIN = (int, float, str, bool, type(None))
 HEAD = 8
-"""The number of bytes of the field with the length of the JSON."""
+"""The bytes of the field with the length of the JSON."""
 
 
 class NotDataError(Exception):
-    """A value that cannot be serialized."""
+    """Raised for a value that cannot be serialized."""
 
 
 class Form:
-    """A serializer of values that consist of objects of these dataclasses.
+    """A serializer of values that consist of objects of given dataclasses.
 
     shortcuts: for classes whose checks take long, a function that makes an object from its fields without
-    them.
+    checks.
 
     >>> from stepnet.net.types import Literal, Type
     >>> form = Form(Type, Literal)
@@ -43,7 +43,7 @@ class Form:
         self.makers = [(shortcuts or {}).get(class_, class_) for class_ in classes]
 
     def packed(self, value: Any) -> bytes:
-        """The bytes of a value; raises `NotDataError` for objects of other classes."""
+        """Serializes a value; raises `NotDataError` for objects of other classes."""
         writer = Writer(self)
         text = json.dumps(
             {"value": writer.written(value), "rows": writer.rows}, separators=(",", ":")
@@ -51,7 +51,7 @@ class Form:
         return b"".join([len(text).to_bytes(HEAD, "little"), text, *writer.blobs])
 
     def unpacked(self, data: bytes) -> Any:
-        """The value with these bytes."""
+        """Restores the value from its bytes."""
         end = HEAD + int.from_bytes(data[:HEAD], "little")
         document = json.loads(data[HEAD:end])
         reader = Reader(self, memoryview(data)[end:])
@@ -61,9 +61,10 @@ class Form:
 
 
 class Writer:
-    """The state of a value that is being written: its rows and blobs."""
+    """The state of a value that is being serialized: its rows and blobs."""
 
     def __init__(self, form: Form) -> None:
+        """Begins without rows and blobs."""
         self.form = form
         self.rows = list[Any]()
         self.known = dict[str, int]()
@@ -72,7 +73,7 @@ class Writer:
         self.size = 0
 
     def written(self, value: Any) -> Any:
-        """A value as JSON; adds its objects to the rows, and its arrays to the blobs."""
+        """Converts a value to JSON; adds its objects to the rows, and its arrays to the blobs."""
         kind = cast("type[Any]", type(value))
         if kind in PLAIN:
             return value
@@ -93,7 +94,7 @@ class Writer:
         raise NotDataError(f"{kind.__qualname__} is not written as data")
 
     def row(self, value: Any) -> int:
-        """The index of an object's row, which is added if it is new."""
+        """Returns the index of an object's row, which is added if it is new."""
         if id(value) in self.seen:
             return self.seen[id(value)][1]
         place = self.form.classes[type(value)]
@@ -111,21 +112,21 @@ class Writer:
         return [self.size - len(data), len(data)]
 
     def array(self, value: np.ndarray) -> list[Any]:
-        """Adds an array to the blobs; returns its dtype, its shape, and the place of its bytes."""
+        """Adds an array to the blobs; returns its dtype and shape, and the offset and number of its bytes."""
         if value.dtype.names is not None or np.dtype(value.dtype.name) != value.dtype:
             raise NotDataError(f"an array of {value.dtype} is not written as data")
         return [value.dtype.name, list(value.shape), *self.blob(value.tobytes())]
 
 
 class Reader:
-    """The state of a value that is being read: its objects and blobs."""
+    """The state of a value that is being restored: its objects and blobs."""
 
     def __init__(self, form: Form, blobs: memoryview) -> None:
         self.form, self.blobs = form, blobs
         self.objects = list[Any]()
 
     def read(self, value: Any) -> Any:
-        """The value of a JSON value."""
+        """Converts a JSON value back to the value."""
         kind = cast("type[Any]", type(value))
         if kind is list:
             return tuple([self.read(item) for item in value])
@@ -146,5 +147,5 @@ class Reader:
         return np.frombuffer(self.blob(*place), np.dtype(dtype)).reshape(shape)
 
     def blob(self, start: int, count: int) -> bytes:
-        """Bytes of the blobs at an offset."""
+        """Returns `count` bytes of the blobs from an offset on."""
         return bytes(self.blobs[start : start + count])

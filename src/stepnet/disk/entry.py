@@ -18,25 +18,25 @@ HITS_AT, SUM_AT, BEGIN = 8, 16, 48
 
 
 def checksum(name: str, payload: bytes) -> bytes:
-    """The checksum, 32 bytes, of a payload and the name of its file."""
+    """Computes the checksum, 32 bytes, of a payload and the name of its file."""
     hasher = hashlib.blake2b(MAGIC, digest_size=BEGIN - SUM_AT)
     hasher.update(len(name).to_bytes(8, "little") + name.encode())
     hasher.update(payload)
     return hasher.digest()
 
 
-def written(name: str, payload: bytes) -> bytes:
-    """The contents of the file of a payload.
+def file_contents(name: str, payload: bytes) -> bytes:
+    """Makes the contents of the file of a payload.
 
-    >>> read("some.code", written("some.code", b"bytes"))
+    >>> read("some.code", file_contents("some.code", b"bytes"))
     b'bytes'
-    >>> read("other.code", written("some.code", b"bytes"))
+    >>> read("other.code", file_contents("some.code", b"bytes"))
     """
     return MAGIC + HITS.pack(0) + checksum(name, payload) + payload
 
 
 def read(name: str, data: bytes) -> bytes | None:
-    """The payload of a file; None if it is not unchanged under the name it was written with."""
+    """Returns the payload of a file; None if the file was changed or renamed."""
     payload = data[BEGIN:]
     if data[:HITS_AT] != MAGIC or data[SUM_AT:BEGIN] != checksum(name, payload):
         return None
@@ -44,5 +44,5 @@ def read(name: str, data: bytes) -> bytes | None:
 
 
 def hits(data: bytes) -> int:
-    """The number of reads of a file; 0 if it is too short to have one."""
+    """Returns the number of reads of a file; 0 if it is too short to have one."""
     return HITS.unpack_from(data, HITS_AT)[0] if len(data) >= BEGIN else 0

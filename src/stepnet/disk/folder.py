@@ -1,4 +1,4 @@
-"""Opens the folder of the cache, and checks that it is private to the user.
+"""The folder of the cache: opened, and checked to be private to the user.
 
 All files are opened relative to the open folder. So the folder that was checked is the one that is used, even
 if the path is replaced in the meantime.
@@ -20,11 +20,10 @@ class NotUsableError(Exception):
 
 
 @contextmanager
-def opened(path: Path, make: bool) -> Generator[int]:
-    """A context with the file descriptor of the folder; raises `NotUsableError` if it is missing or not
-    private.
+def open_folder(path: Path, make: bool) -> Generator[int]:
+    """Context with the file descriptor of the folder. make: whether to make a missing folder.
 
-    make: whether to make a missing folder.
+    Raises `NotUsableError` if the folder is missing or not private.
     """
     if not CAN_BE_CHECKED:
         raise NotUsableError("on this system it cannot be checked that a folder is private")
@@ -46,7 +45,7 @@ def opened(path: Path, make: bool) -> Generator[int]:
 
 
 def not_private(status: os.stat_result) -> str | None:
-    """Why a folder or a file is not private to the user; None if it is."""
+    """Returns why a folder or file is not private to the user, or None."""
     if status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to {os.geteuid()}"
     if status.st_mode & OTHERS:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from stepnet.disk import entry
-from stepnet.disk.folder import NotUsableError, opened
+from stepnet.disk.folder import NotUsableError, open_folder
 from stepnet.disk.settings import Settings
 from stepnet.disk.sources import sources
 from stepnet.disk.store import NAME, foreign, own_files, remove, write
@@ -16,13 +16,11 @@ TRIAL = 2**16
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An entry.
+class CacheEntry:
+    """An entry of the cache.
 
-    name: the name of its file.
-    bytes: its size on disk.
-    used: the time of its last use, in seconds since 1970.
-    hits: the number of its reads.
+    name: the name of its file. bytes: its size on disk. used: the time of its last use, in seconds since
+    1970. hits: the number of its reads.
     """
 
     name: str
@@ -32,17 +30,17 @@ class Kept:
 
     @property
     def kind(self) -> str:
-        """Its kind: the ending of its name."""
+        """The kind of value: the ending of the file name."""
         return self.name.rpartition(".")[2]
 
 
 def why_not(chosen: Settings) -> str | None:
-    """Why nothing is stored with these settings; None if a test file can be written."""
+    """Tests if values can be stored, by writing a file; returns the reason if not, else None."""
     if chosen.reason is not None or chosen.folder is None:
         return chosen.reason
     try:
         sources("values")
-        with opened(chosen.folder, make=True) as folder:
+        with open_folder(chosen.folder, make=True) as folder:
             name = f"{os.urandom(16).hex()}.trial"
             write(folder, name, bytes(TRIAL))
             remove(folder, name)
@@ -53,27 +51,27 @@ def why_not(chosen: Settings) -> str | None:
     return None
 
 
-def entries(chosen: Settings) -> list[Kept]:
-    """All entries, the most recently used first; empty if there is no private folder."""
-    listed = list[Kept]()
+def entries(chosen: Settings) -> list[CacheEntry]:
+    """Lists all entries, the most recently used first; none if there is no private folder."""
+    listed = list[CacheEntry]()
     if chosen.folder is not None:
-        with suppress(NotUsableError, OSError), opened(chosen.folder, make=False) as folder:
+        with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
             for name, status in own_files(folder):
                 if NAME.fullmatch(name):
-                    listed.append(Kept(name, status.st_size, status.st_mtime, hits_of(folder, name)))
+                    listed.append(CacheEntry(name, status.st_size, status.st_mtime, hits_of(folder, name)))
     return sorted(listed, key=lambda each: -each.used)
 
 
-def left(chosen: Settings) -> list[str]:
-    """The names of links, folders and the like that are named as entries. Nothing removes them."""
+def foreign_names(chosen: Settings) -> list[str]:
+    """Lists names of entries that are links, folders or the like. Nothing removes these."""
     if chosen.folder is not None:
-        with suppress(NotUsableError, OSError), opened(chosen.folder, make=False) as folder:
+        with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
             return foreign(folder)
     return []
 
 
 def hits_of(folder: int, name: str) -> int:
-    """The number of reads of an entry; 0 if the file cannot be read."""
+    """Reads the number of reads of an entry; 0 if the file cannot be read."""
     with suppress(OSError):
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
         try:
@@ -84,13 +82,13 @@ def hits_of(folder: int, name: str) -> int:
 
 
 def clear(chosen: Settings) -> int:
-    """Removes all entries except those in `left`; returns their number. Raises `FileError` without
-    permission.
+    """Removes all entries except those in `foreign_names`; returns their number. Raises `FileError`
+    without permission.
     """
     if chosen.folder is None:
         return 0
     try:
-        with opened(chosen.folder, make=False) as folder:
+        with open_folder(chosen.folder, make=False) as folder:
             names = [name for name, _ in own_files(folder)]
             for name in names:
                 remove(folder, name)

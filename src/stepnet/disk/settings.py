@@ -1,4 +1,4 @@
-"""The folder of the cache, its size limit, and whether it is used, from environment variables.
+"""Settings of the cache from environment variables: its folder, its size limit, and whether it is used.
 
 STEPNET_CACHE       0 turns the cache off
 STEPNET_CACHE_DIR   its folder; by default one in the system's folder for caches
@@ -16,16 +16,15 @@ OFF = ("0", "off", "no", "false")
 ON = ("", "1", "on", "yes", "true")
 MOST_MB = 256
 SHOWN = 40
-"""The largest number of characters of a value in a message."""
+"""The most characters of a value in a message."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """The settings of the cache.
 
-    folder: its folder; None if there is no cache.
-    most: the largest number of bytes in it.
-    reason: why there is no cache; None if there is one.
+    folder: its folder; None if there is no cache. most: the most bytes that it may take. reason: why there is
+    no cache; None if there is one.
     """
 
     folder: Path | None
@@ -34,7 +33,7 @@ class Settings:
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> "Settings":
-        """The settings from these environment variables.
+        """Reads the settings from environment variables.
 
         >>> Settings.of({"STEPNET_CACHE": "0"}).reason
         'STEPNET_CACHE is 0'
@@ -63,12 +62,11 @@ class Settings:
 
 
 def usual_folder(variables: Mapping[str, str]) -> Path:
-    """stepnet's folder in the system's folder for the user's caches.
+    """Returns stepnet's folder in the system's folder for the user's caches.
 
     A library that knows other systems takes longer to import than compiled code takes to read, and on other
-    systems there is no cache (see `folder`).
-
-    If the home folder is unknown, the result is a relative path, which is not used.
+    systems there is no cache (see `folder`). If the home folder is unknown, the result is a relative path,
+    which is not used.
 
     >>> usual_folder({"XDG_CACHE_HOME": "/data/caches"}).name
     'stepnet'
@@ -81,5 +79,5 @@ def usual_folder(variables: Mapping[str, str]) -> Path:
 
 
 def settings() -> Settings:
-    """The settings from the current environment of this process."""
+    """Reads the settings from the current environment of this process."""
     return Settings.of(os.environ)

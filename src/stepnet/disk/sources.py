@@ -1,7 +1,7 @@
 """A digest of the code that computed stored values, because other code may compute other values.
 
-It consists of the facts by which Python decides whether bytecode is up to date: the size and the modification
-time of each source file. To read all files would take longer than to read the stored value.
+It covers the facts by which Python decides whether bytecode is up to date: size and modification time of each
+source file. To read all files would take longer than to read the stored value.
 """
 
 import os
@@ -17,11 +17,11 @@ from stepnet.values.version import __version__
 PACKAGE = Path(__file__).resolve().parents[1]
 UNKNOWN = "so it cannot be checked that stored values are of this version"
 MODULES = (".py", ".pyc")
-"""The endings of module files. Without sources these are `.pyc` files outside of `__pycache__`."""
+"""The endings of module files; without sources these are `.pyc` files outside of `__pycache__`."""
 
 
 def sources(*folders: str) -> str:
-    """The digest of the modules in these folders of the package, and of its version.
+    """Returns a digest of the modules in these folders of the package, and of its version.
 
     Raises `NotUsableError` if the files cannot be listed, as in a zip file.
     """
@@ -30,7 +30,7 @@ def sources(*folders: str) -> str:
 
 @cache
 def folder_digest(folder: str) -> str:
-    """The digest of the modules in one folder."""
+    """Returns a digest of the modules in one folder."""
     with listing(PACKAGE / folder):
         facts = sorted(facts_of(PACKAGE / folder))
     if not facts:
@@ -40,7 +40,7 @@ def folder_digest(folder: str) -> str:
 
 @contextmanager
 def listing(folder: Path) -> Generator[None]:
-    """A context that lists the files of a folder; raises `NotUsableError` if they cannot be listed."""
+    """Context that turns errors into a `NotUsableError` saying that a folder cannot be listed."""
     try:
         yield
     except OSError as error:
@@ -48,7 +48,7 @@ def listing(folder: Path) -> Generator[None]:
 
 
 def facts_of(folder: Path) -> list[tuple[str, int, int]]:
-    """The path, size and time of each module in a folder, at any depth."""
+    """Lists the path, size and time of each module in a folder, at any depth."""
     facts = list[tuple[str, int, int]]()
     with os.scandir(folder) as files:
         for file in files:

@@ -1,12 +1,12 @@
-"""Reads, writes and evicts entries on disk, by kind and key.
+"""Entries on disk, by kind and key: reads, writes and evictions.
 
 A call never fails because of the cache. An entry that cannot be read is computed again, and an entry that
-cannot be written is not stored. `COUNTS` counts what happened in this process, and `stepnet cache` says why
-the folder cannot be used.
+cannot be written is not stored. `COUNTS` counts both in this process, and `stepnet cache` says why the folder
+cannot be used.
 
 Several processes may use a folder at the same time. A file is written under a unique name and then renamed,
-so others see the whole file or nothing. There are no locks: processes that compute the same entry write the
-same bytes.
+so others see the complete file or nothing. There are no locks: processes that compute the same entry write
+the same bytes.
 """
 
 import errno
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from stepnet.disk import entry
-from stepnet.disk.folder import NotUsableError, not_private, opened
+from stepnet.disk.folder import NotUsableError, not_private, open_folder
 from stepnet.disk.settings import Settings, settings
 
 NAME = re.compile(r"[0-9a-f]{32}\.[a-z]+")
@@ -30,30 +30,31 @@ ROOM = 0.9
 """The fraction of the size limit that is in use after an eviction."""
 
 COUNTS = Counter[str]()
-"""Counts of this process: hits, misses, rejected (misses because of invalid entries), stored, failed writes.
+"""Counts of this process: hits, misses, rejected (misses because of invalid entries), stored,
+failed writes.
 """
 
 
 def is_used() -> bool:
-    """Whether the settings turn the cache on."""
+    """Tells if the settings turn the cache on."""
     chosen = settings()
     return chosen.reason is None and chosen.folder is not None
 
 
 def get(kind: str, key: str) -> bytes | None:
-    """The payload that is stored under a key of 32 hexadecimal digits; None if there is none."""
+    """Returns the payload stored under a key of 32 hexadecimal digits; None if there is none."""
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:
         return None
     payload = None
-    with suppress(NotUsableError, OSError), opened(chosen.folder, make=False) as folder:
+    with suppress(NotUsableError, OSError), open_folder(chosen.folder, make=False) as folder:
         payload = read(folder, f"{key}.{kind}", chosen)
     COUNTS["misses" if payload is None else "hits"] += 1
     return payload
 
 
 def read(folder: int, name: str, chosen: Settings) -> bytes | None:
-    """The payload of a file, whose number of reads is incremented; None if it is missing or invalid."""
+    """Returns the payload of a file and counts the read in it; None if it is missing or invalid."""
     try:
         descriptor = open_entry(folder, name)
     except FileNotFoundError:
@@ -63,7 +64,7 @@ def read(folder: int, name: str, chosen: Settings) -> bytes | None:
         if not_private(status) or status.st_size > chosen.most:
             COUNTS["rejected"] += 1
             return None
-        data = whole(descriptor, status.st_size)
+        data = read_all(descriptor, status.st_size)
         payload = entry.read(name, data)
         if payload is None:
             COUNTS["rejected"] += 1
@@ -76,7 +77,7 @@ def read(folder: int, name: str, chosen: Settings) -> bytes | None:
 
 
 def open_entry(folder: int, name: str) -> int:
-    """The descriptor of a file, open for reading and, if permitted, writing; links are not followed."""
+    """Opens a file for reading and, if permitted, writing; links are not followed. Returns its descriptor."""
     flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         return os.open(name, os.O_RDWR | flags, dir_fd=folder)
@@ -86,8 +87,8 @@ def open_entry(folder: int, name: str) -> int:
         return os.open(name, os.O_RDONLY | flags, dir_fd=folder)
 
 
-def whole(descriptor: int, size: int) -> bytes:
-    """The first `size` bytes of a file, or all if there are fewer."""
+def read_all(descriptor: int, size: int) -> bytes:
+    """Reads the first `size` bytes of a file, or all if there are fewer."""
     pieces = list[bytes]()
     while size > 0 and (piece := os.read(descriptor, size)):
         pieces.append(piece)
@@ -100,12 +101,12 @@ def put(kind: str, key: str, payload: bytes) -> None:
     chosen = settings()
     if chosen.reason is not None or chosen.folder is None:
         return
-    data = entry.written(f"{key}.{kind}", payload)
+    data = entry.file_contents(f"{key}.{kind}", payload)
     if len(data) > chosen.most:
         COUNTS["failed"] += 1
         return
     try:
-        with opened(chosen.folder, make=True) as folder:
+        with open_folder(chosen.folder, make=True) as folder:
             write(folder, f"{key}.{kind}", data)
             evict(folder, chosen.most)
     except (NotUsableError, OSError):
@@ -134,9 +135,7 @@ def write(folder: int, name: str, data: bytes) -> None:
 
 
 def evict(folder: int, most: int) -> None:
-    """Removes the least recently used entries if there are more than `most` bytes, and leftovers of killed
-    processes.
-    """
+    """Removes leftovers of killed processes, and, above `most` bytes, the least recently used entries."""
     files = sorted(own_files(folder), key=lambda each: each[1].st_mtime)
     total = sum(status.st_size for _, status in files)
     goal = most * ROOM if total > most else total
@@ -149,19 +148,17 @@ def evict(folder: int, most: int) -> None:
 
 
 def own_files(folder: int) -> Iterator[tuple[str, os.stat_result]]:
-    """The names and the status of the cache's files, including unfinished ones."""
+    """Yields the names and status of the cache's files, including unfinished ones."""
     return ((name, status) for name, status in named_as_entries(folder) if stat.S_ISREG(status.st_mode))
 
 
 def foreign(folder: int) -> list[str]:
-    """The names of folders, links and pipes that have the name of an entry. Only a user makes these, so they
-    are not removed.
-    """
+    """Lists folders, links and pipes that have the name of an entry. Only users make these, so they stay."""
     return sorted(name for name, status in named_as_entries(folder) if not stat.S_ISREG(status.st_mode))
 
 
 def named_as_entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:
-    """The names and the status of everything that has the name of a file of the cache."""
+    """Yields the names and status of everything that has the name of a file of the cache."""
     for name in os.listdir(folder):
         if NAME.fullmatch(name) or UNFINISHED.fullmatch(name):
             with suppress(FileNotFoundError):  # another process may have evicted it

@@ -27,7 +27,7 @@ NORMALISES = re.compile(r"norm|(?:^|_)[lb]n(?:$|_|\d)", re.IGNORECASE)  # layern
 
 @dataclass(frozen=True)
 class Account:
-    """What became of the arrays and layers of a file, by name.
+    """Account of the arrays and layers of a file, by name: what was converted, copied or left.
 
     Attributes:
         converted: The arrays of each converted module.
@@ -72,7 +72,7 @@ class Account:
         )
 
     def lines(self) -> list[str]:
-        """What was not converted, as lines of text for the user."""
+        """Formats what was not converted as lines of text for the user."""
         moved = [f"{name} -> {place}" for name, place in self.moved.items()]
         copied = [f"copied as {'they are' if len(self.copied) > 1 else 'it is'}: {listed(self.copied)}"]
         if self.not_converted_to:
@@ -168,7 +168,7 @@ def inside(prefix: str, module: Module, names: Sequence[str]) -> list[str]:
 
 
 def is_in_submodule(name: str) -> bool:
-    """Whether an array belongs to a submodule other than a normalisation.
+    """Tells if an array belongs to a submodule other than a normalisation.
 
     >>> [is_in_submodule(name) for name in ("head.weight", "layernorm_i.weight", "ln.bias", "h0")]
     [True, False, False, False]

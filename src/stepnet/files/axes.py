@@ -92,5 +92,5 @@ class Axes:
         return axis if length == 1 else None
 
     def with_axes(self, axes: Sequence[str]) -> "Axes":
-        """The same numbers with other axes."""
+        """Returns these numbers with other axes."""
         return replace(self, axes=tuple(axes))

@@ -27,7 +27,7 @@ def masked(crc: int) -> int:
 
 
 def is_whole(data: bytes | memoryview, checksum: int) -> bool:
-    """Whether bytes have a stored checksum."""
+    """Tells if bytes have a stored checksum."""
     return masked(crc32c(data)) == checksum
 
 

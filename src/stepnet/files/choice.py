@@ -17,7 +17,7 @@ from stepnet.rnn.merge import checked_merge
 
 @dataclass(frozen=True)
 class Choice:
-    """What the user states about a file, because the file does not specify it.
+    """Statements of the user about a file, because the file does not specify them.
 
     Attributes:
         layout: The layout of the layers, or the framework that wrote the file.
@@ -107,7 +107,7 @@ class Choice:
         return by_module
 
     def is_of(self, module: Module) -> bool:
-        """Whether a module may have the stated layout."""
+        """Tells if a module may have the stated layout."""
         return not {candidate.name for candidate in family(self.layout or "")}.isdisjoint(module.layouts)
 
     def nearest(self, model: Model) -> LayoutError:

@@ -60,7 +60,7 @@ def title_of(path: Path) -> str | None:
 
 
 def is_in(folder: Path, name: str) -> bool:
-    """Whether a folder contains a file or folder of that name."""
+    """Tells if a folder contains a file or folder of that name."""
     return os.path.lexists(folder / name)
 
 

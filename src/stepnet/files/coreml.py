@@ -245,7 +245,7 @@ def uses(program: Program, operation: Operation, way: object) -> Iterator[str]:
 
 
 def gives_all(program: Program, operation: Operation) -> bool:
-    """Whether an LSTM gives its outputs at all steps; by default it gives only the last one."""
+    """Tells if an LSTM gives its outputs at all steps; by default it gives only the last one."""
     value = constant(program, maker_of(program, operation.inputs.get("output_sequence", "")))
     return isinstance(value, np.ndarray) and bool(value.all())
 

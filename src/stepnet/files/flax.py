@@ -68,7 +68,7 @@ def read(path: str | Path) -> dict[str, Array]:
         raise FileError(f"{path}: {error}") from None
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise FileError(f"{path}: this is no whole .msgpack file ({reason})") from error
+        raise FileError(f"{path}: this is not a complete .msgpack file ({reason})") from error
 
 
 def unpacked(data: bytes, store: Store, tuples: int = 0) -> Any:
@@ -118,7 +118,7 @@ def array_of(data: bytes) -> Array:
 
 
 def is_shape(value: Any, most: int) -> bool:
-    """Whether a value is the shape of an array of at most `most` numbers."""
+    """Tells if a value is the shape of an array of at most `most` numbers."""
     if not isinstance(value, list | tuple) or len(cast("list[Any]", value)) > MOST_AXES:
         return False
     sizes = cast("list[Any]", value)

@@ -62,16 +62,16 @@ class Format:
 
     @property
     def is_written(self) -> bool:
-        """Whether files of this kind can be written."""
+        """True if files of this kind can be written."""
         return hasattr(self.code, "write")
 
     @property
     def of_arrays(self) -> bool:
-        """Whether it holds only arrays by name, and no description of modules."""
+        """True if it holds only arrays by name, and no description of modules."""
         return bool(self.frameworks) or self.module == "raw"
 
     def is_model(self, path: Path) -> bool:
-        """Whether a new file of that name describes how its layers run, and does not only hold weights."""
+        """Tells if a new file of that name describes how its layers run, and does not only hold weights."""
         return not self.of_arrays and not path.name.lower().endswith(WEIGHTS)
 
     def read(self, path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:

@@ -291,5 +291,5 @@ def result(module: Module, conversion: Conversion) -> Module:
 
 
 def compare(module: Module, other: Module) -> Verdict:
-    """How far the outputs of two modules differ, here and in their frameworks if those are installed."""
+    """Measures how far the outputs of two modules differ, here and in their frameworks if installed."""
     return verify(weights(module), weights(other), frameworks=True)

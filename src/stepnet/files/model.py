@@ -383,7 +383,7 @@ def other_names(module: Module, arrays: Mapping[str, Array]) -> dict[str, str]:
 
 
 def memory_of(array: Array) -> tuple[Any, ...]:
-    """A key that is equal for arrays that are the same view of memory."""
+    """Returns a key of the memory of an array; two arrays with equal keys are equal views of it."""
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 

@@ -72,7 +72,7 @@ def read(path: str | Path) -> dict[str, Array]:
         raise FileError(str(error) if named else f"{path}: {error}") from None
     except BROKEN as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise FileError(f"{path}: this is no whole .npz file ({reason})") from error
+        raise FileError(f"{path}: this is not a complete .npz file ({reason})") from error
     return arrays
 
 

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Convention:
-    """How a framework stores dense layers and embeddings.
+    """Names and axes of dense layers and embeddings in a framework.
 
     weight, bias, embedding: the names of their arrays. outputs_first: whether matrices are [out, in]. signs:
     the separators that may stand before these names.
@@ -158,7 +158,7 @@ def by_name(rest: Mapping[str, Array], convention: Convention, suffix: str = "")
 
 
 def is_certain(kind: str, arrays: list[Array], convention: Convention) -> bool:
-    """Whether the shapes of arrays confirm that they are a layer of the kind that their names suggest."""
+    """Tells if the shapes of arrays confirm that they are a layer of the kind that their names suggest."""
     if kind == "embedding":
         return arrays[0].ndim == 2 and convention.embedding != convention.weight
     matrix, bias = arrays

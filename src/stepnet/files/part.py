@@ -13,11 +13,11 @@ class Part(RawIOBase):
         self.stream, self.place, self.position = stream, place, 0
 
     def readable(self) -> bool:
-        """Whether it can be read."""
+        """Tells if it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Whether it can be sought in."""
+        """Tells if it can be sought in."""
         return True
 
     def seek(self, position: int, whence: int = 0) -> int:

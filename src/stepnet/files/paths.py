@@ -28,7 +28,7 @@ def existing(path: str | Path) -> Path:
     if not os.path.exists(path):  # Path.exists raises for some paths, such as too long ones
         raise FileError(f"{path}: there is no such file")
     if not os.path.isfile(path):
-        raise FileError(f"{path}: this is no file but a {'folder' if path.is_dir() else 'device'}")
+        raise FileError(f"{path}: this is a {'folder' if path.is_dir() else 'device'}, not a file")
     return path
 
 
@@ -64,7 +64,7 @@ def free(path: str | Path, force: bool = False) -> Path:
     if len(os.fsencode(path.name)) > NAME:
         raise FileError(f"{path}: the name is longer than {NAME} bytes")
     if os.path.lexists(path) and not os.path.islink(path) and not os.path.isfile(path):
-        raise FileError(f"{path}: this is no file but a {'folder' if os.path.isdir(path) else 'device'}")
+        raise FileError(f"{path}: this is a {'folder' if os.path.isdir(path) else 'device'}, not a file")
     if os.path.lexists(path) and not force:
         raise FileError(f"{path}: the file is there already; {option('force')} replaces it")
     if not os.path.isdir(path.parent):

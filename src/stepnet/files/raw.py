@@ -49,7 +49,7 @@ def read(path: Path) -> Model:
 
 
 def is_flat(value: Any, kind: Any) -> bool:
-    """Whether a JSON value is an object, all of whose values are of one kind."""
+    """Tells if a JSON value is an object, all of whose values are of one kind."""
     return isinstance(value, dict) and all(
         isinstance(member, kind) for member in cast("dict[str, Any]", value).values()
     )

@@ -61,7 +61,7 @@ def read_described(path: str | Path) -> tuple[dict[str, Array], dict[str, str]]:
             arrays = {name: array_of(file, name, path, store) for name in sorted(file.keys())}
             return arrays, dict(file.metadata() or {})
     except SafetensorError as error:
-        raise FileError(f"{path}: this is no whole .safetensors file ({reason(error)})") from error
+        raise FileError(f"{path}: this is not a complete .safetensors file ({reason(error)})") from error
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or reason(error)})") from error
 
@@ -73,13 +73,13 @@ def description_length(path: Path) -> int:
 
 
 def is_safetensors(path: Path) -> bool:
-    """Whether a file begins as .safetensors files do."""
+    """Tells if a file begins as .safetensors files do."""
     with open(path, "rb") as stream:
         return begins_as_safetensors(stream.read(LENGTH + 1))
 
 
 def begins_as_safetensors(head: bytes) -> bool:
-    """Whether bytes begin with the length of a description, and the description.
+    """Tells if bytes begin with the length of a description, and the description.
 
     >>> begins_as_safetensors(b"\\x40" + bytes(7) + b'{"weight"')
     True

@@ -30,7 +30,7 @@ MAP = "weight_map"
 
 
 def is_index(path: Path) -> bool:
-    """Whether a path has the name of an index."""
+    """Tells if a path has the name of an index."""
     return bool(INDEX.search(path.name))
 
 

@@ -28,7 +28,7 @@ def stacked(modules: tuple[Module, ...], assumed: bool = False) -> tuple[Module,
 
 
 def is_next(below: Module, module: Module, assumed: bool) -> bool:
-    """Whether a module can be the next layer of the module below it."""
+    """Tells if a module can be the next layer of the module below it."""
     last = below.parts[-1]
     follows = last if assumed and module.follows is None else module.follows
     if follows != last or below.layout != module.layout:

@@ -1,8 +1,8 @@
-"""Keras: its recurrent layers, run by stepnet.
+"""Keras' recurrent layers, run by stepnet.
 
-`SimpleRNN`, `LSTM`, `GRU`, `RNN`, `Bidirectional` and `TimeDistributed` stand in the place of those of Keras,
-and `accelerate` makes stepnet run Keras' own. `report` and `counters` say what ran compiled, and what ran by
-Keras' own loop. Importing this imports Keras, which importing stepnet alone does not.
+`SimpleRNN`, `LSTM`, `GRU`, `RNN`, `Bidirectional` and `TimeDistributed` replace the layers of Keras, and
+`accelerate` makes stepnet run Keras' own. `report` and `counters` say which layers ran compiled, and which
+ran Keras' own loop. To import this module imports Keras; to import stepnet alone does not.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from stepnet.keras.records import counters
 from stepnet.keras.report import report
 
 StackedRNNCells: Any = installed().layers.StackedRNNCells
-"""Keras' own: an `RNN` over it runs all its cells as one step."""
+"""Keras' own class: an `RNN` over it runs all its cells as one step."""
 
 __all__ = [
     "GRU",

@@ -1,39 +1,40 @@
-"""`accelerate`: makes stepnet run Keras' own recurrent layers, those of loaded models among them."""
+"""`accelerate`: makes stepnet run the recurrent layers of Keras itself, also in loaded models."""
 
 from threading import Lock
 from typing import Any, Self
 
 from stepnet.keras.installed import installed
-from stepnet.keras.overrides import OVERRIDES, overrides_of, standing_in
+from stepnet.keras.overrides import OVERRIDES, bind_override, overrides_of
 
 keras: Any = installed()
 METHODS = [(kind, name) for kind, known in OVERRIDES.items() for name in known] + [
     (kind, "inner_loop") for kind in (keras.layers.LSTM, keras.layers.GRU)
 ]
-"""The methods that are replaced, where Keras defines them. Others call one of these."""
+"""The methods to replace, where Keras defines them; other methods call one of these."""
 
 THEIRS: dict[Any, Any] = {(kind, name): vars(kind)[name] for kind, name in METHODS}
-"""What Keras defines."""
+"""The original methods, to restore."""
 
 
 class Accelerated:
-    """The result of `accelerate`: until `undo`, or the end of a with-block, stepnet runs Keras' layers."""
+    """An acceleration in force until `undo`, or until the end of its with-block."""
 
     active = 0
-    """How many of them there are."""
+    """The number of accelerations in force."""
     changing = Lock()
-    """Held while that number and the methods change: threads may begin and end their own."""
+    """Lock for `active` and the replaced methods: threads may begin and end accelerations."""
 
     def __init__(self) -> None:
+        """Replaces the methods of Keras if no other acceleration is in force."""
         self.undone = False
         with Accelerated.changing:
             Accelerated.active += 1
             if Accelerated.active == 1:
                 for (kind, name), theirs in THEIRS.items():
-                    setattr(kind, name, standing_in(theirs, overrides_of(kind)[name]))
+                    setattr(kind, name, bind_override(theirs, overrides_of(kind)[name]))
 
     def undo(self) -> None:
-        """Ends this acceleration; Keras' own loops run again where no other one is left."""
+        """Ends this acceleration. The last one to end restores Keras' own methods."""
         with Accelerated.changing:
             if self.undone:
                 return
@@ -51,13 +52,14 @@ class Accelerated:
 
 
 def accelerate() -> Accelerated:
-    """Makes stepnet run Keras' own layers SimpleRNN, LSTM, GRU and RNN, and TimeDistributed of layers that
-    work row by row: those of models made before, after, and loaded from files.
+    """Makes stepnet run Keras' own SimpleRNN, LSTM, GRU and RNN, and TimeDistributed of layers that compute
+    each row separately, in models built before or after the call, or loaded from files.
 
-    On TensorFlow and JAX, a model that has run before keeps what was traced then: call this before, or
-    compile the model anew.
+    On TensorFlow and JAX, a model that has run before keeps its traces: call this before, or compile the
+    model again. The backend of Keras does not change.
 
-    Give `undo()` of the result, or use it in a with-block, to end it. Keras' backend is not changed.
+    Returns:
+        An `Accelerated`. Call its `undo()`, or use it in a with-block, to end the acceleration.
 
     >>> import keras, numpy as np, stepnet.keras
     >>> layer, before = keras.layers.GRU(4), stepnet.keras.counters()

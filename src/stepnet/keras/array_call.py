@@ -1,18 +1,18 @@
-"""A call of a layer with one of Keras' own cells, as the arrays that its loop takes: on every backend but
-torch.
-"""
+"""Calls of layers with Keras' own cells, as the arrays that their loop takes: for all backends but torch."""
 
+import os
 from dataclasses import dataclass
+from inspect import currentframe
 from typing import Any
 
 from stepnet.errors import StepError
 from stepnet.keras.array_net import ArrayLoop, array_loop
-from stepnet.keras.array_steps import ArrayWay
+from stepnet.keras.array_steps import ArraySettings
 from stepnet.keras.cells import is_named
-from stepnet.keras.dropout import masks_of
+from stepnet.keras.dropout import read_dropout_masks
 from stepnet.keras.installed import installed
-from stepnet.keras.way import Results, Way
-from stepnet.keras.whole import Whole
+from stepnet.keras.packed_inputs import PackedInputs
+from stepnet.keras.recurrences import LoopSettings, Results
 from stepnet.trace.step import Spec
 
 keras: Any = installed()
@@ -20,12 +20,12 @@ ops: Any = keras.ops
 tree: Any = keras.tree
 
 FULL = {"float16": "float32", "bfloat16": "float32"}
-"""In which dtype a step computes whose values have one that is only stored."""
+"""The dtype in which a step computes, for dtypes that only store values."""
 
 
 @dataclass(frozen=True)
 class ArrayCall:
-    """A call of a layer, ready to run: tensors in the order of its net's inputs, and its mask or None."""
+    """A checked call of a layer. tensors: the inputs of the net, in order. mask: [batch, time] or None."""
 
     loop: ArrayLoop
     tensors: list[Any]
@@ -33,21 +33,24 @@ class ArrayCall:
     states: Any
 
     @classmethod
-    def of(cls, layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -> "ArrayCall":
-        """The call; raises `StepError` for one that Keras' own loop is to run."""
-        cell, x, flat = layer.cell, whole.parts, tree.flatten(states)
+    def of(cls, layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool) -> "ArrayCall":
+        """Checks a call and finds its compiled loop.
+
+        Raises `StepError` for a call that Keras' own loop is to run.
+        """
+        cell, x, flat = layer.cell, packed.parts, tree.flatten(states)
         check(layer, x, flat)
         given: str = keras.backend.standardize_dtype(flat[0].dtype)
         dtype = FULL.get(given, given)
         x = ops.cast(ops.cast(x, given), dtype)  # rounded as Keras does
-        masks = masks_of(cell) if training else {}
+        masks = read_dropout_masks(cell) if training else {}
         begin, drawn = ([ops.cast(part, dtype) for part in parts] for parts in (flat, tree.flatten(masks)))
         weights = [ops.cast(variable.value, dtype) for variable in cell.weights]
         specs = {name: tuple(Spec(tuple(part.shape[1:]), dtype) for part in masks[name]) for name in masks}
         loop = array_loop(
             cell,
-            Way.of(layer, training),
-            ArrayWay.of(layer),
+            LoopSettings.of(layer, training),
+            ArraySettings.of(layer),
             Spec(tuple(x.shape[2:]), dtype),
             tuple(Spec(tuple(state.shape[1:]), dtype) for state in begin),
             specs,
@@ -55,27 +58,27 @@ class ArrayCall:
         return cls(loop, [x, *begin, *drawn, *weights], mask_of(mask, x), states)
 
     def results(self, made: list[Any]) -> Results:
-        """What a layer's `inner_loop` gives. made: the results of the net, as tensors."""
+        """Converts the results of the net, as tensors, to those of Keras' `inner_loop`."""
         output, *last = made
-        way, flat = self.loop.net.way, tree.flatten(self.states)
+        settings, flat = self.loop.net.settings, tree.flatten(self.states)
         following = [ops.cast(now, before.dtype) for now, before in zip(last, flat, strict=True)]
         states = tree.pack_sequence_as(self.states, following)
-        if way.last_only:
+        if settings.last_only:
             return output, ops.expand_dims(output, 1), states
-        outputs = ops.flip(output, axis=1) if way.reverse else output
+        outputs = ops.flip(output, axis=1) if settings.reverse else output
         end = last_step(outputs)
         return end, outputs, states
 
 
 def last_step(outputs: Any) -> Any:
-    """The last step of outputs [batch, time, ...]; zeros where there is none."""
+    """Returns the last step of outputs [batch, time, ...]; zeros if there are no steps."""
     if outputs.shape[1] == 0:
         return ops.zeros((outputs.shape[0], *outputs.shape[2:]), dtype=outputs.dtype)
     return outputs[:, -1]
 
 
 def mask_of(mask: Any, x: Any) -> Any:
-    """The mask of a call as a tensor [batch, time]; raises `StepError` for one that is per feature."""
+    """Converts a mask to a tensor [batch, time], or None; raises `StepError` for a mask per feature."""
     if tree.is_nested(mask):
         mask = tree.flatten(mask)[0]
     if mask is None:
@@ -90,12 +93,12 @@ def mask_of(mask: Any, x: Any) -> Any:
 
 
 def fits(size: int | None, expected: int | None) -> bool:
-    """Whether sizes are the same, as far as they are known."""
+    """Compares two sizes; one that is not known fits any."""
     return size is None or expected is None or size == expected
 
 
 def check(layer: Any, x: Any, states: list[Any]) -> None:
-    """Raises `StepError` for what Keras' own loop is to run."""
+    """Raises `StepError` for a call that Keras' own loop is to run."""
     name = keras.backend.backend()
     if tree.is_nested(x) or not is_named(layer.cell):
         raise StepError(
@@ -108,3 +111,20 @@ def check(layer: Any, x: Any, states: list[Any]) -> None:
             raise StepError(f"an initial state is {list(state.shape)}, and there are {x.shape[0]} sequences")
     if getattr(layer, "use_cudnn", None) is True:
         raise StepError("use_cudnn=True asks for cuDNN, which is for GPUs")
+
+
+# ---- exports: a saved graph must hold Keras' own operations, which run without stepnet ----
+
+FOLDERS = [os.path.dirname(os.path.abspath(installed("keras.src.export").__file__)) + os.sep]
+"""Folders with the functions of Keras and its backend that save graphs."""
+
+EXPORTED = "the model is exported: its graph holds Keras' own operations"
+
+
+def check_not_exported() -> None:
+    """Raises `StepError` if a function that saves graphs is among the callers."""
+    frame = currentframe()
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(tuple(FOLDERS)):
+            raise StepError(EXPORTED)
+        frame = frame.f_back

@@ -1,10 +1,9 @@
-"""Keras' own cells as steps on arrays: equations from their settings, in Keras' layout of weights.
+"""Keras' own cells as step functions: their equations by settings, with weights in Keras' layout.
 
     GRUCell(4) -> step(x, (h,), {"0": kernel, "1": recurrent_kernel, "2": bias}, masks)
 
-Their steps need no tracing of Keras' operations, and compute in the dtype of their inputs, where products of
-Keras' cells in float64 are in float32. Cells that are stacked are one step. What is not in these tables is
-traced.
+These cells need no trace of Keras' operations. They compute in the dtype of their inputs; Keras computes
+products of float64 cells in float32. Stacked cells are one step. All other cells are traced.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,21 +16,24 @@ from stepnet.keras.installed import installed
 from stepnet.layout.equations import ACTIVATIONS as FUNCTIONS
 
 keras: Any = installed()
-numpy: Any = np  # its functions give traced values for traced values, which its stubs do not know
+numpy: Any = np  # NumPy's stubs do not know that its functions map traced values to traced values
 MASKS = ("_dropout_mask", "_recurrent_dropout_mask")
-"""Where Keras' cells keep the dropout masks of a call: of their inputs, and of h."""
+"""The attributes in which Keras' cells hold the dropout masks of a call: for the inputs, and for h."""
 
 ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {
     keras.activations.get(name): function
     for name, function in FUNCTIONS.items()
     if name != "hard_sigmoid_fifth"
 }
-"""What Keras' activations compute."""
+"""NumPy functions for Keras' activations."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A cell's weights, and the dropout masks of a call: none, one, or one for each gate."""
+    """The weights of a cell, and the dropout masks of its input (of_x) and state (of_h).
+
+    There is no mask, one, or one per gate.
+    """
 
     cell: Any
     kernel: Any
@@ -41,24 +43,24 @@ class Weights:
     of_h: Sequence[Any]
 
     def from_x(self, x: Any) -> Any:
-        """The products with the input, all gates side by side."""
+        """Multiplies the input with the kernel; the gates are side by side."""
         return product(x, self.kernel, self.of_x)
 
     def from_h(self, h: Any) -> Any:
-        """The products with the state, all gates side by side."""
+        """Multiplies the state with the recurrent kernel; the gates are side by side."""
         return product(h, self.recurrent, self.of_h)
 
     def activated(self, a: Any) -> Any:
-        """The activation of a candidate or an output."""
+        """Applies the activation of candidates and outputs."""
         return ACTIVATIONS[self.cell.activation](a)
 
     def gate(self, a: Any) -> Any:
-        """The activation of a gate."""
+        """Applies the activation of gates."""
         return ACTIVATIONS[self.cell.recurrent_activation](a)
 
 
 def product(x: Any, kernel: Any, masks: Sequence[Any]) -> Any:
-    """The product of x with a kernel; with several masks, of x under each with its gate's part."""
+    """Multiplies x, under dropout masks, with a kernel. One mask per gate applies to the gate's block."""
     if len(masks) < 2:
         return (x * masks[0] if masks else x) @ kernel
     parts = np.split(kernel, len(masks), axis=-1)
@@ -66,17 +68,17 @@ def product(x: Any, kernel: Any, masks: Sequence[Any]) -> Any:
 
 
 def biased(a: Any, bias: Any) -> Any:
-    """A sum with a bias, if there is one."""
+    """Adds a bias, which may be None."""
     return a if bias is None else a + bias
 
 
 def simple_rnn(x: Any, states: Sequence[Any], w: Weights) -> Sequence[Any]:
-    """The next h of a SimpleRNNCell."""
+    """Computes the next h of a SimpleRNNCell."""
     return [w.activated(biased(w.from_x(x), w.bias) + w.from_h(states[0]))]
 
 
 def gru(x: Any, states: Sequence[Any], w: Weights) -> Sequence[Any]:
-    """The next h of a GRUCell, with gates z r h."""
+    """Computes the next h of a GRUCell; the gates are stored in the order z r h."""
     (h,) = states
     after = w.cell.reset_after
     first, second = (w.bias[0], w.bias[1]) if after and w.bias is not None else (w.bias, None)
@@ -94,7 +96,7 @@ def gru(x: Any, states: Sequence[Any], w: Weights) -> Sequence[Any]:
 
 
 def lstm(x: Any, states: Sequence[Any], w: Weights) -> Sequence[Any]:
-    """The next h and c of an LSTMCell, with gates i f c o."""
+    """Computes the next h and c of an LSTMCell; the gates are stored in the order i f c o."""
     h, c = states
     i, f, g, o = numpy.split(biased(w.from_x(x) + w.from_h(h), w.bias), 4, axis=-1)
     c = w.gate(f) * c + w.gate(i) * w.activated(g)
@@ -103,7 +105,7 @@ def lstm(x: Any, states: Sequence[Any], w: Weights) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class Named:
-    """One of Keras' cells: its equations, how many states it has, and its gates' activation if it has one."""
+    """Equations of one of Keras' own cells, the number of its states, and its attributes with activations."""
 
     step: Callable[[Any, Sequence[Any], Weights], Sequence[Any]]
     states: int
@@ -118,21 +120,22 @@ NAMED: dict[Any, Named] = {
 
 
 def cells_in(cell: Any) -> list[Any]:
-    """A cell, or the cells that it stacks."""
+    """Lists the cells in a stack of cells; a single cell is a list of one."""
     if isinstance(cell, keras.layers.StackedRNNCells):
         return [inner for part in cell.cells for inner in cells_in(part)]
     return [cell]
 
 
 def is_named(cell: Any) -> bool:
-    """Whether the equations of a cell, and of each one that it stacks, are known here.
+    """Tells if a cell, or each cell of a stack, is one of Keras' own with equations and activations in this
+    file.
 
     >>> is_named(keras.layers.GRUCell(4)), is_named(keras.layers.GRUCell(4, activation=lambda x: x * 2))
     (True, False)
     """
     return all(
         type(part) in NAMED
-        and part.activity_regularizer is None  # which adds a loss at every step
+        and part.activity_regularizer is None  # it would add a loss at every step
         and all(getattr(part, name) in ACTIVATIONS for name in NAMED[type(part)].activations)
         for part in cells_in(cell)
     )
@@ -140,7 +143,7 @@ def is_named(cell: Any) -> bool:
 
 @dataclass(frozen=True)
 class NamedStep:
-    """The step of cells, each over the output of the one before."""
+    """The step of a stack of Keras' own cells. Each takes the output of the cell before it."""
 
     cells: Sequence[Any]
 
@@ -149,7 +152,7 @@ class NamedStep:
         return " and ".join(type(cell).__name__ for cell in self.cells)
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
-        """The output and the next states."""
+        """Computes one step; returns the output of the last cell and the next states of all cells."""
         states, weights = iter(memory), iter(params.values())
         known_masks: dict[str, Any] = statics or {}
         following = list[Any]()

@@ -1,4 +1,4 @@
-"""The dropout masks that Keras draws for a call: one for all steps, which cells keep while it runs."""
+"""The dropout masks that Keras draws once for all steps of a call, and holds in the cells while it runs."""
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -8,8 +8,8 @@ from stepnet.keras.cells import MASKS, cells_in
 from stepnet.keras.settings import attributes
 
 
-def masks_of(cell: Any) -> dict[str, tuple[Any, ...]]:
-    """The dropout masks that Keras has drawn for a call, by where the cells keep them."""
+def read_dropout_masks(cell: Any) -> dict[str, tuple[Any, ...]]:
+    """Reads the dropout masks of a call from the cells, by position of the cell and name of the attribute."""
     known = dict[str, tuple[Any, ...]]()
     for place, part in enumerate(cells_in(cell)):
         for name in MASKS:
@@ -20,8 +20,8 @@ def masks_of(cell: Any) -> dict[str, tuple[Any, ...]]:
 
 
 @contextmanager
-def masked(cell: Any, masks: dict[str, tuple[Any, ...]]) -> Generator[None]:
-    """A context in which the cells have these masks."""
+def use_dropout_masks(cell: Any, masks: dict[str, tuple[Any, ...]]) -> Generator[None]:
+    """Context in which the cells hold the given dropout masks instead of their own."""
     with ExitStack() as left:
         for place, part in enumerate(cells_in(cell)):
             for name in MASKS:
@@ -34,5 +34,5 @@ def masked(cell: Any, masks: dict[str, tuple[Any, ...]]) -> Generator[None]:
 
 
 def is_list(mask: Any) -> bool:
-    """Whether a cell has a mask for each gate."""
+    """Tells if a dropout mask has one part per gate."""
     return isinstance(mask, Sequence)

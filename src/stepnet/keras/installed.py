@@ -1,6 +1,4 @@
-"""Keras' modules: imported by name, since few of their types are known, or an error that says how to get
-them.
-"""
+"""Import of Keras by name, since few of its types are known, with an error that says how to install it."""
 
 from importlib import import_module
 from typing import Any
@@ -9,7 +7,7 @@ from stepnet.errors import InputError
 
 
 def installed(name: str = "keras") -> Any:
-    """A module of Keras; raises `InputError` where it is not installed.
+    """Imports a module of Keras; raises `InputError` where it is not installed.
 
     >>> installed().backend.backend()
     'torch'

@@ -1,14 +1,14 @@
-"""Keras' recurrent layers as subclasses whose loop over the steps is compiled."""
+"""Subclasses of Keras' recurrent layers that run their loop over the steps as machine code."""
 
 from typing import Any
 
 from stepnet.keras.installed import installed
-from stepnet.keras.overrides import compiled
+from stepnet.keras.overrides import with_overrides
 
 keras: Any = installed()
 
 
-@compiled
+@with_overrides
 class SimpleRNN(keras.layers.SimpleRNN):
     """`keras.layers.SimpleRNN`, run by stepnet. See `LSTM`.
 
@@ -18,19 +18,19 @@ class SimpleRNN(keras.layers.SimpleRNN):
     """
 
 
-@compiled
+@with_overrides
 class LSTM(keras.layers.LSTM):
-    """`keras.layers.LSTM`, run by stepnet: the same arguments, variables, config and results.
+    """`keras.layers.LSTM`, run by stepnet, with the arguments, variables, config and results of Keras' layer.
 
-    Masks of any shape, both dropouts, states that are kept or given, and `go_backwards` run in machine code,
-    with gradients. Masked steps are left out. Dropout masks are drawn by Keras, so a seed gives the same
-    numbers. `unroll=True` unrolls the generated loop.
+    Masks of any shape, both dropouts, stateful and given states, and `go_backwards` run in machine code, with
+    gradients. Masked steps are skipped. Keras draws the dropout masks, so a seed gives the numbers that it
+    gives in Keras. `unroll=True` unrolls the generated loop.
 
-    What cannot be run so is run by Keras' own loop: on other devices than the CPU, in exported models, and
-    where the step has an operation that none has. `stepnet.keras.report` says where, and why.
+    Keras' own loop runs on devices other than the CPU, in exported models, and for steps with an operation
+    that stepnet does not have. `stepnet.keras.report` says which layers that concerns, and why.
 
     Raises:
-        ValueError: As Keras' layer does.
+        ValueError: For arguments that Keras' layer refuses.
 
     >>> import keras, numpy as np, stepnet.keras
     >>> theirs, ours = keras.layers.LSTM(4), stepnet.keras.LSTM(4)
@@ -43,7 +43,7 @@ class LSTM(keras.layers.LSTM):
     """
 
 
-@compiled
+@with_overrides
 class GRU(keras.layers.GRU):
     """`keras.layers.GRU`, run by stepnet, with its reset before or after the recurrent product. See `LSTM`.
 
@@ -54,13 +54,12 @@ class GRU(keras.layers.GRU):
     """
 
 
-@compiled
+@with_overrides
 class RNN(keras.layers.RNN):
     """`keras.layers.RNN`, run by stepnet: over any cell, also one of your own, or `StackedRNNCells`.
 
-    The step of the cell is traced: as it is written, it becomes machine code. Attributes of the cell may be
-    set to other values at any time; the step is then traced again. Sequences may be a structure of several
-    tensors, as the cell takes them.
+    The step of the cell is traced and compiled. If an attribute of the cell changes, the step is traced
+    again. The sequences may be a structure of several tensors, which the cell gets step by step.
 
     >>> import keras, numpy as np, stepnet.keras
     >>> cells = [keras.layers.LSTMCell(4), keras.layers.GRUCell(3)]
@@ -69,9 +68,9 @@ class RNN(keras.layers.RNN):
     """
 
 
-@compiled
+@with_overrides
 class Bidirectional(keras.layers.Bidirectional):
-    """`keras.layers.Bidirectional`. Its layers are stepnet's if it is given one of stepnet's.
+    """`keras.layers.Bidirectional`. Both of its layers are run by stepnet if the given layer is.
 
     >>> import numpy as np, stepnet.keras
     >>> stepnet.keras.Bidirectional(stepnet.keras.GRU(4))(np.ones((2, 5, 3))).shape
@@ -79,13 +78,15 @@ class Bidirectional(keras.layers.Bidirectional):
     """
 
 
-@compiled
+@with_overrides
 class TimeDistributed(keras.layers.TimeDistributed):
-    """`keras.layers.TimeDistributed`, by one call of a layer that works row by row.
+    """`keras.layers.TimeDistributed`, which calls its layer once for all steps where that is known to be
+    equal.
 
-    Keras calls the layer once for each step. Where it is known to work row by row, by its class and settings,
-    the steps stand among the rows here. Layers that are trained with dropout or batch normalisation, work
-    along the rows, or have functions of the user's own are called as by Keras.
+    Keras calls the layer once for each step. If class and settings of the layer prove that it computes each
+    row separately, stepnet joins the batch and time axes and calls it once. Layers in training with dropout
+    or batch normalisation, layers that compute across rows, and layers with functions of the user run as in
+    Keras.
 
     >>> import keras, numpy as np, stepnet.keras
     >>> stepnet.keras.TimeDistributed(keras.layers.Dense(4))(np.ones((2, 5, 3))).shape

@@ -1,10 +1,11 @@
-"""Which steps of a batch run: a mask of Keras as places of the steps in the data, and back.
+"""The steps of a batch that a mask of Keras lets run, as positions in the data, and the way back; with
+PyTorch.
 
     mask  1 1 0 0      row 0 has 2 steps from 0        outputs  a b . .    ->    a b b b
           0 1 1 0      row 1 has 2 steps from 1                 . c d .          . c d d
           1 0 1 0      gaps: the steps are copied out
 
-So a masked step costs nothing. Where rows have no gaps, the sequences are read where they lie.
+A masked step is not computed. Rows without gaps are read where they are.
 """
 
 from dataclasses import dataclass
@@ -24,10 +25,10 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps that run, of data [batch, time, ...].
+    """The steps that run of data [batch, time, ...].
 
-    valid: bool [batch, time]; None where all steps run. picked: their places in the data if these are copied
-    out.
+    place: where the sequences are. valid: bool [batch, time]; None if all steps run. picked: the positions in
+    the data of steps that are copied out because a row has gaps; otherwise None.
     """
 
     place: Place
@@ -36,7 +37,7 @@ class Steps:
 
     @classmethod
     def of(cls, mask: Any) -> "Steps":
-        """The steps where a mask, a tensor [batch, time], is true; all of them without one."""
+        """Returns the steps at which a mask, a tensor [batch, time], is true; all if there is no mask."""
         valid: npt.NDArray[np.bool_] | None = None if mask is None else mask.detach().bool().numpy()
         if valid is None or valid.all():
             return cls(Place("batch"))
@@ -49,16 +50,18 @@ class Steps:
         return cls(place, valid, torch.from_numpy(np.flatnonzero(valid)))
 
     def data(self, x: Any) -> Any:
-        """The data [batch, time, ...] as what runs them reads them."""
+        """Lays out data [batch, time, ...] as `place` says: unchanged, [total, ...], or without
+        masked steps.
+        """
         if self.valid is None:
             return x
         flat = x.flatten(0, 1)
         return flat if self.picked is None else flat.index_select(0, self.picked)
 
     def outputs(self, values: Any, reverse: bool, zero: bool) -> Any:
-        """Outputs as Keras gives them, [batch, time, ...] in the order in which the steps ran.
+        """Converts outputs to Keras' [batch, time, ...], in the order in which the steps ran.
 
-        zero: whether the output of a step that did not run is zero, and not that of the step before it.
+        zero: the output of a masked step is zero; otherwise the output of the step before is repeated.
         """
         if self.valid is not None:
             batch, time = self.valid.shape
@@ -71,7 +74,7 @@ class Steps:
         return values.flip(1) if reverse else values
 
     def sources(self, reverse: bool) -> Places:
-        """For each step the place of the one whose output it has: itself, or the latest that ran."""
+        """Maps each step to the position of the output it shows: its own, or that of the latest that ran."""
         assert self.valid is not None
         batch, time = sizes_of(self.valid)
         steps = np.arange(time)
@@ -83,7 +86,9 @@ class Steps:
         return (np.arange(batch)[:, None] * time + latest).reshape(-1)
 
     def last(self, values: Any, reverse: bool, zero: bool) -> Any:
-        """The last output [batch, ...] as Keras gives it: zero for a row of which no step ran."""
+        """Returns the last output [batch, ...] as Keras does: zero for a row without steps, and with `zero`
+        for a row whose last step is masked.
+        """
         if self.valid is None:
             return step_of(values, 0 if reverse else -1)
         batch, time = sizes_of(self.valid)
@@ -100,12 +105,12 @@ class Steps:
 
 
 def step_of(values: Any, step: int) -> Any:
-    """A step of values [batch, time, ...]; zeros where there is none."""
+    """Returns one step of values [batch, time, ...]; zeros if there are no steps."""
     if values.shape[1] == 0:
         return values.new_zeros(len(values), *values.shape[2:])
     return values[:, step]
 
 
 def sizes_of(valid: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """The batch and time of a mask."""
+    """Returns the sizes batch and time of a mask."""
     return int(valid.shape[0]), int(valid.shape[1])

@@ -1,9 +1,9 @@
-"""The loop of a recurrent layer on Keras' jax backend, with gradients: Keras' own cells.
+"""The jax backend: runs a call of a recurrent layer with one of Keras' own cells compiled, with gradients.
 
     tensors --buffer_callback, no copy--> arrays --> ArrayNet --copied--> tensors
 
-Gradients are functions of the same kind, so they have gradients themselves. `jax.pure_callback` would copy
-what it is given, which takes so long that training was slower than by Keras' own loop.
+Gradients are callbacks too, so they have gradients themselves. `jax.pure_callback` would copy its arguments,
+which made training slower than Keras' own loop.
 """
 
 import os
@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import StepError
-from stepnet.keras.array_call import ArrayCall
+from stepnet.keras.array_call import FOLDERS, ArrayCall, check_not_exported
 from stepnet.keras.array_net import ArrayFunction, ArrayNet
 from stepnet.keras.cells import NAMED, cells_in
-from stepnet.keras.exporting import FOLDERS, check_not_exported
 from stepnet.keras.installed import installed
-from stepnet.keras.way import Results
-from stepnet.keras.whole import Whole
+from stepnet.keras.packed_inputs import PackedInputs
+from stepnet.keras.recurrences import Results
 from stepnet.net.types import ROWS, STEPS, Type
 
 keras: Any = installed()
@@ -33,53 +32,57 @@ Tensors = Sequence[Any]
 FOLDERS.append(os.path.dirname(installed("jax._src.export").__file__) + os.sep)
 
 
-def symbolic(layer: Any, whole: Whole, states: Any, training: bool) -> Results | None:
-    """None: Keras' own loop gives shapes."""
+def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
+    """Returns None: Keras' own loop finds shapes here."""
     return None
 
 
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function."""
+def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function unchanged: no tracer has to be kept out here."""
     return function
 
 
-def prepared(layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -> Callable[[], Results]:
-    """The function that runs a call of a layer; raises `StepError` for a call that Keras' own loop should
-    run.
+def prepare(
+    layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
+) -> Callable[[], Results]:
+    """Checks a call of a layer and returns the function that runs it compiled.
+
+    Raises `StepError` for a call that Keras' own loop is to run.
     """
-    check(whole)
-    call = ArrayCall.of(layer, whole, states, mask, training)
+    check(packed)
+    call = ArrayCall.of(layer, packed, states, mask, training)
     return partial(run, layer, call)
 
 
-def check(whole: Whole) -> None:
-    """Raises `StepError` where Keras' own loop is to run."""
+def check(packed: PackedInputs) -> None:
+    """Raises `StepError` for a device, a distribution or sizes with which Keras' own loop is to run."""
     if jax.default_backend() != "cpu":
         raise StepError(f"JAX runs on {jax.default_backend()}: machine code is for the CPU")
     if keras.distribution.distribution() is not None:
         raise StepError("keras.distribution runs the model: machine code is for one device")
     check_not_exported()
-    if not all(isinstance(size, int) for size in whole.shape):
-        raise StepError(f"the sequences are {list(whole.shape)}: a callback has sizes that are known")
+    if not all(isinstance(size, int) for size in packed.shape):
+        raise StepError(f"the sequences are {list(packed.shape)}: a callback needs sizes that are known")
 
 
 def run(layer: Any, call: ArrayCall) -> Results:
-    """The results."""
+    """Runs a call; returns the last output, the outputs and the final states."""
     net = call.loop.net
     output, *last = differentiable(call.loop.results, net)(call.mask, tuple(call.tensors), ())
-    if call.mask is not None and not (net.way.zero or layer.unroll):
+    if call.mask is not None and not (net.settings.zero or layer.unroll):
         cell = cells_in(layer.cell)[-1]
-        output = begun(output, call, tree.flatten(call.states)[-NAMED[type(cell)].states])
+        output = fill_before_first_step(output, call, tree.flatten(call.states)[-NAMED[type(cell)].states])
     return call.results([output, *last])
 
 
-def begun(output: Any, call: ArrayCall, first: Any) -> Any:
-    """Outputs as Keras' scan gives them: before the first step that runs, they are what the states began
-    with. first: the first state of the last cell.
+def fill_before_first_step(output: Any, call: ArrayCall, first: Any) -> Any:
+    """Replaces outputs before the first step that runs by the initial state, as Keras' scan does on JAX.
+
+    first: the initial state of the last cell, [batch, units].
     """
-    way, mask = call.loop.net.way, call.mask
-    ran = jax.lax.cummax(mask.astype("int32"), axis=1, reverse=way.reverse) > 0
-    if way.last_only:
+    settings, mask = call.loop.net.settings, call.mask
+    ran = jax.lax.cummax(mask.astype("int32"), axis=1, reverse=settings.reverse) > 0
+    if settings.last_only:
         return jax.numpy.where(mask.any(1)[:, None], output, first)
     return jax.numpy.where(ran[:, :, None], output, first[:, None])
 
@@ -87,61 +90,70 @@ def begun(output: Any, call: ArrayCall, first: Any) -> Any:
 def differentiable(
     function: ArrayFunction, net: ArrayNet, flat: Sequence[Type] = ()
 ) -> Callable[..., list[Any]]:
-    """A function of arrays that gives the results of a net, as one of tensors with the gradients of that net.
+    """Turns a function of arrays with the results of a net into a function of tensors with the gradients of
+    the net.
 
-    It takes a mask or None, the net's inputs, and further tensors. flat: the types of what else it gives,
-    [total, ...]. These have no gradients.
+    The function takes a mask or None, the inputs of the net, and further tensors, which get no gradients.
+    flat: the types of results after those of the net, [total, ...], which have no gradients either.
     """
     given = len(net.types) + len(flat)
 
     def results(mask: Any, tensors: Tensors, further: Tensors) -> list[Any]:
-        return called(function, net.types, [*tensors, *further], mask, flat)
+        """Runs the function without gradients."""
+        return call_arrays(function, net.types, [*tensors, *further], mask, flat)
 
     def forward(mask: Any, tensors: Tensors, further: Tensors) -> tuple[list[Any], Any]:
+        """Runs the forward pass; returns the results, and what `backward` reads."""
         made = differentiable(net.saving, net, net.saved)(mask, tensors, ())
         return made[:given], (mask, tensors, made)
 
     def backward(kept: Any, cotangents: list[Any]) -> tuple[Any, ...]:
+        """Returns the gradients of the tensors, and None for the mask and the further tensors."""
         mask, tensors, made = kept
         inputs = (*tensors, *cotangents[: len(net.types)])
         gradients = differentiable(net.gradients, net.gradient)(mask, inputs, made)
         by_place = dict(zip(net.wanted, gradients, strict=True))
         return None, tuple(by_place.get(place) for place in range(len(tensors))), None
 
-    whole = jax.custom_vjp(results)
-    whole.defvjp(forward, backward)
-    return whole
+    function_with_gradient = jax.custom_vjp(results)
+    function_with_gradient.defvjp(forward, backward)
+    return function_with_gradient
 
 
 @dataclass(frozen=True)
 class Callback:
-    """What JAX calls. Equal ones are compiled once. masked: whether the first array is a mask."""
+    """The callable that JAX calls back. Equal ones are compiled once. masked: the first array is a mask."""
 
     function: ArrayFunction
     masked: bool
 
     def __call__(self, context: Any, results: Any, *buffers: Any) -> None:
-        """Writes the results of a function of arrays where JAX wants them."""
+        """Runs the function of arrays, and writes its results into the buffers of JAX."""
         arrays = list(map(np.asarray, buffers))
         made = self.function(arrays[self.masked :], arrays[0] if self.masked else None)
         for result, array in zip(results, made, strict=True):
             np.asarray(result)[...] = array
 
 
-def called(
+def call_arrays(
     function: ArrayFunction, types: Sequence[Type], tensors: Tensors, mask: Any, flat: Sequence[Type] = ()
 ) -> list[Any]:
-    """What a function of arrays gives, as tensors. flat: the types of further results, [total, ...]."""
+    """Calls a function of arrays back from JAX; returns its results as tensors.
+
+    types: the types of the results. flat: the types of further results, which have the shape [total, ...].
+    """
     masks = [] if mask is None else [mask]
     batch, time = tensors[0].shape[:2]
-    whole = partial(shaped, {STEPS: (batch, time), ROWS: (batch,)})
-    behind = partial(shaped, {STEPS: (batch * time,), ROWS: (batch,)})
+    laid_out = partial(shaped, {STEPS: (batch, time), ROWS: (batch,)})
+    end_to_end = partial(shaped, {STEPS: (batch * time,), ROWS: (batch,)})
     call = buffer_callback(
-        Callback(function, bool(masks)), [*map(whole, types), *map(behind, flat)], vmap_method="sequential"
+        Callback(function, bool(masks)),
+        [*map(laid_out, types), *map(end_to_end, flat)],
+        vmap_method="sequential",
     )
     return list(call(*masks, *tensors))
 
 
 def shaped(leads: dict[Any, tuple[int, ...]], type_: Type) -> Any:
-    """The shape and dtype of a result."""
+    """Makes the shape and dtype of a result for JAX. leads: the leading axes of values of each extent."""
     return jax.ShapeDtypeStruct((*leads.get(type_.extent, ()), *type_.shape), type_.dtype)

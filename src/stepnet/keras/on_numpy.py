@@ -1,26 +1,29 @@
-"""The loop of a recurrent layer on Keras' numpy backend, which has no gradients: Keras' own cells."""
+"""The numpy backend, without gradients: runs a call of a layer with one of Keras' own cells."""
 
 from collections.abc import Callable
 from typing import Any
 
 from stepnet.keras.array_call import ArrayCall
-from stepnet.keras.way import Results
-from stepnet.keras.whole import Whole
+from stepnet.keras.packed_inputs import PackedInputs
+from stepnet.keras.recurrences import Results
 
 
-def symbolic(layer: Any, whole: Whole, states: Any, training: bool) -> Results | None:
-    """None: Keras finds shapes from numbers here."""
+def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
+    """Returns None: Keras finds shapes from numbers here."""
     return None
 
 
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function: nothing is traced on this backend."""
+def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function unchanged: this backend traces nothing."""
     return function
 
 
-def prepared(layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -> Callable[[], Results]:
-    """The function that runs a call of a layer; raises `StepError` for a call that Keras' own loop should
-    run.
+def prepare(
+    layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
+) -> Callable[[], Results]:
+    """Checks a call of a layer and returns the function that runs it compiled.
+
+    Raises `StepError` for a call that Keras' own loop is to run.
     """
-    call = ArrayCall.of(layer, whole, states, mask, training)
+    call = ArrayCall.of(layer, packed, states, mask, training)
     return lambda: call.results(call.loop.results(call.tensors, call.mask))

@@ -1,27 +1,29 @@
-"""Keras' backends whose own loops run."""
+"""All other backends of Keras: refuses each call, so that Keras' own loop runs."""
 
 from collections.abc import Callable
 from typing import Any
 
 from stepnet.errors import StepError
 from stepnet.keras.installed import installed
-from stepnet.keras.way import Results
-from stepnet.keras.whole import Whole
+from stepnet.keras.packed_inputs import PackedInputs
+from stepnet.keras.recurrences import Results
 
 keras: Any = installed()
 
 
-def symbolic(layer: Any, whole: Whole, states: Any, training: bool) -> Results | None:
-    """None: shapes are found by Keras."""
+def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
+    """Returns None: Keras finds the shapes."""
     return None
 
 
-def prepared(layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -> Callable[[], Results]:
-    """Refused."""
+def prepare(
+    layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
+) -> Callable[[], Results]:
+    """Refuses every call with a `StepError` that names the backend."""
     name = keras.backend.backend()
     raise StepError(f"the backend is {name}: stepnet runs layers on torch, tensorflow, jax and numpy")
 
 
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function."""
+def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function unchanged."""
     return function

@@ -1,10 +1,11 @@
-"""The loop of a recurrent layer on Keras' tensorflow backend, with gradients: Keras' own cells.
+"""The tensorflow backend: runs a call of a recurrent layer with one of Keras' own cells compiled, with
+gradients.
 
     eager          tensors --no copy--> arrays --> ArrayNet --> tensors
-    in a graph     the same in an operation that calls Python, tf.numpy_function
+    in a graph     by an operation that calls Python, tf.numpy_function
 
-Gradients are functions of the same kind, so they have gradients themselves. XLA and saved graphs have no such
-operation: there, Keras' own loop runs.
+Gradients are functions of this kind too, so they have gradients themselves. XLA and saved graphs have no
+operation that calls Python: there, Keras' own loop runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import StepError
-from stepnet.keras.array_call import ArrayCall
+from stepnet.keras.array_call import EXPORTED, ArrayCall, check_not_exported
 from stepnet.keras.array_net import Array, ArrayFunction, ArrayNet
-from stepnet.keras.exporting import EXPORTED, check_not_exported
 from stepnet.keras.installed import installed
-from stepnet.keras.way import Results
-from stepnet.keras.whole import Whole
+from stepnet.keras.packed_inputs import PackedInputs
+from stepnet.keras.recurrences import Results
 from stepnet.net.types import ROWS, STEPS, Type
 
 tf: Any = installed("tensorflow")
@@ -28,26 +28,29 @@ save_context: Any = installed("tensorflow.python.saved_model.save_context")
 Tensors = Sequence[Any]
 
 
-def symbolic(layer: Any, whole: Whole, states: Any, training: bool) -> Results | None:
-    """None: Keras' own loop gives shapes."""
+def symbolic_results(layer: Any, packed: PackedInputs, states: Any, training: bool) -> Results | None:
+    """Returns None: Keras' own loop finds shapes here."""
     return None
 
 
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that AutoGraph does not rewrite."""
+def without_tracing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: AutoGraph does not rewrite the function."""
     return tf.autograph.experimental.do_not_convert(function)
 
 
-def prepared(layer: Any, whole: Whole, states: Any, mask: Any, training: bool) -> Callable[[], Results]:
-    """The function that runs a call of a layer; raises `StepError` for a call that Keras' own loop should
-    run.
+def prepare(
+    layer: Any, packed: PackedInputs, states: Any, mask: Any, training: bool
+) -> Callable[[], Results]:
+    """Checks a call of a layer and returns the function that runs it compiled.
+
+    Raises `StepError` for a call that Keras' own loop is to run.
     """
     check()
-    return partial(run, ArrayCall.of(layer, whole, states, mask, training), training)
+    return partial(run, ArrayCall.of(layer, packed, states, mask, training), training)
 
 
 def check() -> None:
-    """Raises `StepError` where Keras' own loop is to run."""
+    """Raises `StepError` for a device, a strategy or a graph with which Keras' own loop is to run."""
     for kind in ("GPU", "TPU"):
         if tf.config.list_logical_devices(kind):
             raise StepError(f"TensorFlow has a {kind}: machine code is for the CPU")
@@ -57,7 +60,7 @@ def check() -> None:
         return
     if in_xla(tf.compat.v1.get_default_graph()):
         raise StepError(
-            "XLA compiles the model, and cannot call machine code: compile with jit_compile=False"
+            "XLA compiles the model and cannot call machine code: compile the model with jit_compile=False"
         )
     if save_context.in_save_context():
         raise StepError(EXPORTED)
@@ -65,13 +68,16 @@ def check() -> None:
 
 
 def run(call: ArrayCall, training: bool) -> Results:
-    """The results. Where a layer is trained, what gradients read is saved; elsewhere it is made when they are
-    asked for.
-    """
+    """Runs a call. In training the values that gradients read are saved; else a gradient runs it again."""
     net, mask = call.loop.net, call.mask
 
     def function(*tensors: Any) -> Any:
-        made = saved(net, tensors, mask) if training else called(call.loop.results, net.types, tensors, mask)
+        """Returns the results, and the function of their cotangents that returns the gradients."""
+        made = (
+            run_forward(net, tensors, mask)
+            if training
+            else call_arrays(call.loop.results, net.types, tensors, mask)
+        )
 
         def gradients(*cotangents: Any) -> list[Any]:
             return gradients_of(net, tensors, mask, cotangents, made if training else None)
@@ -81,37 +87,45 @@ def run(call: ArrayCall, training: bool) -> Results:
     return call.results(list(tf.custom_gradient(function)(*call.tensors)))
 
 
-def saved(net: ArrayNet, tensors: Tensors, mask: Any) -> list[Any]:
-    """The results of a net, followed by the saved values."""
-    return called(net.saving, net.types, tensors, mask, net.saved)
+def run_forward(net: ArrayNet, tensors: Tensors, mask: Any) -> list[Any]:
+    """Runs the forward pass of a net; returns its results, then the saved values."""
+    return call_arrays(net.saving, net.types, tensors, mask, net.saved)
 
 
 def gradients_of(
     net: ArrayNet, tensors: Tensors, mask: Any, cotangents: Tensors, kept: list[Any] | None
 ) -> list[Any]:
-    """The gradients of all inputs, None of those that have none."""
-    count, kept = len(tensors), saved(net, tensors, mask) if kept is None else kept
+    """Returns the gradient of each input of a net, None for inputs that have none.
+
+    kept: the results and saved values of the forward pass; None repeats it.
+    """
+    count, kept = len(tensors), run_forward(net, tensors, mask) if kept is None else kept
 
     def function(*given: Any) -> Any:
+        """Returns the gradients, and the function of their cotangents that returns second gradients."""
+
         def second(*upstream: Any) -> list[Any]:
             return gradients_of(net.gradient, given, mask, upstream, None)
 
-        return called(net.gradients, net.wanted_types, [*given, *kept], mask), second
+        return call_arrays(net.gradients, net.wanted_types, [*given, *kept], mask), second
 
     made = tf.custom_gradient(function)(*tensors, *cotangents)
     by_place = dict(zip(net.wanted, made, strict=True))
     return [by_place.get(place) for place in range(count)]
 
 
-def called(
+def call_arrays(
     function: ArrayFunction, types: Sequence[Type], tensors: Tensors, mask: Any, flat: Sequence[Type] = ()
 ) -> list[Any]:
-    """What a function of arrays gives, as tensors. flat: the types of further results, [total, ...]."""
+    """Calls a function of arrays, directly or by an operation of the graph; returns its results as tensors.
+
+    types: the types of the results. flat: the types of further results, which have the shape [total, ...].
+    """
     masks = [] if mask is None else [mask]
 
     def call(*arrays: Array) -> list[Array]:
         made = function(arrays[len(masks) :], arrays[0] if masks else None)
-        return [own(array, arrays) for array in made]
+        return [exclusive_copy(array, arrays) for array in made]
 
     if tf.executing_eagerly():
         return list(map(tf.convert_to_tensor, call(*map(np.asarray, (*masks, *tensors)))))
@@ -124,7 +138,7 @@ def called(
     return results
 
 
-def own(array: Array, others: Sequence[Array]) -> Array:
-    """An array, C-contiguous, or a copy where its memory is that of others: TensorFlow takes it over."""
+def exclusive_copy(array: Array, others: Sequence[Array]) -> Array:
+    """Returns the array C-contiguous, as a copy if it shares memory with others: TensorFlow takes it over."""
     shared = any(np.may_share_memory(array, other) for other in others)
     return array.copy() if shared else np.ascontiguousarray(array)

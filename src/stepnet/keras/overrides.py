@@ -1,6 +1,7 @@
-"""The methods of Keras' layers that stepnet's stand in for, each a function (layer, theirs, ...).
+"""Replacements for methods of Keras' layers, each a function of the layer, the replaced method, and its
+arguments.
 
-    class LSTM(keras.layers.LSTM)  --compiled-->  its inner_loop is ours, which may call theirs
+    class LSTM(keras.layers.LSTM)  --with_overrides-->  its inner_loop is ours, which may call theirs
 
 `layers` makes subclasses with them, and `accelerate` puts them into Keras' own classes.
 """
@@ -11,8 +12,8 @@ from typing import Any
 
 from stepnet.keras.installed import installed
 from stepnet.keras.loop import inner_loop
+from stepnet.keras.packed_inputs import PackedInputs, is_shape, shapes_in
 from stepnet.keras.rows import is_rowwise
-from stepnet.keras.whole import Whole, is_shape, shapes_in
 
 keras: Any = installed()
 tree: Any = keras.tree
@@ -20,14 +21,17 @@ Theirs = Callable[..., Any]
 
 
 def call(layer: Any, theirs: Theirs, sequences: Any, *args: Any, **kwargs: Any) -> Any:
-    """What a recurrent layer gives: also for a structure of sequences, and for those without steps."""
+    """Calls a recurrent layer, also with a structure of sequences or with no steps.
+
+    theirs: Keras' `call`, which gets such sequences as a `PackedInputs`.
+    """
     if tree.is_nested(sequences) or sequences.shape[1] == 0:
-        sequences = Whole(sequences)
+        sequences = PackedInputs(sequences)
     return theirs(sequences, *args, **kwargs)
 
 
 def build(layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape: Any = None) -> None:
-    """Makes the variables of a recurrent layer: also for a structure of sequences."""
+    """Builds the variables of a recurrent layer, also for a structure of shapes. theirs: Keras' `build`."""
     if is_shape(sequences_shape):
         theirs(sequences_shape)
         return
@@ -38,19 +42,19 @@ def build(layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape:
 
 
 def without_time(shape: Any) -> tuple[Any, ...]:
-    """The shape of a step."""
+    """Drops the time axis of a shape [batch, time, ...]."""
     return (shape[0], *shape[2:])
 
 
 def compute_output_shape(
     layer: Any, theirs: Theirs, sequences_shape: Any, initial_state_shape: Any = None
 ) -> Any:
-    """The shape of what a recurrent layer gives: also for a structure of sequences."""
+    """Computes the output shape, also for a structure of shapes. theirs: Keras' method."""
     return theirs(shapes_in(sequences_shape)[0])
 
 
 def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
-    """The masks of what a `Bidirectional` gives: of its states, too, which have none."""
+    """Computes the masks of the results of a `Bidirectional`, with None for each returned state."""
     if not (layer.return_state and layer.states is not None):
         return theirs(inputs, mask)
     of_each: Any = tree.flatten(mask)[0] if layer.return_sequences else None
@@ -59,8 +63,10 @@ def compute_mask(layer: Any, theirs: Theirs, inputs: Any, mask: Any) -> Any:
 
 
 def call_in_time(layer: Any, theirs: Theirs, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-    """What a `TimeDistributed` gives: by one call, with the steps among the rows, if its layer works row by
-    row.
+    """Calls a `TimeDistributed`: once, with the steps joined to the rows, if its layer computes rows
+    separately.
+
+    theirs: Keras' `call`, which runs all other layers step by step.
     """
     fits = mask is None or tuple(mask.shape[:2]) == tuple(inputs.shape[:2])
     takes_mask = mask is not None and layer.layer._call_has_mask_arg
@@ -84,11 +90,11 @@ OVERRIDES: dict[Any, dict[str, Callable[..., Any]]] = {
     keras.layers.Bidirectional: {"compute_mask": compute_mask},
     keras.layers.TimeDistributed: {"call": call_in_time},
 }
-"""What stands in for methods of each class of Keras, and of its subclasses."""
+"""Replacements for methods of each class of Keras and its subclasses, by method name."""
 
 
-def standing_in(theirs: Theirs, ours: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that calls ours, with theirs of the same layer."""
+def bind_override(theirs: Theirs, ours: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes the method that calls `ours` with `theirs` bound to the layer."""
 
     @wraps(theirs)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,13 +104,13 @@ def standing_in(theirs: Theirs, ours: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def overrides_of(kind: Any) -> dict[str, Callable[..., Any]]:
-    """What stands in for methods of a class, by their names."""
+    """Returns the replacements for a class by method name."""
     return next(known for base, known in OVERRIDES.items() if issubclass(kind, base))
 
 
-def compiled(kind: Any) -> Any:
-    """A subclass of one of Keras' classes with the methods that stand in for its own."""
+def with_overrides(kind: Any) -> Any:
+    """Class decorator: replaces the Keras methods in `OVERRIDES`, registers and returns the class."""
     base = kind.__mro__[1]
     for name, ours in overrides_of(kind).items():
-        setattr(kind, name, standing_in(getattr(base, name), ours))
+        setattr(kind, name, bind_override(getattr(base, name), ours))
     return keras.saving.register_keras_serializable(package="stepnet")(kind)

@@ -1,4 +1,4 @@
-"""Which layers ran compiled, and which ran Keras' own loop and why: what `report` and `counters` say."""
+"""Counts of the calls of recurrent layers: how many ran compiled, how many ran Keras' own loop, and why."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 
 class Counters(NamedTuple):
-    """How many calls of layers ran compiled, fast, and how many by Keras' own loop, slow."""
+    """Numbers of calls of recurrent layers. fast: ran compiled. slow: ran Keras' own loop."""
 
     fast: int
     slow: int
@@ -14,7 +14,7 @@ class Counters(NamedTuple):
 
 @dataclass
 class Record:
-    """The calls of a layer so far. reason: why the latest of them ran Keras' own loop; None if it did not."""
+    """Counts of the calls of one layer. reason: why the latest call ran Keras' own loop, or None."""
 
     fast: int = 0
     slow: int = 0
@@ -26,7 +26,7 @@ TOTAL = Record()
 
 
 def note(layer: Any, reason: str | None) -> None:
-    """Records a call of a layer: compiled, or by Keras' own loop for this reason."""
+    """Counts a call of a layer, there and in `TOTAL`. reason: why it ran Keras' own loop, or None."""
     for record in (RECORDS.setdefault(layer, Record()), TOTAL):
         record.fast += reason is None
         record.slow += reason is not None
@@ -34,7 +34,7 @@ def note(layer: Any, reason: str | None) -> None:
 
 
 def counters() -> Counters:
-    """How many calls of recurrent layers ran compiled, and how many by Keras' own loop, in this process.
+    """Counts the calls of recurrent layers in this process: `fast` ran compiled, `slow` ran Keras' own loop.
 
     In `tf.function` and `jax.jit`, and so in `fit` and `predict` on these backends, a call counts where it is
     traced, and not each time the graph runs.

@@ -1,4 +1,4 @@
-"""`report`: how the recurrent layers of a model ran."""
+"""`report`: says for each recurrent layer of a model whether its latest call ran compiled, and why not."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +12,12 @@ keras: Any = installed()
 
 @dataclass(frozen=True)
 class Report:
-    """How the recurrent layers of a model ran.
+    """Lists for each recurrent layer of a model how its latest call ran.
 
     Attributes:
-        compiled: The layers whose latest call ran compiled, by their paths.
-        left: Why the latest call of others ran Keras' own loop, by their paths.
-        unknown: The paths of layers of which no call is known.
+        compiled: The layers that ran compiled, by path.
+        left: The reasons why the others ran Keras' own loop, by path.
+        unknown: The paths of layers that were not called yet.
     """
 
     compiled: dict[str, Any]
@@ -27,12 +27,12 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{path}: compiled, {cell_of(layer)}" for path, layer in self.compiled.items()]
         lines += [f"{path}: Keras' own loop: {reason}" for path, reason in self.left.items()]
-        lines += [f"{path}: no call is known" for path in self.unknown]
+        lines += [f"{path}: not called yet" for path in self.unknown]
         return "\n".join(lines) or "there are no recurrent layers"
 
 
 def report(model: Any) -> Report:
-    """How the recurrent layers of a model ran: compiled, or by Keras' own loop, and why.
+    """Reports which recurrent layers of a model ran compiled, which ran Keras' own loop, and why.
 
     Args:
         model: A model of Keras, or a layer.
@@ -58,5 +58,5 @@ def report(model: Any) -> Report:
 
 
 def cell_of(layer: Any) -> str:
-    """The name of a layer's cell."""
+    """Returns the class name of the cell of a layer."""
     return type(layer.cell).__name__

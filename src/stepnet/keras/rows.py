@@ -1,9 +1,9 @@
-"""The layers that work row by row: a step of a sequence may then stand among the rows of a batch.
+"""Layers that compute each row separately, so that the steps of a sequence may be joined with the rows.
 
     class, configuration, rank of its input    -->    True: proved by a row of `KINDS`; False: not known
 
-A layer is known by its class, and by what it was given: an axis, an equation, an array, a function. A
-function of the user's own may read all rows, so it is not known.
+The proof is the class of the layer with its settings: an axis, an equation, an array, a function. A function
+of the user may read across rows, so layers with one are not known.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,25 +16,29 @@ from stepnet.keras.installed import installed
 keras: Any = installed()
 Shape = Sequence[int | None]
 Rule = Callable[[Any, Shape], bool]
-"""Whether a layer works row by row on inputs of this shape."""
+"""A function that tells if a layer computes each row of inputs of a shape separately."""
 
 
 def always(layer: Any, shape: Shape) -> bool:
-    """True."""
+    """Holds for every layer and shape."""
     return True
 
 
 def over_features(layer: Any, shape: Shape) -> bool:
-    """Whether the axes of a layer are none of the rows."""
+    """Tells if a layer works along feature axes only, by its `axis`."""
     given: Any = layer.axis
     axes: list[Any] = [*given] if isinstance(given, list | tuple) else [given]
     return all(isinstance(axis, int) and axis % len(shape) != 0 for axis in axes)
 
 
-def of_numbers(*names: str) -> Rule:
-    """Whether these settings have fewer axes than the inputs. Keras may give three to those that have any."""
+def has_fewer_axes(*names: str) -> Rule:
+    """Makes the rule that these settings have fewer axes than the inputs, so that they do not differ by row.
+
+    Keras may broadcast a setting that has axes to three of them.
+    """
 
     def rule(layer: Any, shape: Shape) -> bool:
+        """Tells if each named setting of a layer is a number, or has fewer axes than the inputs."""
         ranks = [np.ndim(getattr(layer, name)) for name in names]
         return all(rank == 0 or max(3, rank) < len(shape) for rank in ranks)
 
@@ -42,7 +46,7 @@ def of_numbers(*names: str) -> Rule:
 
 
 def keeps_rows(layer: Any, shape: Shape) -> bool:
-    """Whether the first axis of an einsum's input is that of its output, and of nothing else."""
+    """Tells if the first axis of an einsum's input occurs only as the first axis of its output."""
     equation = layer.equation.replace(" ", "")
     letters = equation.partition(",")[0].replace("...", "")
     text = equation.replace("...", "" if len(letters) == len(shape) else ".")
@@ -53,24 +57,24 @@ def keeps_rows(layer: Any, shape: Shape) -> bool:
 
 
 def known_function(layer: Any, shape: Shape) -> bool:
-    """Whether the activation of a layer works row by row."""
+    """Tells if the activation of a layer computes each row separately."""
     return is_known(layer.activation, layer.compute_output_shape(shape))
 
 
 def is_known(function: Any, shape: Shape) -> bool:
-    """Whether an activation is one of Keras', or a layer, that works row by row on values of this shape."""
+    """Tells if a function is an activation of Keras, or a layer, that computes each row separately."""
     if isinstance(function, keras.layers.Layer):
         return is_rowwise(function, shape, training=True)
     return any(function is known for known in ACTIVATIONS)
 
 
 def einsum_rule(layer: Any, shape: Shape) -> bool:
-    """Whether an einsum and its activation work row by row."""
+    """Tells if an `EinsumDense` and its activation compute each row separately."""
     return keeps_rows(layer, shape) and known_function(layer, shape)
 
 
 def of_own_cell(layer: Any, shape: Shape) -> bool:
-    """Whether a recurrent layer runs one of Keras' cells, from zeros, and gives outputs alone."""
+    """Tells if a recurrent layer has one of Keras' own cells, begins with zeros, and returns only outputs."""
     cell, state = layer.cell, (shape[0], None)
     if type(cell) not in CELLS or layer.stateful or layer.return_state:
         return False
@@ -79,7 +83,7 @@ def of_own_cell(layer: Any, shape: Shape) -> bool:
 
 
 def of_own_cell_without_dropout(layer: Any, shape: Shape) -> bool:
-    """The same for a layer that is trained."""
+    """Tells if a recurrent layer in training computes each row separately: it must have no dropout."""
     return not (layer.cell.dropout or layer.cell.recurrent_dropout) and of_own_cell(layer, shape)
 
 
@@ -89,7 +93,7 @@ NAMES = """
     sparse_sigmoid sparsemax squareplus tanh tanh_shrink threshold
 """
 ACTIVATIONS = [getattr(keras.activations, name) for name in NAMES.split() if hasattr(keras.activations, name)]
-"""Keras' functions of each number, or of the last axis."""
+"""Keras' activations that map each number, or the last axis."""
 
 CELLS = (keras.layers.SimpleRNNCell, keras.layers.LSTMCell, keras.layers.GRUCell)
 RECURRENT = (keras.layers.SimpleRNN, keras.layers.LSTM, keras.layers.GRU)
@@ -109,13 +113,13 @@ ALWAYS: dict[Rule, str] = {
     """,
     over_features: "Softmax LayerNormalization RMSNormalization UnitNormalization",
     einsum_rule: "EinsumDense",
-    of_numbers("scale", "offset"): "Rescaling",
-    of_numbers("mask_value"): "Masking",
-    of_numbers("alpha"): "ELU",
-    of_numbers("negative_slope"): "LeakyReLU",
-    of_numbers("max_value", "negative_slope", "threshold"): "ReLU",
+    has_fewer_axes("scale", "offset"): "Rescaling",
+    has_fewer_axes("mask_value"): "Masking",
+    has_fewer_axes("alpha"): "ELU",
+    has_fewer_axes("negative_slope"): "LeakyReLU",
+    has_fewer_axes("max_value", "negative_slope", "threshold"): "ReLU",
 }
-"""Layers of Keras by the rule that says whether they work row by row."""
+"""Names of Keras' layers, by the rule that tells if they compute each row separately."""
 
 NOT_TRAINING: dict[Rule, str] = {
     always: """
@@ -124,11 +128,11 @@ NOT_TRAINING: dict[Rule, str] = {
     """,
     over_features: "BatchNormalization GroupNormalization",
 }
-"""Layers that may do so where they are not trained: there, they draw numbers or mix rows."""
+"""Names of layers whose rule holds only outside training, where they draw no numbers and mix no rows."""
 
 
 def by_kind(*tables: dict[Rule, str]) -> dict[Any, Rule]:
-    """The rule of each layer that this version of Keras has."""
+    """Maps each layer class that this version of Keras has to its rule."""
     return {
         getattr(keras.layers, name): rule
         for table in tables
@@ -142,14 +146,14 @@ KINDS = {
     True: {**by_kind(ALWAYS), **dict.fromkeys(RECURRENT, of_own_cell_without_dropout)},
     False: {**by_kind(ALWAYS, NOT_TRAINING), **dict.fromkeys(RECURRENT, of_own_cell)},
 }
-"""The rule of each layer, by whether it is trained."""
+"""The rule of each layer class, in training (True) and outside it (False)."""
 
 MASKS = (keras.layers.Masking, keras.layers.Embedding)
-"""Layers that may make masks, which a `Softmax` behind them would add to its input from the right."""
+"""Layers that may make masks, which a `Softmax` behind them would add to its input, aligned at the right."""
 
 
 def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
-    """Whether a layer is known to work row by row on inputs [rows, ...] of this shape.
+    """Tells if a layer is known to compute each row of inputs [rows, ...] of a shape separately.
 
     >>> is_rowwise(keras.layers.Dense(4), (None, 3), training=True)
     True
@@ -160,7 +164,7 @@ def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
     """
     if type(layer) is keras.Sequential:
         return all_rowwise(layer.layers, shape, training)
-    rule = KINDS[training].get(kept_class(layer))
+    rule = KINDS[training].get(keras_class(layer))
     if (
         rule is None
         or not has_its_axes(layer, shape)
@@ -171,13 +175,13 @@ def is_rowwise(layer: Any, shape: Shape, training: bool) -> bool:
 
 
 def has_its_axes(layer: Any, shape: Shape) -> bool:
-    """Whether there are axes behind the rows, and as many as a layer is for: Keras does not look here."""
+    """Tells if inputs have feature axes, and the rank that a layer requires. Keras does not check it here."""
     ranks = [getattr(spec, "ndim", None) for spec in keras.tree.flatten(layer.input_spec)]
     return len(shape) > 1 and all(rank in (None, len(shape)) for rank in ranks)
 
 
 def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
-    """Whether layers that run one behind the other work row by row."""
+    """Tells if each layer of a chain computes each row separately."""
     kinds: set[Any] = {type(part) for layer in layers for part in layer._flatten_layers()}
     if keras.layers.Softmax in kinds and kinds.intersection(MASKS):
         return False
@@ -188,7 +192,7 @@ def all_rowwise(layers: Sequence[Any], shape: Shape, training: bool) -> bool:
     return True
 
 
-def kept_class(layer: Any) -> Any:
-    """The class of a layer; of one of stepnet's, Keras' class whose loop it replaces."""
+def keras_class(layer: Any) -> Any:
+    """Returns the class of a layer; for stepnet's own classes the class of Keras that they extend."""
     kind = cast("Any", type(layer))
     return kind.__mro__[1] if kind.__module__ == "stepnet.keras.layers" else kind

@@ -1,10 +1,9 @@
-"""What a cell's step depends on in addition to its variables: the numbers, functions and flags that it holds,
-and those that its layers and other objects in it hold.
+"""Settings of a cell: the numbers, functions and flags that its step reads from the cell and objects in it.
 
     GRUCell(units=4, activation=tanh, ...)    ->    (GRUCell, (4, tanh, ...))
 
-A step is traced once for each. So a cell whose attribute is set to another value between two calls is traced
-anew, and one that changes itself while it runs is found out.
+They are the key of a trace. If an attribute changes between two calls, the step is traced again; a step that
+changes attributes while it runs is detected.
 """
 
 from collections.abc import Sequence
@@ -28,9 +27,9 @@ OWN: dict[Any, tuple[str, ...]] = {
 
 
 @cache
-def kept_by_keras() -> frozenset[str]:
-    """The attributes that Keras keeps in every layer. TensorFlow takes no more settings once one is made."""
-    # Named, and without random numbers: Keras counts the layers that it names, and draws from one generator.
+def keras_attributes() -> frozenset[str]:
+    """Names the attributes that Keras itself sets on every layer, which are no settings of a step."""
+    # Names and no random values: Keras numbers unnamed layers, and draws from one generator.
     bare = keras.layers.Layer(name="bare")
     built = keras.layers.Dense(1, name="built", kernel_initializer="zeros")
     built.build((1, 1))
@@ -39,16 +38,16 @@ def kept_by_keras() -> frozenset[str]:
 
 
 LATEST = "_stepnet_latest"
-"""Where a cell keeps what its step reads, as it was last looked at."""
+"""The attribute of a cell that caches what its step read at the latest look."""
 
 
 def attributes(owner: Any) -> dict[str, Any]:
-    """The attributes of an object by name."""
+    """Returns the `__dict__` of an object, which changes with it."""
     return owner.__dict__
 
 
 def settings_of_cell(cell: Any) -> tuple[Any, ...]:
-    """The settings of a cell, as a key that holds nothing of the cell.
+    """Returns the settings of a cell as a hashable key that does not keep the cell alive.
 
     >>> settings_of_cell(keras.layers.SimpleRNNCell(4, use_bias=False))[2]
     ('self.use_bias', (<class 'bool'>, False))
@@ -57,27 +56,30 @@ def settings_of_cell(cell: Any) -> tuple[Any, ...]:
 
 
 def reads_of_cell(cell: Any) -> Reads:
-    """The values that a cell's step reads besides its arguments and variables."""
+    """Finds the values that the step of a cell reads in addition to its arguments and variables."""
     latest: Latest = attributes(cell).setdefault(LATEST, Latest())
-    return latest.current(lambda: reads_of(cell, parts_of, "self"))
+    return latest.current(lambda: reads_of(cell, sources_in, "self"))
 
 
-def parts_of(value: Any) -> Sequence[Source] | None:
-    """The settings of Keras' own: of a variable none, of their cells those that their steps read."""
+def sources_in(value: Any) -> Sequence[Source] | None:
+    """Lists where the settings of a value are read: none of a variable, a fixed list for Keras' own cells.
+
+    For other layers and cells these are all attributes that Keras did not set. None: the value has no parts.
+    """
     if isinstance(value, keras.Variable):
         return ()
     kind = cast("Any", type(value))
     if kind in OWN:
-        return [Source(OWN[kind], partial(of_own, value, OWN[kind]))]
+        return [Source(OWN[kind], partial(own_attributes, value, OWN[kind]))]
     if isinstance(value, keras.layers.Layer) or hasattr(value, "state_size"):
-        kept = kept_by_keras()
+        keras_own = keras_attributes()
         return [
-            of_mapping(attributes(value), lambda name: None if name in kept else name),
+            of_mapping(attributes(value), lambda name: None if name in keras_own else name),
             *of_classes(value),
         ]
     return None
 
 
-def of_own(cell: Any, names: tuple[str, ...]) -> list[Any]:
-    """The attributes of one of Keras' own cells."""
+def own_attributes(cell: Any, names: tuple[str, ...]) -> list[Any]:
+    """Reads the named attributes of one of Keras' own cells."""
     return [getattr(cell, name) for name in names]

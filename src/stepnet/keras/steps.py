@@ -1,9 +1,8 @@
-"""Any cell on the torch backend as a recurrence: its own step, traced.
+"""Any cell on the torch backend as a recurrence, by a trace of its step.
 
     cell(x, states)   -->   step(x, memory, params, masks)   --trace-->   RNN, variables
 
-The variables that the step reads are its parameters, and the dropout masks that Keras has drawn for a call
-are its statics.
+The variables that the step reads become parameters, the dropout masks that Keras drew become statics.
 """
 
 import os
@@ -14,10 +13,10 @@ from traceback import walk_tb
 from typing import Any
 
 from stepnet.errors import StepError, StepnetError
-from stepnet.keras.dropout import masked
+from stepnet.keras.dropout import use_dropout_masks
 from stepnet.keras.installed import installed
+from stepnet.keras.packed_inputs import pack_features, unpack_features
 from stepnet.keras.settings import attributes, reads_of_cell
-from stepnet.keras.whole import apart, together
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.lines import LIBRARIES, is_users, line_of_error
 from stepnet.torch.trace import trace
@@ -34,18 +33,26 @@ AutocastScope: Any = installed("keras.src.backend.common.variables").AutocastSco
 
 KERAS = os.path.dirname(os.path.abspath(keras.__file__)) + os.sep
 LAYERS = os.path.join(KERAS, "src", "layers") + os.sep
-LIBRARIES.append(KERAS)  # whose lines are no user's
+LIBRARIES.append(KERAS)  # error messages do not show lines of Keras
 
 FULL = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
-"""In which dtype a step computes whose values have one that is only stored."""
+"""The dtype in which a step computes, for dtypes that only store values."""
 
-ANSWERS = (ArithmeticError, AttributeError, LookupError, RuntimeError, StepnetError, TypeError, ValueError)
-"""What a step may raise while it is traced, where PyTorch or Keras finds no numbers in its tensors."""
+STEP_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    StepnetError,
+    TypeError,
+    ValueError,
+)
+"""Exceptions that a step may raise in a trace, where PyTorch or Keras finds no numbers in its tensors."""
 
 
 @dataclass(frozen=True)
-class Form:
-    """The arguments of a step, tensors [rows, ...]: its inputs, states, and dropout masks."""
+class StepArguments:
+    """The arguments of one step, tensors [rows, ...]: inputs, states, dropout masks."""
 
     x: Any
     states: Any
@@ -53,44 +60,43 @@ class Form:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The key of a trace for such tensors."""
+        """Returns the shapes and dtypes of the tensors as the key of a trace."""
         tensors = tree.flatten((self.x, self.states, self.masks))
         return tuple(self.masks), tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors)
 
 
-class Values(keras.StatelessScope):
-    """A context in which variables have other values, and those that were read are known.
+class VariableValues(keras.StatelessScope):
+    """A Keras scope that gives variables other values, and records which variables were read.
 
-    A step that changes a variable, or adds a loss, does so at every step, which a traced one does not.
+    It refuses updates of variables and added losses: a traced step could not repeat them at every step.
     """
 
     def __init__(self, variables: Sequence[Any], tensors: Sequence[Any]) -> None:
+        """Maps each variable to the tensor that stands for its value."""
         super().__init__(collect_losses=True, initialize_variables=False)  # type: ignore[misc]
         self.given = {id(variable): tensor for variable, tensor in zip(variables, tensors, strict=True)}
         self.read = dict[int, Any]()
 
     def get_current_value(self, variable: Any) -> Any:
-        """The value of a variable."""
+        """Returns the value that stands for a variable, or None, and records the read."""
         self.read[id(variable)] = variable
         return self.given.get(id(variable))
 
     def add_update(self, update: Any) -> None:
-        """Refused."""
+        """Refuses an update of a variable with a `StepError`."""
         if update[0].name == "seed_generator_state":
             raise StepError(f"the step draws random numbers: {draws.ADVICE}")
-        raise StepError(f"the step assigns to the variable {update[0].path}, which is none of its states")
+        raise StepError(f"the step assigns to the variable {update[0].path}, which is not one of its states")
 
     def add_loss(self, loss: Any) -> None:
-        """Refused."""
+        """Refuses an added loss with a `StepError`."""
         raise StepError("the step adds a loss at every step")
 
 
-class Directly(overrides.TorchFunctionMode):
-    """A context in which variables have other values also where PyTorch reads them, as a module of torch.nn
-    in a cell does.
-    """
+class VariableReads(overrides.TorchFunctionMode):
+    """A PyTorch mode that substitutes variables where a torch.nn module in a cell reads them."""
 
-    def __init__(self, cell: Any, values: Values) -> None:
+    def __init__(self, cell: Any, values: VariableValues) -> None:
         super().__init__()  # type: ignore[misc]
         self.values = values
         self.variables = {id(variable.value): variable for variable in getattr(cell, "weights", ())}
@@ -98,27 +104,31 @@ class Directly(overrides.TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """The result of a call of `function`."""
+        """Calls `function` with the values that stand for variables among its arguments."""
         changed: Any = tree_map_only(torch.Tensor, self.value_of, (arguments, options or {}))
         return function(*changed[0], **changed[1])
 
     def value_of(self, tensor: Any) -> Any:
-        """The value of a tensor; raises `StepError` for one that has a gradient and is no variable."""
+        """Returns the value that stands for a tensor, or the tensor itself if it is no variable.
+
+        Raises `StepError` for a tensor that requires a gradient and is no variable.
+        """
         variable = self.variables.get(id(tensor))
         if variable is not None:
             value = self.values.get_current_value(variable)
             return tensor if value is None else value
-        read = self.values.read.values()  # by a cell that is no layer: they are known once it has run
+        read = self.values.read.values()  # variables of a cell that is no layer are known only by their reads
         if tensor.requires_grad and not any(tensor is known.value for known in read):
-            raise StepError("the step reads a tensor that requires a gradient, and is no variable of Keras")
+            raise StepError("the step reads a tensor that requires a gradient and is not a variable of Keras")
         return tensor
 
 
 @dataclass
 class CellStep:
-    """A cell as a step on tensors.
+    """A cell as a step function on tensors.
 
-    like, states: tensors in the structures of its inputs and states. read: the variables it has read.
+    like, states: tensors in the structures of its inputs and states. read: the variables that the latest call
+    read.
     """
 
     cell: Any
@@ -134,74 +144,81 @@ class CellStep:
 
     @property
     def reads(self) -> Reads:
-        """The values that the cell reads."""
+        """The attributes that the step of the cell reads."""
         return reads_of_cell(self.cell)
 
     def __call__(self, x: Any, memory: Any, params: Any, statics: Any = None) -> tuple[Any, Any]:
-        """The output and the next states."""
+        """Calls the cell with params as its variables; returns the output and the next states as a tuple."""
         states = tree.pack_sequence_as(self.states, list(memory))
         tensors = [params[str(place)] for place in range(len(self.variables))]
-        values = Values(self.variables, tensors)
-        directly, inputs = Directly(self.cell, values), apart(x, self.like)
-        with values, directly, AutocastScope(None), masked(self.cell, statics or {}):
-            output, following = called(self.cell, inputs, states, self.training)
+        values = VariableValues(self.variables, tensors)
+        reads, inputs = VariableReads(self.cell, values), unpack_features(x, self.like)
+        with values, reads, AutocastScope(None), use_dropout_masks(self.cell, statics or {}):
+            output, following = call_cell(self.cell, inputs, states, self.training)
         self.read = list(values.read.values())
         return output, tuple(tree.flatten(following))
 
 
-def called(cell: Any, x: Any, states: Any, training: bool) -> Any:
-    """The results of a cell for one step."""
+def call_cell(cell: Any, x: Any, states: Any, training: bool) -> Any:
+    """Calls a cell for one step; returns its output and next states."""
     kwargs = {"training": training} if getattr(cell, "_call_has_training_arg", False) else {}
     return cell(x, states, **kwargs)
 
 
-# ---- tracing it --------------------------------------------------------------------------------------------
+# ---- the trace ---------------------------------------------------------------------------------------------
 
 
-def trace_cell(cell: Any, form: Form, training: bool, options: dict[str, Any]) -> tuple[RNN, tuple[Any, ...]]:
-    """The recurrence of a cell, and the variables that it reads. options: those of the recurrence.
+def trace_cell(
+    cell: Any, arguments: StepArguments, training: bool, options: dict[str, Any]
+) -> tuple[RNN, tuple[Any, ...]]:
+    """Traces a cell; returns its recurrence and the variables that it reads, in the order of its parameters.
 
-    Raises `StepError` for a cell that cannot be traced, with the operation and the line.
+    The trace is repeated until all variables that the step reads are known. options: keyword arguments of
+    `RNN`. Raises `StepError` for a cell that cannot be traced, with the operation and the line.
     """
-    with refusing():
-        build_layers_of(cell, form, training)
+    with step_errors():
+        build_layers_of(cell, arguments, training)
     variables = list[Any](getattr(cell, "weights", ()))
     while True:
-        step = CellStep(cell, form.x, form.states, variables, training)
+        step = CellStep(cell, arguments.x, arguments.states, variables, training)
         params = {str(place): value_of(variable).detach() for place, variable in enumerate(variables)}
-        call = example(together(form.x, 1)), tuple(map(example, tree.flatten(form.states))), params
-        statics = {name: tuple(map(example, parts)) for name, parts in form.masks.items()} or None
-        with unchanged(cell), refusing(), computing_in(cell, call[0].dtype), plain_errors():
+        call = (
+            example(pack_features(arguments.x, 1)),
+            tuple(map(example, tree.flatten(arguments.states))),
+            params,
+        )
+        statics = {name: tuple(map(example, parts)) for name, parts in arguments.masks.items()} or None
+        with unchanged_attributes(cell), step_errors(), compute_dtype(cell, call[0].dtype), plain_errors():
             rnn = trace(step, call, statics=statics, **options)
         if {id(variable) for variable in step.read} == {id(variable) for variable in variables}:
             return rnn, tuple(variables)
-        variables = step.read  # those of a cell that is no layer are found so
+        variables = step.read  # finds the variables of a cell that is no layer
 
 
-def build_layers_of(cell: Any, form: Form, training: bool) -> None:
-    """Makes the variables of a cell's layers that are built when they are called: a trace has no numbers."""
+def build_layers_of(cell: Any, arguments: StepArguments, training: bool) -> None:
+    """Calls a cell once if it has layers that build on their first call, which they cannot do in a trace."""
     if isinstance(cell, keras.layers.Layer) and not all(layer.built for layer in flat_layers(cell)):
         with keras.StatelessScope():
-            called(cell, form.x, form.states, training)
+            call_cell(cell, arguments.x, arguments.states, training)
 
 
 def flat_layers(cell: Any) -> list[Any]:
-    """A layer and those in it."""
+    """Lists a layer and all layers in it."""
     return cell._flatten_layers()
 
 
 @contextmanager
-def refusing() -> Generator[None]:
-    """A context that turns exceptions of a step into a `StepError` with the user's line."""
+def step_errors() -> Generator[None]:
+    """Context that turns exceptions of a step into a `StepError` with the user's line."""
     try:
         yield
-    except ANSWERS as error:
-        raise StepError(located(error)) from error
+    except STEP_ERRORS as error:
+        raise StepError(message_with_line(error)) from error
 
 
 @contextmanager
-def unchanged(cell: Any) -> Generator[None]:
-    """A context at whose end a cell has the attributes that it had; raises `StepError` if it had others."""
+def unchanged_attributes(cell: Any) -> Generator[None]:
+    """Context that raises `StepError` if the attributes of a cell change in it, and restores them."""
     before, held = reads_of_cell(cell), dict(attributes(cell))
     try:
         yield
@@ -215,8 +232,8 @@ def unchanged(cell: Any) -> Generator[None]:
         raise StepError(f"the step of {type(cell).__name__} changes {changed} as it runs")
 
 
-def located(error: BaseException) -> str:
-    """The message of an error with a line: the user's, or that of a layer of Keras where there is none."""
+def message_with_line(error: BaseException) -> str:
+    """Appends a line to the message of an error: the user's, or if there is none that of a layer of Keras."""
     text, deepest = str(error), error
     while deepest.__context__ is not None:
         deepest = deepest.__context__
@@ -228,23 +245,23 @@ def located(error: BaseException) -> str:
 
 
 def example(tensor: Any) -> Any:
-    """A tensor like another one for a trace, of one row."""
+    """Makes zeros for a trace: one row with the features of a tensor, in the dtype of computation."""
     return torch.zeros(1, *tensor.shape[1:], dtype=FULL.get(tensor.dtype, tensor.dtype))
 
 
 def value_of(variable: Any) -> Any:
-    """The value of a variable in a dtype that steps compute in; its gradient is the variable's."""
+    """Returns the value of a variable in the dtype in which steps compute; gradients reach the variable."""
     return in_full(variable.value)
 
 
 def in_full(tensor: Any) -> Any:
-    """A tensor in a dtype that steps compute in."""
+    """Casts a tensor to the dtype in which steps compute."""
     return tensor.to(FULL[tensor.dtype]) if tensor.dtype in FULL else tensor
 
 
 @contextmanager
 def plain_errors() -> Generator[None]:
-    """A context in which Keras raises errors as they are, without the arguments of its layers."""
+    """Context in which Keras raises the original errors, without its layers' arguments in the message."""
     before = keras.config.is_traceback_filtering_enabled()
     keras.config.disable_traceback_filtering()
     try:
@@ -255,8 +272,8 @@ def plain_errors() -> Generator[None]:
 
 
 @contextmanager
-def computing_in(cell: Any, dtype: Any) -> Generator[None]:
-    """A context in which a cell and its layers compute in this dtype, and not in one that is only stored."""
+def compute_dtype(cell: Any, dtype: Any) -> Generator[None]:
+    """Context in which a cell and its layers compute in a dtype instead of float16 or bfloat16."""
     layers: list[Any] = flat_layers(cell) if isinstance(cell, keras.layers.Layer) else []
     with ExitStack() as left:
         for layer in layers:

@@ -1,4 +1,4 @@
-"""The functions that run a cell on the torch backend, made once for each kind of call.
+"""Compiled functions of cells on the torch backend, cached by cell, settings and specs.
 
 one of Keras' cells   -->   its equations   ->
                                                 RNN   -->   Runnable
@@ -15,10 +15,9 @@ import numpy as np
 from stepnet.errors import StepError
 from stepnet.keras.cells import NAMED, cells_in, is_named
 from stepnet.keras.installed import installed
-from stepnet.keras.recurrences import named_recurrence
+from stepnet.keras.recurrences import LoopSettings, named_recurrence
 from stepnet.keras.settings import settings_of_cell
-from stepnet.keras.steps import FULL, Form, trace_cell
-from stepnet.keras.way import Way
+from stepnet.keras.steps import FULL, StepArguments, trace_cell
 from stepnet.rnn.layers import LayerPrograms
 from stepnet.rnn.programs import keep
 from stepnet.rnn.recurrence import RNN
@@ -31,11 +30,11 @@ tree: Any = keras.tree
 
 
 class Holder:
-    """Where machine code with a cell's parameters is kept between calls without gradients."""
+    """A weak-cache key for the machine code with a cell's parameters, used by calls without gradients."""
 
 
 @dataclass(frozen=True)
-class Traced:
+class CellTrace:
     """The function that runs a cell, and the variables that it reads."""
 
     runnable: Runnable
@@ -44,74 +43,75 @@ class Traced:
 
 
 TRACES = WeakKeyDictionary[Any, OrderedDict[Any, Any]]()
-"""The traces of each cell so far, and the reasons why there is none."""
+"""The traces of each cell, or the reason why a cell has none."""
 
 SHARED = OrderedDict[Any, Any]()
-"""The functions that run Keras' own cells, by settings, which determine them."""
+"""The compiled functions of Keras' own cells. Cells of equal settings share them."""
 
 
-def traced(cell: Any, way: Way, form: Form) -> Traced:
-    """What runs a cell over sequences of which a step has this form, and the variables that it reads.
+def find_trace(cell: Any, settings: LoopSettings, arguments: StepArguments) -> CellTrace:
+    """Returns the function that runs a cell on steps of a form, from the cache where it is there.
 
     Raises `StepError` for a cell that cannot be traced, with the operation and the line.
     """
     traces = TRACES.setdefault(cell, OrderedDict[Any, Any]())
     weights = tuple((variable.shape, variable.dtype) for variable in getattr(cell, "weights", ()))
-    key = settings_of_cell(cell), way, form.key, weights
+    key = settings_of_cell(cell), settings, arguments.key, weights
     if key not in traces:
-        keep(traces, key, made(cell, way, form, key))
-    known: Traced | str = traces[key]
+        keep(traces, key, build_trace(cell, settings, arguments, key))
+    known: CellTrace | str = traces[key]
     if isinstance(known, str):
         raise StepError(known)
     return known
 
 
-def made(cell: Any, way: Way, form: Form, key: Any) -> Traced | str:
-    """The function that runs a cell, or the reason why there is none."""
-    if is_named(cell) and not tree.is_nested(form.x) and form.x.ndim != 2:
-        return f"a step of {type(cell).__name__} takes [rows, features], not {list(form.x.shape)}"
-    if is_named(cell) and is_plain(cell, form):
+def build_trace(cell: Any, settings: LoopSettings, arguments: StepArguments, key: Any) -> CellTrace | str:
+    """Builds the function that runs a cell, or returns the reason why there is none as text."""
+    if is_named(cell) and not tree.is_nested(arguments.x) and arguments.x.ndim != 2:
+        return f"a step of {type(cell).__name__} takes [rows, features], not {list(arguments.x.shape)}"
+    if is_named(cell) and is_plain(cell, arguments):
         if key not in SHARED:
-            keep(SHARED, key, runnable(recurrence_of(cell, way, form)))
-        return Traced(SHARED[key], tuple(cell.weights))
+            keep(SHARED, key, runnable_of(recurrence_of(cell, settings, arguments)))
+        return CellTrace(SHARED[key], tuple(cell.weights))
     try:
-        rnn, variables = trace_cell(cell, form, way.training, way.options)
+        rnn, variables = trace_cell(cell, arguments, settings.training, settings.options)
     except StepError as error:
-        return str(error)  # which, unlike the error, holds nothing of the cell
-    return Traced(runnable(rnn), variables)
+        return str(error)  # the error itself would keep the cell alive
+    return CellTrace(runnable_of(rnn), variables)
 
 
-def is_plain(cell: Any, form: Form) -> bool:
-    """Whether a step of Keras' own cells is called as their equations have it: with one input and all states,
-    in the dtype of the weights.
-    """
-    if tree.is_nested(form.x):
+def is_plain(cell: Any, arguments: StepArguments) -> bool:
+    """Checks that the arguments of a step fit Keras' equations: one input, all states, one dtype."""
+    if tree.is_nested(arguments.x):
         return False
-    tensors = form.x, *tree.flatten(form.states), *(variable.value for variable in cell.weights)
+    tensors = arguments.x, *tree.flatten(arguments.states), *(variable.value for variable in cell.weights)
     states = sum(NAMED[type(part)].states for part in cells_in(cell))
-    return len(tree.flatten(form.states)) == states and len({in_full_dtype(each) for each in tensors}) == 1
+    return (
+        len(tree.flatten(arguments.states)) == states and len({in_full_dtype(each) for each in tensors}) == 1
+    )
 
 
 def in_full_dtype(tensor: Any) -> Any:
-    """The dtype in which a step computes with a tensor."""
+    """Returns the dtype in which a step computes on a tensor: float32 for float16 and bfloat16."""
     return FULL.get(tensor.dtype, tensor.dtype)
 
 
-def recurrence_of(cell: Any, way: Way, form: Form) -> RNN:
-    """The recurrence of one of Keras' own cells, or of several that are stacked."""
+def recurrence_of(cell: Any, settings: LoopSettings, arguments: StepArguments) -> RNN:
+    """Builds the recurrence of one of Keras' own cells, or of a stack of them."""
     x, memory, masks = (
-        tree.map_structure(spec_of, part) for part in (form.x, tuple(tree.flatten(form.states)), form.masks)
+        tree.map_structure(spec_of, part)
+        for part in (arguments.x, tuple(tree.flatten(arguments.states)), arguments.masks)
     )
-    return named_recurrence(cell, way, x, memory, masks)
+    return named_recurrence(cell, settings, x, memory, masks)
 
 
 def spec_of(tensor: Any) -> Spec:
-    """The spec of a tensor [rows, features...], in a dtype that steps compute in."""
+    """Returns the spec of a tensor [rows, features...], in the dtype in which steps compute."""
     return Spec(tuple(tensor.shape[1:]), str(in_full_dtype(tensor)).removeprefix("torch."))
 
 
-def runnable(rnn: RNN) -> Runnable:
-    """Runs a recurrence."""
+def runnable_of(rnn: RNN) -> Runnable:
+    """Wraps a recurrence as a PyTorch function, with the program for unmasked batches."""
     spec = cast("Spec", rnn.inputs)
     nothing = np.zeros((0, 0, *spec.shape), spec.dtype)
     empty = transform(lambda spec: np.zeros((0, *spec.shape), spec.dtype), rnn.statics)

@@ -156,7 +156,7 @@ def refused(source: Record, target: Record, kind: str, reasons: Iterable[str]) -
 def is_included(
     entry: Entry, target: Record, source_regions: Mapping[Block, Region], forget_bias: float
 ) -> bool:
-    """Whether an array is part of the target: an optional one only if the source has its parameters."""
+    """Tells if an array is part of the target: an optional one only if the source has its parameters."""
     if not entry.optional:
         return True
     has = {block.parameter for block in source_regions}

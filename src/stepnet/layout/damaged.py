@@ -109,7 +109,7 @@ def damaged(shapes: Mapping[str, Shape], among: Iterable[Record]) -> tuple[Damag
 
 
 def reason(candidate: Candidate, shapes: Mapping[str, Shape]) -> str:
-    """Why arrays do not fit a record."""
+    """Returns why arrays do not fit a record."""
     record, prefix, names = candidate.record, candidate.prefix, candidate.names
     for own, name in names.items():
         if name != prefix + own:
@@ -174,7 +174,7 @@ def literal(template: str) -> str:
 
 
 def is_distinctive(name: str) -> bool:
-    """Whether a name is evidence by itself: long, of several words, and not that of a layer in a layer.
+    """Tells if a name is evidence by itself: long, of several words, and not that of a layer in a layer.
 
     >>> [is_distinctive(name) for name in ("weight_hh", "WeightH", "w_h", "weights", "gates/kernel")]
     [True, True, False, False, False]
@@ -210,7 +210,7 @@ def common() -> frozenset[str]:
 
 
 def convinces(index: Index, evidence: Evidence, user: int, present: frozenset[int]) -> bool:
-    """Whether the names at a prefix, as indices of spellings, are evidence of the layer of a record."""
+    """Tells if the names at a prefix, as indices of spellings, are evidence of the layer of a record."""
     own, needed = index.own[user], index.needed[user]
     return (
         not evidence.alone.isdisjoint(present)
@@ -221,7 +221,7 @@ def convinces(index: Index, evidence: Evidence, user: int, present: frozenset[in
 
 
 def is_named_after(record: Record, prefix: str) -> bool:
-    """Whether the name of a layer ends in that of its cell, but for "cell" and a number.
+    """Tells if the name of a layer ends in that of its cell, but for "cell" and a number.
 
     >>> from stepnet.layout import record
     >>> lstm = record("keras.lstm")
@@ -232,7 +232,7 @@ def is_named_after(record: Record, prefix: str) -> bool:
 
 
 def is_of_matrices(record: Record, shapes: Mapping[str, Shape]) -> bool:
-    """Whether a weight among arrays has as many axes as in a record, or none of them is a weight. A layer
+    """Tells if a weight among arrays has as many axes as in a record, or none of them is a weight. A layer
     with convolutions may have arrays of the same names.
     """
     fitting: list[bool] = []

@@ -123,7 +123,7 @@ def check_shapes(shapes: Any) -> None:
 
 
 def why_not(record: Record, shapes: Mapping[str, Shape]) -> str | None:
-    """Why arrays of these shapes do not fit a record; None if they fit, even if some sizes stay unknown."""
+    """Returns why arrays of these shapes do not fit a record; None if they do, even if sizes stay unknown."""
     try:
         sizes_of(record, shapes)
     except OpenSizesError:
@@ -247,7 +247,7 @@ def sizes_but_inputs(record: Record, shapes: Mapping[str, Shape]) -> tuple[Sizes
 
 
 def missing_text(prefix: str, own: str, others: Iterable[str], shape: Shape | None = None) -> str:
-    """The message for a missing array; others: names after the prefix, of which one may be meant for it.
+    """Returns the message for a missing array. others: names after the prefix; one may be meant for it.
 
     >>> missing_text("rnn.", "weight_hh_l1", ["bias", "weight_h_l1"], (9, 3))
     'rnn.weight_hh_l1 is missing, of shape (9, 3) (rnn.weight_h_l1 is there)'

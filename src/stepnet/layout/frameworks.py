@@ -48,7 +48,7 @@ class RunnerWeights:
         }
 
     def contradiction(self) -> str | None:
-        """Why the framework cannot have these settings: one would need two values. None if it can."""
+        """Returns why the framework cannot have these settings: one would need two values. None if it can."""
         settings = self.settings
         for field, setting in self.record.settings().items():
             value = getattr(self.semantics, field)
@@ -119,7 +119,7 @@ def answer(weights: RunnerWeights, sequences: Iterable[Array]) -> Answer | None:
 
 
 def side_by_side(weights: RunnerWeights) -> str | None:
-    """Why a framework that only concatenates both directions cannot merge them; None if it can."""
+    """Returns why a framework that only concatenates both directions cannot merge them; None if it can."""
     if weights.sizes.directions == 1 or weights.merge == "concat":
         return None
     return f"it concatenates the outputs of both directions, and here merge is {weights.merge!r}"
@@ -131,7 +131,7 @@ TORCH = {"torch.rnn": "RNN", "torch.gru": "GRU", "torch.lstm": "LSTM", "torch.ls
 
 
 def torch_refuses(weights: RunnerWeights) -> str | None:
-    """Why torch.nn has no module for these weights; None if it has one."""
+    """Returns why torch.nn has no module for these weights; None if it has one."""
     sizes = weights.sizes
     if weights.reverse:
         return "it has no layer that runs backward alone"

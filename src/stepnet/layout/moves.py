@@ -175,7 +175,7 @@ def nearest(name: str, setting: Setting) -> Any:
 def obstacle(
     name: str, value: Any, target_value: Any, source_semantics: Semantics, target: Record, kind: str
 ) -> str:
-    """Why a difference of semantics cannot be expressed by signs and biases; "" if it can."""
+    """Returns why a difference of semantics cannot be expressed by signs and biases; "" if it can."""
     if name == "update" and source_semantics.gate_activation not in SYMMETRIC:
         activation = source_semantics.gate_activation
         return f"signs invert the sense of z only if s(-a) = 1 - s(a), which fails for {activation}"
@@ -238,7 +238,7 @@ class Making:
         return -1 if turns and self.kind != "second_moment" else 1
 
     def adds(self, block: Block) -> bool:
-        """Whether b and d of the block's gate are only used as their sum."""
+        """Tells if b and d of the block's gate are only used as their sum."""
         return (
             self.source_semantics.cell not in SENSE
             or block.gate != "n"
@@ -247,11 +247,11 @@ class Making:
 
     @property
     def resets_differ(self) -> bool:
-        """Whether one side resets before the recurrent product, and the other after it."""
+        """True if one side resets before the recurrent product, and the other after it."""
         return self.source_semantics.reset != self.semantics.reset
 
     def sides(self, block: Block, among: frozenset[Block]) -> list[Block]:
-        """Those of b and d of the block's gate that are among some blocks."""
+        """Lists b and d of the block's gate, if they are among the given blocks."""
         both = (replace(block, parameter=parameter) for parameter in BIASES)
         return [side for side in both if side in among]
 

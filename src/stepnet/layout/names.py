@@ -117,8 +117,8 @@ class Spelled:
                 yield least, (record_index, place), group
 
     def parts(self, most: int) -> Iterator[tuple[tuple[int, int], int, int, str]]:
-        """The records of which at least half of the required arrays are at a prefix, each with a lower bound
-        of its misfit, its index, the index of its first name, and the prefix.
+        """Yields records with at least half of their required arrays at a prefix, each with a lower bound of
+        its misfit, its index, the index of its first name, and the prefix.
 
         Of prefixes with the same kind of names, only the first `most` are used.
         """
@@ -157,7 +157,7 @@ class Spelled:
         return places
 
     def is_meant(self, record_index: int, prefix: str) -> bool:
-        """Whether the name of a layer matches the mark of a record, or marks do not matter."""
+        """Tells if the name of a layer matches the mark of a record, or marks do not matter."""
         mark = self.index.records[record_index].mark
         return not self.marked or not mark or re.search(mark, last_part(prefix)) is not None
 
@@ -175,7 +175,7 @@ class Spelled:
         return matches[0] if matches else 0, Group(self.index.records[record_index], prefix, behind)
 
     def is_shortest(self, place: int, spellings: frozenset[int], length: int) -> bool:
-        """Whether no spelling of a record matches a name after a shorter prefix: if a record has both,
+        """Tells if no spelling of a record matches a name after a shorter prefix: if a record has both,
         `recurrent_kernel` is not `kernel` with the prefix "recurrent_".
         """
         lengths = self.shortest[place]

@@ -72,7 +72,7 @@ def condition(products: tuple[tuple[Atom, ...], ...], sizes: Unknowns, layer: in
 
 
 def possible(arrays: tuple[Array, ...], shapes: Mapping[str, Shape]) -> bool:
-    """Whether shapes meet the conditions. Shapes that do may still not fit the record.
+    """Tells if shapes meet the conditions. Shapes that do may still not fit the record.
 
     >>> from stepnet.layout import record
     >>> gru = conditions(record("torch.gru"), ["weight_ih_l0", "weight_hh_l0"])

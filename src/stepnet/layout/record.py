@@ -145,16 +145,16 @@ class Record:
 
     @property
     def projection(self) -> bool:
-        """Whether it has an array for the projection."""
+        """True if it has an array for the projection."""
         return any(term.parameter == "P" for term in self.terms())
 
     @property
     def has_biases(self) -> bool:
-        """Whether it has an array for biases of gates."""
+        """True if it has an array for biases of gates."""
         return any(term.parameter in "bd" for term in self.terms())
 
     def misfit(self, sizes: Sizes) -> str | None:
-        """Why it cannot store layers of these sizes; None if it can."""
+        """Returns why it cannot store layers of these sizes; None if it can."""
         if self.ways not in (None, sizes.directions):
             counts = {1: "one direction", 2: "both directions"}
             return f"{self.name} is of {counts[self.ways]}, and here {counts[sizes.directions]} would be"
@@ -173,12 +173,12 @@ class Record:
 
     @property
     def layered(self) -> bool:
-        """Whether its names, axes or buffers distinguish layers, so that it can store a stack."""
+        """True if its names, axes or buffers distinguish layers, so that it can store a stack."""
         return any("L" in letters_of(self.patterns[name]) | named(name) for name in self.patterns)
 
     @property
     def names_layers(self) -> bool:
-        """Whether the names of all its arrays contain the layer."""
+        """True if the names of all its arrays contain the layer."""
         return all("L" in named(self.full[name]) for name in self.patterns)
 
     def layer_of(self, name: str) -> int:
@@ -298,7 +298,7 @@ class Record:
         return {name: f"((?:.*?[^A-Za-z0-9])??)(?:{text})" for name, text in texts.items()}
 
     def takes_for_place(self, front: str) -> bool:
-        """Whether it would read a prefix in front of its names, for one layer and direction, as a layer or
+        """Tells if it would read a prefix in front of its names, for one layer and direction, as a layer or
         direction.
 
         >>> gru = Record("mine.gru", "gru", {"w": "W[(g:rzn h) x]", "r_w": "R[(g:rzn h) k]"})
@@ -322,7 +322,7 @@ class Record:
         return tuple(end.rstrip(digits) for end in ends)
 
     def same_as(self, other: "Record") -> bool:
-        """Whether another record describes the same layout and function, whatever the names of settings."""
+        """Tells if another record describes the same layout and function, whatever the names of settings."""
         return self.content() == other.content()
 
     def notation(self, names: set[str]) -> dict[str, tuple[str, int | None, int | None]]:

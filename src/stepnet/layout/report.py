@@ -30,7 +30,7 @@ class Step:
 
     @property
     def exact(self) -> bool:
-        """Whether it is bit-exact."""
+        """True if it is bit-exact."""
         return self.rounding == 0
 
     @property
@@ -68,12 +68,12 @@ class Made:
 
     @property
     def exact(self) -> bool:
-        """Whether its numbers are those of the file."""
+        """True if its numbers are those of the file."""
         return self.rounding is None
 
     @property
     def what(self) -> str:
-        """How it was computed, in words."""
+        """A description of how it was computed."""
         return f"{self.name}: {self.how}, of {', '.join(self.of)}"
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Report:
-    """What a conversion did, step by step. `print(report)` shows it.
+    """The steps of a conversion. `print(report)` shows them.
 
     Attributes:
         source: The name of the source's layout.
@@ -127,7 +127,7 @@ class Report:
 
     @property
     def exact(self) -> bool:
-        """Whether every step is bit-exact."""
+        """True if every step is bit-exact."""
         return all(part.exact for part in (*self.made, *self.steps))
 
     @property
@@ -137,7 +137,7 @@ class Report:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What to set in the target framework so that it computes the same function, by its names."""
+        """The settings of the target framework, by its names, with which it computes the function."""
         return {
             setting.name: value if setting.values is None else setting.values[value]
             for name, setting in self.layout.settings().items()
@@ -220,7 +220,7 @@ def blocks_text(blocks: Iterable[Block]) -> str:
 
 
 def negation(moves: Iterable[Move]) -> str:
-    """Why blocks change their sign."""
+    """Returns why blocks change their sign."""
     if any(move.target.gate == "i" for move in moves):
         return "1 - s(a) = s(-a) turns the coupled forget gate into an input gate"
     return "1 - s(a) = s(-a) inverts the sense of the update gate"

@@ -75,7 +75,7 @@ class Setting:
         return None if self.values is None else frozenset(self.values)
 
     def allows(self, value: Any) -> bool:
-        """Whether the framework has this value of stepnet's."""
+        """Tells if the framework has this value of stepnet's."""
         return self.values is None or is_among(value, self.values)
 
     def ours(self, name: str, value: Any) -> Any:
@@ -218,5 +218,5 @@ def check_semantics(name: str, cell: str, values: Mapping[str, Any]) -> None:
 
 
 def is_among(value: Any, allowed: Collection[Any]) -> bool:
-    """Whether a value is one of the allowed words, flags or numbers; False for values of other types."""
+    """Tells if a value is one of the allowed words, flags or numbers; False for values of other types."""
     return isinstance(value, str | int | float) and value in allowed

@@ -340,7 +340,7 @@ def stated_unknowns(stated: Mapping[str, int | None], projection: bool) -> Unkno
 
 
 def sizes_from(letter_sizes: Unknowns) -> Sizes:
-    """`Sizes` from sizes by letter, all of which are known."""
+    """Makes `Sizes` from known sizes by letter."""
     return Sizes(
         letter_sizes["x"] or 0,
         letter_sizes["h"] or 0,

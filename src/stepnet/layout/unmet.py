@@ -46,7 +46,7 @@ def unmet(
 
 
 def adds_up(terms: list[Array], total: float, exact: bool) -> bool:
-    """Whether arrays have a sum: exactly, or up to rounding unless `exact`."""
+    """Tells if arrays have a sum: exactly, or up to rounding unless `exact`."""
     if len(terms) == 1:
         return bool((terms[0] == total).all())
     largest = [np.abs(term).max(where=np.isfinite(term), initial=0) for term in terms]
@@ -79,7 +79,7 @@ def listed(words: Iterable[str]) -> str:
 
 
 def same_gradient(array: Array, other: Array) -> bool:
-    """Whether arrays are equal up to the rounding of a sum that is computed in two orders."""
+    """Tells if arrays are equal up to the rounding of a sum that is computed in two orders."""
     a, b = array.astype(np.float64), other.astype(np.float64)
     largest = np.abs(a).max(where=np.isfinite(a), initial=0.0)
     away = float(np.spacing(np.ones((), array.dtype))) ** 0.5 * largest

@@ -104,12 +104,12 @@ class Own:
 
     @property
     def agrees(self) -> bool:
-        """Whether the difference is within rounding, or was not measured."""
+        """True if the difference is within rounding, or was not measured."""
         return self.difference is None or self.allowed is None or self.difference <= self.allowed
 
     @property
     def asked(self) -> bool:
-        """Whether the framework is installed."""
+        """True if the framework is installed."""
         return self.reason != NOT_INSTALLED
 
     def __str__(self) -> str:
@@ -143,14 +143,14 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """Whether all differences, including those from the frameworks, are within rounding, and say
+        """True if all differences, including those from the frameworks, are within rounding, and say
         something: NaN on both sides does not.
         """
         return not self.unverified and not self.differs
 
     @property
     def differs(self) -> bool:
-        """Whether a difference is more than rounding."""
+        """True if a difference is more than rounding."""
         within = self.difference <= self.allowed and self.difference < np.inf
         return not within or not all(comparison.agrees for comparison in self.own)
 
@@ -215,17 +215,17 @@ def largest_of(outputs: Array) -> float:
 
 
 def unverified(outputs: Array) -> str:
-    """Why outputs show nothing if both sides have them; empty for finite ones."""
+    """Returns why outputs show nothing if both sides have them; empty for finite ones."""
     return not_finite(int(outputs.size - np.isfinite(outputs).sum()), outputs.size)
 
 
 def not_finite(count: int, of: int) -> str:
-    """Why outputs of which some are NaN or infinite on both sides show nothing; empty if none are."""
+    """Returns why outputs that are NaN or infinite on both sides show nothing; empty if there are none."""
     return f"{count} of {of} outputs are NaN or infinite on both sides" if count else ""
 
 
 def own(side: Weights, sequences: Ragged, outputs: Ragged) -> Own | None:
-    """How far the outputs of a side are from those of its framework; None if no framework runs its layout."""
+    """Measures how far a side's outputs are from its framework's; None if no framework runs its layout."""
     weights = side.runner_weights()
     run = answer(weights, [sequence for sequence in sequences.to_list() if len(sequence)])
     if run is None:

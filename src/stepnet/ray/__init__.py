@@ -1,6 +1,6 @@
-"""Models over datasets of Ray: `predict` gives a dataset with a column of results, computed by actors.
+"""Models over datasets of Ray: `predict` adds a column of results, which Ray's actors compute.
 
-Importing this imports Ray, which importing stepnet alone does not.
+To import this module imports Ray; to import stepnet alone does not.
 """
 
 from stepnet.ray.predict import predict

@@ -1,6 +1,4 @@
-"""Ray's modules: imported by name, since few of their types are known, or an error that says how to get
-them.
-"""
+"""Import of Ray by name, since few of its types are known, with an error that says how to install it."""
 
 from importlib import import_module
 from typing import Any
@@ -9,7 +7,7 @@ from stepnet.errors import InputError
 
 
 def installed(name: str) -> Any:
-    """A module of Ray; raises `InputError` where it, or what `ray.data` needs, is not installed.
+    """Imports a module of Ray; raises `InputError` if it, or a package that `ray.data` needs, is missing.
 
     >>> installed("ray.exceptions").RayError.__name__
     'RayError'

@@ -1,6 +1,4 @@
-"""Options that `predict` passes on to Ray, checked by Ray where they are given: it reads them otherwise when
-the results are asked for.
-"""
+"""Checks of the options that `predict` passes on to Ray, which itself reads them only when it runs."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -18,15 +16,15 @@ REFUSED = {
     **dict.fromkeys((*BATCHES, *ARGUMENTS), "is set by predict"),
     **dict.fromkeys(ACTOR, "belongs to a single actor, and there may be several workers"),
     "max_concurrency": "is 1: a worker runs one block at a time, in the memory reserved",
-    "num_gpus": "reserves what is not used, as models run on processors",
+    "num_gpus": "reserves GPUs, and models run on CPUs",
 }
-"""Options of Ray that `predict` does not take, and why."""
+"""Options of Ray that `predict` does not take, each with the reason."""
 FUNCTION = "ray_remote_args_fn"
-"""The one option of `map_batches` that Ray's actors do not have: a function that gives options of these."""
+"""The option of `map_batches` that actors do not have: a function that returns options of actors."""
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raises `InputError` for options that `predict` sets, and those that actors of Ray do not take.
+    """Raises `InputError` for options that `predict` sets itself, and for options that Ray's actors refuse.
 
     >>> check_options({"resources": {"fast": 1}})
     >>> check_options({"resources": 5})
@@ -38,22 +36,24 @@ def check_options(options: Mapping[str, Any]) -> None:
     check_accepted(passed)
     if FUNCTION in options:
         given = options_of(options[FUNCTION])
-        with named(f"what {FUNCTION} gave"):
+        with named(f"the options that {FUNCTION} returned"):
             check_accepted(given)
 
 
 def options_of(function: Any) -> Mapping[str, Any]:
-    """The options that a function gives, which is called for them as Ray does for each worker."""
+    """Calls a function for the options that it returns, as Ray does for each worker."""
     if not callable(function):
-        raise InputError(f"{FUNCTION} is a function that gives options, not {shown(function)}")
+        raise InputError(f"{FUNCTION} is a function that returns options, not {shown(function)}")
     given = function()
     if not isinstance(given, Mapping):
-        raise InputError(f"{FUNCTION} is a function that gives options, a dict, and it gave {shown(given)}")
+        raise InputError(
+            f"{FUNCTION} is a function that returns options, a dict, and it returned {shown(given)}"
+        )
     return cast("Mapping[str, Any]", given)
 
 
 def check_accepted(passed: Mapping[str, Any]) -> None:
-    """Raises `InputError` for options that `predict` sets, and those that actors of Ray do not take."""
+    """Raises `InputError` for options that `predict` sets itself, and those that Ray's actors refuse."""
     for name in passed:
         if name in REFUSED:
             raise InputError(f"{name} {REFUSED[name]}: leave it out")
@@ -74,4 +74,4 @@ def check_accepted(passed: Mapping[str, Any]) -> None:
 
 
 class Worker:
-    """What Ray checks options for; nothing starts it."""
+    """A class for Ray to check options with; it is never started."""

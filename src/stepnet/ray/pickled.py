@@ -1,7 +1,7 @@
-"""A model as bytes that workers read, and which part of it has no bytes where that fails.
+"""Pickling of a model for workers, with an error that names the part of it that cannot be pickled.
 
-Ray pickles with cloudpickle: lambdas and functions of a script go by value, with the values that they use;
-functions of modules by their name.
+Ray uses cloudpickle: it pickles lambdas and functions of a script by value, with the values that they use,
+and functions of modules by name.
 """
 
 import inspect
@@ -19,11 +19,11 @@ REFUSALS = (
     *(TypeError, ValueError, AttributeError, NotImplementedError, RecursionError, PicklingError),
     StepnetError,
 )
-"""What objects raise that cannot be pickled."""
+"""Exceptions of objects that cannot be pickled."""
 
 
 def pickled(model: Any) -> bytes:
-    """The bytes of a model; raises `InputError`, naming the part that cannot be pickled.
+    """Pickles a model; raises `InputError`, naming the part that cannot be pickled.
 
     >>> from threading import Lock
     >>> lock = Lock()
@@ -45,7 +45,9 @@ def pickled(model: Any) -> bytes:
 
 
 def culprit(names: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
-    """The innermost part of a value that cannot be pickled, and the names that lead to it."""
+    """Finds the innermost part of a value that cannot be pickled; returns names that lead to it,
+    and the part.
+    """
     own = (*names, value.__name__) if isinstance(value, FunctionType) else names
     for name, part in parts(value):
         if not picklable(part):
@@ -54,7 +56,7 @@ def culprit(names: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
 
 
 def parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value is pickled as, by name; no name for what has none."""
+    """Yields the parts that a value is pickled from, with their names; "" for parts without a name."""
     if isinstance(value, FunctionType):
         used = inspect.getclosurevars(value)
         yield from {**used.nonlocals, **used.globals}.items()
@@ -74,7 +76,7 @@ def parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def picklable(value: Any) -> bool:
-    """Whether a value can be pickled."""
+    """Tells if a value can be pickled."""
     try:
         cloudpickle.dumps(value)
     except REFUSALS:

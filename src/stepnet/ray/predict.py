@@ -1,4 +1,4 @@
-"""A model over the rows of a dataset of Ray, by actors that each compile it once."""
+"""Models over the rows of a dataset of Ray, by actors that compile the model once each."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -33,26 +33,27 @@ def predict(
     recurrent_only: bool = False,
     **options: Any,
 ) -> Any:
-    """The results of a model for each row of a dataset of Ray, as such a dataset.
+    """Runs a model over each row of a dataset of Ray; returns a dataset with a column of results.
 
-    Nothing is run before the results are asked for. Workers are actors of Ray, which compile the model once.
-    Blocks are read where they lie in Ray's object store. Results of the engine llvm, which "auto" takes, have
-    the same bits however many workers there are, and however the rows are cut into blocks.
+    Nothing runs before the results are asked for. The workers are actors of Ray, which compile the model
+    once. They read blocks in Ray's object store without a copy. The results of the engine llvm, which "auto"
+    takes, have the same bits for any number of workers, and however the rows are cut into blocks.
 
     Args:
         dataset: A `ray.data.Dataset`.
         model: A recurrence, a `Stack`, a `Bidirectional`, a `Graph`, or the path of a model file, which is
-            read here. It is checked here, too; so are columns whose types Ray knows without running.
+            read here. The model is checked here too, and so are columns whose types Ray knows without
+            running.
         column: The name of the list column, as for `stepnet.arrow.predict`.
-        output: "last" for the last output of each sequence, "outputs" for those of all its steps.
-        keep: The names of the columns that are passed on; by default all but the list column.
+        output: "last" for the last output of each sequence, "outputs" for the outputs of all steps.
+        keep: The names of the columns to pass on; by default all but the list column.
         concurrency: The number of workers, or the least and the most, as `(1, 8)`; by default as many as
-            there is work and place for.
-        num_cpus: The processors that Ray reserves for a worker, which has as many threads, but no more than
-            `sn.set_threads` was called with here. A part of a processor, as 0.5, is one thread. By default
-            what `sn.set_threads` says, or one.
-        memory: How many bytes a call of the model takes at most, sequences and outputs included. Ray reserves
-            this much for a worker, beside what the process and the parameters take.
+            there are work and resources for.
+        num_cpus: The processors that Ray reserves for a worker, which uses as many threads, but not more than
+            `sn.set_threads` allows here. A fraction, as 0.5, is one thread. By default the number of
+            `sn.set_threads`, or one.
+        memory: The most bytes that a call of the model may take, sequences and outputs included. Ray reserves
+            them for a worker, in addition to its process and the parameters.
         engine: An engine, or several in order of preference.
         refuse_nan: Whether NaN and infinite numbers in sequences are an error.
         recurrent_only: Whether to run only the recurrent layers of a model file, as for
@@ -63,11 +64,11 @@ def predict(
         A `ray.data.Dataset`. A dataset without rows gives one without rows.
 
     Raises:
-        InputError: For a model or columns that do not fit, for a model that cannot be pickled, and for
-            options that Ray does not take. Without Ray.
+        InputError: For a model or columns that do not fit, a model that cannot be pickled, options that Ray
+            does not take, and without Ray.
         FileError: For a model file that cannot be read.
-        WorkerError: Where the results are asked for, for rows that the model does not take; with
-            `refuse_nan` for those with NaN and infinite numbers, too.
+        WorkerError: When the results are asked for, for rows that the model does not take; with `refuse_nan`
+            also for rows with NaN and infinite numbers.
 
     >>> import ray.data, pyarrow as pa, stepnet as sn
     >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"), inputs=())
@@ -109,10 +110,10 @@ def predict(
 
 
 def check(predictor: Predictor, dataset: Any) -> None:
-    """Compiles the model, for the columns of a dataset where these are known without running anything."""
+    """Compiles the model here, to refuse it early; for the columns of a dataset if Ray knows them already."""
     schema, spec = dataset.schema(fetch_if_missing=False), predictor.runnable.spec
     types = None if schema is None else schema.base_schema
     if isinstance(types, pyarrow_module().Schema):
-        predictor.choose(types)
+        predictor.select(types)
     elif spec is not None:
         Compiled.of(predictor.runnable, spec)

@@ -1,4 +1,4 @@
-"""What a worker asks Ray for: how many workers there are, and the processors and the memory of each."""
+"""Resources that workers reserve in Ray: their number, and processors and memory of each."""
 
 from typing import Any, cast
 
@@ -10,13 +10,13 @@ from stepnet.values.arguments import is_integer, shown, whole
 ActorPoolStrategy: Any = installed("ray.data").ActorPoolStrategy
 
 PROCESS = 1 << 28
-"""The bytes of a worker without a model: Python, Ray, pyarrow, and what stepnet keeps for the next call."""
+"""The bytes of a worker without a model: Python, Ray, pyarrow, and caches of stepnet."""
 COPIES = 3
-"""How often a worker holds parameters: as bytes, as arrays, and as the engine has them."""
+"""The number of copies of the parameters in a worker: as bytes, as arrays, and packed for the engine."""
 
 
 def pool(concurrency: Any) -> Any:
-    """The workers of a run: so many, between two numbers, or as many as there is work and place for.
+    """Returns Ray's pool of workers: a fixed number, a range, or as many as there is work for.
 
     >>> pool((1, 4)).min_size, pool((1, 4)).max_size, pool(3).min_size
     (1, 4, 3)
@@ -33,7 +33,7 @@ def pool(concurrency: Any) -> Any:
 
 
 def processors(num_cpus: Any) -> tuple[int | float, int]:
-    """The processors that Ray reserves for a worker, and the threads that it has.
+    """Returns the number of processors that Ray reserves for a worker, and the number of its threads.
 
     >>> processors(1), processors(0.5)
     ((1, 1), (0.5, 1))
@@ -52,8 +52,9 @@ def processors(num_cpus: Any) -> tuple[int | float, int]:
 
 
 def worker_bytes(call: int, model: int) -> int:
-    """The memory that Ray reserves for a worker. call: what a call may take. model: the bytes of the model.
+    """Returns the memory to reserve for a worker. call: the bytes of a call. model: the bytes of the pickled
+    model.
 
-    Blocks are not counted, which lie in Ray's object store.
+    Blocks are not counted: they are in Ray's object store.
     """
     return PROCESS + call + COPIES * model

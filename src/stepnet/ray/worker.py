@@ -1,6 +1,7 @@
-"""What an actor of Ray holds: a model that is compiled once, and run over the blocks that it is called with.
+"""The class that an actor of Ray runs: it compiles a model once, and runs it over the blocks it is called
+with.
 
-block (a table in the object store)  ->  sequences where they lie  ->  tables of results, piece by piece
+block (a table in the object store)  ->  sequences without a copy  ->  tables of results, piece by piece
 """
 
 import pickle
@@ -15,13 +16,13 @@ from stepnet.ragged.arrow import pyarrow_module
 from stepnet.ray.installed import installed
 
 UserCodeException: Any = installed("ray.exceptions").UserCodeException
-"""Ray takes all other errors for its own, and asks to report them."""
+"""A base class for errors of users: Ray takes all others for its own, and asks to report them."""
 
 
 class WorkerError(StepnetError, UserCodeException):
-    """Rows that a model does not take, or a model that does not run there, in a worker of Ray.
+    """Raised in a worker of Ray for rows that a model does not take, or a model that does not run there.
 
-    `reason` is the message without what Ray adds: its name of the worker, the traceback there, and advice.
+    `reason` is the message without the text that Ray adds: the worker's name, its traceback, and advice.
 
     >>> error = WorkerError("a block of 2 rows: column `frames`: row 1 has a null")
     >>> error.args = (f"{error.args[0]} Failed after 1/1 attempts.",)  # as Ray does
@@ -35,13 +36,14 @@ class WorkerError(StepnetError, UserCodeException):
 
 
 class ModelWorker:
-    """A function from a table to tables of results. Ray makes one in each actor.
+    """A function from a table to tables of results, of which Ray makes one in each actor.
 
-    model: a pickled `Predictor`. count: how many threads a call may use, where the environment of the worker
-    does not say fewer.
+    model: a pickled `Predictor`. count: the number of threads that a call may use, unless the worker's
+    environment allows fewer.
     """
 
     def __init__(self, model: bytes, count: int) -> None:
+        """Unpickles the model; raises `WorkerError` if a module that it needs is missing on the worker."""
         set_threads(min(count, threads()))
         try:
             self.predictor: Predictor = pickle.loads(model)
@@ -52,18 +54,18 @@ class ModelWorker:
             ) from None
 
     def __call__(self, table: Any) -> Generator[Any]:
-        """The results of a table. Each is given as it is there, so that not all are held at a time."""
+        """Yields the results of a table, piece by piece, so that they are not all in memory at a time."""
         pyarrow = pyarrow_module()
         try:
-            chosen = self.predictor.choose(table.schema)
-            for batch in self.predictor.results(batches_of(table), chosen):
+            selection = self.predictor.select(table.schema)
+            for batch in self.predictor.results(batches_of(table), selection):
                 yield pyarrow.Table.from_batches([batch])
         except StepnetError as error:
             raise WorkerError(str(error)) from None
 
 
 def batches_of(table: Any) -> Iterator[Batch]:
-    """The record batches of a block, by the number of their first row."""
+    """Yields the record batches of a block, each with the number of its first row for messages."""
     first = 0
     for records in table.to_batches():
         yield Batch(f"a block of {table.num_rows} rows", first, records)

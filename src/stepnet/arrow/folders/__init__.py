@@ -1,18 +1,18 @@
-"""A model over folders of Parquet and Arrow files, into a folder of the same tree.
+"""A model over folders of Parquet and Arrow files, into an output folder with the tree of the inputs.
 
-    listing    the files that paths, folders and globs name
-    tables     a file of either kind: its schema, its parts, and its rows chunk by chunk
-    marks      what a result says of its origin: model, options, input
-    targets    files that appear whole or not at all
-    plan       which result is made of which part of which file, and which are there already
-    sifting    the results of a chunk, and the rows that have none
+    listing    lists the files that paths, folders and globs name
+    tables     reads the schema, the parts and the rows of a file
+    marks      metadata of a result that identifies model, options and input
+    targets    writes files that appear complete or not at all
+    plan       assigns parts of files to results, and finds results that exist
+    sifting    runs rows, and separates those that cannot be run
     earlier    rows that an earlier run set aside
-    aside      rows that are set aside, in a file of their own
-    pipeline   reading, running and writing at the same time
-    request    the arguments of a run, checked, and the results that it is to make
-    summary    what a run did, and how far it is
+    aside      the file of rows that are set aside
+    pipeline   reads, runs and writes at the same time
+    request    checks the arguments of a run and lists its jobs
+    summary    the report and the progress of a run
     running    `run`
 
-There is no journal: the results that are there are the record of what is done. Each is written under
-another name, and renamed when it is whole.
+There is no journal: the results in the output folder record what is done. A result is written under another
+name, and renamed when it is complete.
 """

@@ -1,4 +1,4 @@
-"""Rows that are set aside, in a file of their own.
+"""The file of rows that cannot be run and are set aside.
 
     during a run   .bad.parquet.parts/day=1/a.parquet   the rows of one result, written before the result
     at its end     bad.parquet                          the rows of all results, in the order of the results
@@ -14,13 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.arrow.folders.dictionaries import no_rows
-from stepnet.arrow.folders.earlier import Earlier, index_of
-from stepnet.arrow.folders.marks import Made, difference, made_by
-from stepnet.arrow.folders.plan import Job, Plan, files_below, resolved
-from stepnet.arrow.folders.sifting import Bad
-from stepnet.arrow.folders.tables import FILES, native, reading
-from stepnet.arrow.folders.targets import Target, on_disk, partial_of, remove_folder, remove_partial, writing
-from stepnet.arrow.predictor import Chosen
+from stepnet.arrow.folders.earlier import EarlierRows, index_of
+from stepnet.arrow.folders.marks import ResultRecord, difference, read_record
+from stepnet.arrow.folders.plan import Job, Plan, files_below, resolve_path
+from stepnet.arrow.folders.sifting import BadRow
+from stepnet.arrow.folders.tables import FILES, open_native, read_errors
+from stepnet.arrow.folders.targets import (
+    Target,
+    partial_of,
+    remove_folder,
+    remove_partial,
+    sync_folder,
+    write_errors,
+)
+from stepnet.arrow.predictor import Selection
 from stepnet.errors import FileError, InputError
 from stepnet.files.paths import free
 from stepnet.layout.options import option
@@ -33,17 +40,18 @@ COMPRESSION = "snappy"
 
 @dataclass(frozen=True)
 class Aside:
-    """The file of rows that are set aside.
+    """The file of rows that are set aside in a run.
 
-    path: the file. output: where the results are. schema: the schema of the file. mark: the version, model
-    and options, which the file and all results share. earlier: the file of an earlier run; None for none.
+    path: the file. output: where the results are. schema: the schema of the file. mark: version, model and
+    options, which the file and all results share. earlier: the rows of the run that is resumed; None if there
+    are none.
     """
 
     path: Path
     output: Path
     schema: Any
     mark: dict[str, Any]
-    earlier: Earlier | None
+    earlier: EarlierRows | None
 
     @classmethod
     def of(
@@ -51,30 +59,31 @@ class Aside:
         path: Path,
         output: Path,
         folders: Iterable[Path],
-        chosen: Chosen,
+        selection: Selection,
         mark: dict[str, Any],
         resume: bool,
     ) -> "Aside":
-        """The file for the rows of a run. folders: the folders that are read.
+        """Checks where the file is to be, and opens that of the run to resume. folders: the folders that are
+        read.
 
-        Raises `InputError` for a column that has the name of one of the file's own, and `FileError` for a
-        path that cannot be used: inside a folder that is read, inside the output, or an existing file. With
-        `resume` an existing file is accepted if it is that of an earlier run.
+        Raises `InputError` for a column with the name of one of the file's own, and `FileError` for a path
+        that cannot be used: inside a folder that is read, inside the output, or an existing file. With
+        `resume` an existing file is accepted if an earlier run with this mark wrote it.
         """
-        schema = schema_of_rows(path, chosen)
+        schema = schema_of_rows(path, selection)
         check_place(path, output, folders)
-        earlier = Earlier.of(path, mark) if resume and os.path.isfile(path) else None
+        earlier = EarlierRows.of(path, mark) if resume and os.path.isfile(path) else None
         made = cls(path, output, schema, mark, earlier)
         if earlier is None:
             if os.path.lexists(path):
                 raise FileError(
-                    f"{path}: the file is there already; {option('resume')} goes on with its run, or choose "
+                    f"{path}: the file is there already; {option('resume')} continues its run, or choose "
                     "another file"
                 )
             free(path)
             if made.parts.exists() and not resume:
                 raise FileError(
-                    f"{made.parts}: these are rows of another run; {option('resume')} goes on with it"
+                    f"{made.parts}: these are rows of another run; {option('resume')} continues it"
                 )
         return made
 
@@ -84,15 +93,15 @@ class Aside:
         return self.path.with_name(f".{self.path.name}.parts")
 
     def part_of(self, job: Job) -> Path:
-        """The file of the rows of one result during a run."""
+        """Returns the path of the rows of one result during a run."""
         name = job.target.relative_to(self.output) if job.target != self.output else job.target.name
         return self.parts / f"{name}.parquet"
 
-    def records(self, job: Job, bad: Sequence[Bad]) -> Any:
-        """A record batch of the file from the rows that were set aside for a result."""
+    def records(self, job: Job, bad: Sequence[BadRow]) -> Any:
+        """Makes a record batch of the file from the rows that were set aside for a result."""
         pyarrow = pyarrow_module("pyarrow", FILES)
-        rows = pyarrow.Table.from_batches([each.records.select([*job.chosen.used]) for each in bad])
-        files, places = [text_of(str(job.table.path))] * len(bad), [each.row for each in bad]
+        rows = pyarrow.Table.from_batches([each.records.select([*job.selection.used]) for each in bad])
+        files, places = [arrow_text(str(job.table.path))] * len(bad), [each.row for each in bad]
         reasons = [each.reason(job.table.name) for each in bad]
         columns = [*map(pyarrow.array, (files, places, reasons)), *rows.combine_chunks().columns]
         typed = [column.cast(field.type) for column, field in zip(columns, self.schema, strict=True)]
@@ -100,11 +109,11 @@ class Aside:
         return pyarrow.concat_batches(table.to_batches())
 
     def target(self, job: Job) -> Target:
-        """A new file for the rows of one result."""
+        """Begins a file for the rows of one result."""
         return Target(self.part_of(job), self.schema, job.mark, "parquet", COMPRESSION)
 
     def check(self, plan: Plan) -> None:
-        """Raises `FileError` for a result that exists while some of its rows that were set aside do not.
+        """Raises `FileError` for an existing result if rows that were set aside for it are missing.
 
         Only footers are read.
         """
@@ -113,7 +122,7 @@ class Aside:
             if made is None or not made.bad:
                 continue
             if self.has_part(job):
-                count = made.bad  # a part is written whole, and before its result
+                count = made.bad  # the file of the rows was complete before the result appeared
             else:
                 count = 0 if self.earlier is None else self.earlier.count(job.mark)
             if count != made.bad:
@@ -123,29 +132,29 @@ class Aside:
                 )
 
     def has_part(self, job: Job) -> bool:
-        """Whether the rows of a result are in a file of their own, and not those of a run before it."""
+        """Tells if the rows of a result are in a file of their own, of this run or of the resumed one."""
         path = self.part_of(job)
-        part = made_by(path) if path.exists() else None
+        part = read_record(path) if path.exists() else None
         return part is not None and difference(part.mark, job.mark) is None
 
     def rows_of(self, job: Job) -> Iterator[Any]:
-        """The rows that were set aside for a result, with the path of its input as it is spelled now."""
+        """Yields the rows that were set aside for a result, with its input's path as this run spells it."""
         path = str(job.table.path)
         for batch in self.stored_rows(job):
-            files = pyarrow_module("pyarrow", FILES).array([text_of(path)] * batch.num_rows)
+            files = pyarrow_module("pyarrow", FILES).array([arrow_text(path)] * batch.num_rows)
             yield batch.set_column(0, self.schema.field(0), files)
 
     def stored_rows(self, job: Job) -> Iterator[Any]:
-        """The rows that were set aside for a result, as they were written."""
+        """Yields the rows that were set aside for a result, as they were written."""
         if self.has_part(job):
             path = self.part_of(job)
-            with reading(path, "Parquet"), native(path) as file:
+            with read_errors(path, "Parquet"), open_native(path) as file:
                 yield from pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file).iter_batches(GROUP)
         elif self.earlier is not None:
             yield from self.earlier.rows(job.mark)
 
-    def finish(self, made: Iterable[tuple[Job, Made]]) -> None:
-        """Writes the file with the rows of all results in their order, and removes their own files."""
+    def finish(self, made: Iterable[tuple[Job, ResultRecord]]) -> None:
+        """Writes the rows of all results to the file, in order, and removes the files of single results."""
         results = [(job, done) for job, done in made if done.bad]
         rows, expected = 0, sum(done.bad for _, done in results)
         target = Target(self.path, self.schema, self.mark, "parquet", COMPRESSION)
@@ -162,45 +171,46 @@ class Aside:
         except BaseException:
             target.drop()
             raise
-        with writing(self.parts):
+        with write_errors(self.parts):
             if self.parts.exists():
                 remove_folder(self.parts)
-                on_disk(self.parts.parent)
+                sync_folder(self.parts.parent)
 
     def clean(self) -> None:
-        """Removes the files that a process left unfinished."""
+        """Removes files that another process left unfinished."""
         for partial in [*files_below(self.parts), partial_of(self.path)]:
             if partial.suffix == ".partial" and partial.exists():
                 remove_partial(partial)
 
 
-def schema_of_rows(path: Path, chosen: Chosen) -> Any:
-    """The schema of the file: the path of the input, the row, the reason, and the columns that are read.
+def schema_of_rows(path: Path, selection: Selection) -> Any:
+    """Makes the schema of the file: path of the input, row, reason, and the columns that are read.
 
-    Raises `InputError` for a column that has the name of one of the first three.
+    Raises `InputError` for a column with the name of one of the first three.
     """
     pyarrow = pyarrow_module("pyarrow", FILES)
     own = [("file", pyarrow.string()), ("row", pyarrow.int64()), ("reason", pyarrow.string())]
     for name, _ in own:
-        if name in chosen.used:
+        if name in selection.used:
             raise InputError(
-                f"there is a column `{name}`, as {option('bad')} has one: rename it, or do not pass it on"
+                f"there is a column `{name}`, as {option('bad')} has one: rename the column, or "
+                "do not pass it on"
             )
-    with writing(path):
-        return schema_of_parquet(pyarrow.schema([*own, *chosen.used.items()]))
+    with write_errors(path):
+        return schema_of_parquet(pyarrow.schema([*own, *selection.used.items()]))
 
 
 def check_place(path: Path, output: Path, folders: Iterable[Path]) -> None:
     """Raises `FileError` for a file inside a folder that is read or inside the output."""
     refused = [*((folder, f"{folder}, which is read") for folder in folders), (output, "the output")]
-    place = resolved(path)
+    place = resolve_path(path)
     for folder, name in refused:
-        if place.is_relative_to(resolved(folder)):
+        if place.is_relative_to(resolve_path(folder)):
             raise FileError(f"{path}: the rows that are set aside would lie in {name}; choose another place")
 
 
 def schema_of_parquet(schema: Any) -> Any:
-    """The schema that a Parquet file written with `schema` is read with.
+    """Returns the schema with which a Parquet file written with `schema` is read.
 
     They differ for types that Parquet lacks, such as times in seconds.
     """
@@ -211,7 +221,7 @@ def schema_of_parquet(schema: Any) -> Any:
 
 
 def in_groups(batches: Iterable[Any]) -> Iterator[Any]:
-    """The rows of record batches in record batches of `GROUP` rows each; the last one has the rest."""
+    """Regroups the rows of record batches into batches of `GROUP` rows; the last one has the rest."""
     pyarrow = pyarrow_module("pyarrow", FILES)
     held, count = list[Any](), 0
     for batch in batches:
@@ -227,6 +237,6 @@ def in_groups(batches: Iterable[Any]) -> Iterator[Any]:
         yield pyarrow.concat_batches(held)
 
 
-def text_of(name: str) -> str:
-    """A file name as text that Arrow can hold: bytes that are not UTF-8 become escapes."""
+def arrow_text(name: str) -> str:
+    """Converts a file name to text that Arrow can hold: bytes that are not UTF-8 become escapes."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

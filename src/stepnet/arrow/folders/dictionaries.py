@@ -1,7 +1,7 @@
-"""The dictionaries of a column joined into one, as an Arrow file has one for all rows of a column.
+"""Join of the dictionaries of a column: an Arrow file has only one for all rows of a column.
 
     batch 1   k: x y x    dictionary [x y]        ->  [x y]
-    batch 2   k: y z      dictionary [z y]        ->  [x y z], of which z alone is written, as a delta
+    batch 2   k: y z      dictionary [z y]        ->  [x y z]: only z is written, as a delta
 
 Parquet files and Arrow streams may have another dictionary for each batch of rows.
 """
@@ -19,20 +19,21 @@ MOST = 1 << 26
 
 
 class Dictionaries:
-    """The dictionaries of the columns of a file so far.
+    """The joined dictionaries of the columns of a file that is being written.
 
-    before: no rows of each column, with these dictionaries. unjoined: the columns whose dictionaries pyarrow
-    cannot join, and why; these can be written as long as they do not change.
+    before: for each column an array without rows that holds its dictionary so far. unjoined: the reason, by
+    column, why pyarrow cannot join its dictionaries; such a column can be written as long as its dictionary
+    does not change.
     """
 
     def __init__(self) -> None:
         self.before, self.unjoined = dict[str, Any](), dict[str, str]()
 
     def joined(self, records: Any) -> Any:
-        """A record batch with dictionaries that begin with those of the batches before it.
+        """Rewrites a record batch so that its dictionaries begin with those of the batches before it.
 
-        Raises `InputError` for a dictionary that joined with those before it has more than `MOST` bytes, and
-        for an ordered one that has its values in another order.
+        Raises `InputError` if a joined dictionary has more than `MOST` bytes, and for ordered dictionaries
+        whose orders differ.
         """
         columns = [
             self._column(field.name, column) if may_hold(field.type) else column
@@ -41,6 +42,7 @@ class Dictionaries:
         return pyarrow_module().RecordBatch.from_arrays(columns, schema=records.schema)
 
     def _column(self, name: str, column: Any) -> Any:
+        """Rewrites one column for the joined dictionary, and records that dictionary in `before`."""
         pyarrow = pyarrow_module()
         if name not in self.before and has_empty(column):
             self.before[name] = with_a_value(column.type)
@@ -48,9 +50,9 @@ class Dictionaries:
         if plain and column.dictionary.null_count:
             column = without_nulls(column)
         if plain and before is not None and column.dictionary.equals(before.dictionary):
-            return column  # which takes far less time than to join them
+            return column  # the comparison takes far less time than a join
         try:
-            # The first one too, as that drops values that a dictionary has twice.
+            # The first dictionary is joined too: this drops duplicate values.
             both = pyarrow.chunked_array([column.slice(0, 0) if before is None else before, column])
             made = both.unify_dictionaries().chunk(1)
         except pyarrow.ArrowException as error:
@@ -66,19 +68,19 @@ class Dictionaries:
         return made
 
     def refused(self) -> str:
-        """Why a writer refused record batches; "" if it was not for their dictionaries."""
+        """Returns the message for a batch that was refused for its dictionaries, or "" for other reasons."""
         return next((not_written(*pair) for pair in self.unjoined.items()), "")
 
 
 def has_empty(column: Any) -> bool:
-    """Whether a dictionary of a column, or inside it, has no values but nulls."""
+    """Tells if a dictionary of a column, or nested in it, has no values except nulls."""
     if pyarrow_module().types.is_dictionary(column.type):
         return len(column.dictionary) == column.dictionary.null_count
     return any(has_empty(inside) for inside in insides(column))
 
 
 def insides(column: Any) -> list[Any]:
-    """The columns inside a column of lists, maps or structs."""
+    """Lists the child columns of a column of lists, maps or structs."""
     types = pyarrow_module().types
     if types.is_struct(column.type):
         return [column.field(place) for place in range(column.type.num_fields)]
@@ -89,7 +91,7 @@ def insides(column: Any) -> list[Any]:
 
 
 def with_a_value(type_: Any) -> Any:
-    """No rows of a type, whose dictionaries have a value: pyarrow writes no delta after an empty one."""
+    """Makes no rows, with one value in each dictionary: pyarrow writes no delta after an empty dictionary."""
     pyarrow = pyarrow_module()
     types = pyarrow.types
     if types.is_dictionary(type_):
@@ -115,14 +117,15 @@ def with_a_value(type_: Any) -> Any:
 
 
 def no_rows(schema: Any) -> Any:
-    """A record batch without rows. pyarrow's own way does not know all types of dictionaries."""
+    """Makes a record batch without rows. pyarrow's own function does not know all types of dictionaries."""
     pyarrow = pyarrow_module()
     return pyarrow.RecordBatch.from_arrays([pyarrow.nulls(0, each.type) for each in schema], schema=schema)
 
 
 def not_written(name: str, reason: str) -> str:
-    """The message for a column whose dictionaries cannot be joined."""
-    remedy = "" if "nulls" in reason else f"choose {option('format')}, or "  # Parquet has none with nulls
+    """Returns the message for a column whose dictionaries cannot be joined."""
+    # Parquet has no dictionaries with nulls either.
+    remedy = "" if "nulls" in reason else f"choose {option('format')}, or "
     return (
         f"column `{printable(name)}` has several dictionaries, and in an Arrow file it has one: they cannot "
         f"be joined ({' '.join(reason.split()).rstrip('.')}); {remedy}cast the column"
@@ -130,7 +133,7 @@ def not_written(name: str, reason: str) -> str:
 
 
 def without_nulls(column: Any) -> Any:
-    """The same rows, with nulls in the indices in place of the dictionary, where pyarrow joins none."""
+    """Moves nulls from a column's dictionary to its indices: pyarrow joins no dictionaries with nulls."""
     values = column.dictionary.drop_null()
     places = pyarrow_module("pyarrow.compute").index_in(column.dictionary, values)
     indices = places.take(column.indices).cast(column.type.index_type)
@@ -138,9 +141,9 @@ def without_nulls(column: Any) -> Any:
 
 
 def check_indices(records: Any) -> None:
-    """Raises pyarrow's `ArrowInvalid` for indices outside of dictionaries, which crash what reads them.
+    """Raises pyarrow's `ArrowInvalid` for indices outside of dictionaries, which would crash their reader.
 
-    The reader of Parquet does not check them.
+    pyarrow's Parquet reader does not check them.
     """
     for field, column in zip(records.schema, records.columns, strict=True):
         if may_hold(field.type):
@@ -148,7 +151,7 @@ def check_indices(records: Any) -> None:
 
 
 def may_hold(type_: Any) -> bool:
-    """Whether a type has a dictionary, itself or inside; also for all extension types.
+    """Tells if a type has a dictionary, itself or nested; true for all extension types.
 
     >>> import pyarrow as pa
     >>> may_hold(pa.list_(pa.dictionary(pa.int32(), pa.string()))), may_hold(pa.string())

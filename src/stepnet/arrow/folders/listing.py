@@ -1,4 +1,4 @@
-"""The files that paths, folders and globs name, and where the result of each belongs.
+"""Lists the files that paths, folders and globs name, with the path of each result inside the output.
 
 calls                    calls/day=1/a.parquet   ->  day=1/a.parquet
 calls/day=*/*.parquet    calls/day=1/a.parquet   ->  day=1/a.parquet
@@ -22,7 +22,7 @@ KNOWN = f"Parquet or Arrow file ({', '.join(ENDINGS)})"
 
 
 @dataclass(frozen=True)
-class Listed:
+class InputFile:
     """A file to read. name: its path inside the input folder, or below the last folder before a pattern."""
 
     path: Path
@@ -34,19 +34,19 @@ class Listing:
     """Files in the order in which they are run.
 
     folders: the folders that were searched, with all folders inside them. passed_over: the number of files
-    with another ending, or with a name that begins with a dot or an underscore.
+    that were not taken, for their ending, or for a name that begins with a dot or an underscore.
     """
 
-    files: list[Listed] = field(default_factory=list[Listed])
+    files: list[InputFile] = field(default_factory=list[InputFile])
     folders: list[Path] = field(default_factory=list[Path])
     passed_over: int = 0
 
 
 def listing(inputs: Any) -> Listing:
-    """The files that paths, folders and globs name.
+    """Lists the files that paths, folders and globs name.
 
-    Raises `FileError` for a path that does not exist, a folder or a glob without any file, a link that leads
-    nowhere or back, and for a file that is named twice.
+    Raises `FileError` for a path that does not exist, a folder or glob without any file, a broken or circular
+    link, and a file that is named twice.
     """
     several: Any = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     if not isinstance(several, Iterable):
@@ -54,37 +54,37 @@ def listing(inputs: Any) -> Listing:
     paths = [file_path(each, "inputs") for each in cast("Iterable[Any]", several)]
     if not paths:
         raise InputError("there are no inputs: give files, folders or globs")
-    made = Listing()
+    found = Listing()
     for path in paths:
-        before = len(made.files)
+        before = len(found.files)
         if os.path.lexists(path):
-            of_path(path, made)
+            add_path(path, found)
         elif glob.has_magic(str(path)):
-            of_glob(path, made)
+            add_glob(path, found)
         else:
             raise FileError(f"{path}: there is no such file")
-        if len(made.files) == before:
+        if len(found.files) == before:
             raise FileError(f"{path}: there is no {KNOWN}")
-    check_once(made.files)
-    return made
+    check_once(found.files)
+    return found
 
 
-def of_path(path: Path, made: Listing) -> None:
-    """Adds a file, or all files of a folder."""
+def add_path(path: Path, found: Listing) -> None:
+    """Adds a file, or all files of a folder, to a listing."""
     if os.path.isdir(path):
-        made.folders.append(path)
-        in_folder(path, Path(), made)
+        found.folders.append(path)
+        add_folder(path, Path(), found)
     else:
         check_regular(path)
-        made.files.append(Listed(path, Path(path.name)))
+        found.files.append(InputFile(path, Path(path.name)))
 
 
-def of_glob(pattern: Path, made: Listing) -> None:
-    """Adds the files that match, and those of folders that do."""
+def add_glob(pattern: Path, found: Listing) -> None:
+    """Adds the files that a pattern matches, and the files of matched folders, to a listing."""
     fixed = next(place for place, part in enumerate(pattern.parts) if glob.has_magic(part))
     root, inside = Path(*pattern.parts[:fixed]), Listing()
     if "**" in pattern.parts:
-        made.folders.append(root)
+        found.folders.append(root)
     try:
         matches = sorted(glob.glob(str(pattern), recursive=True))
     except RecursionError:
@@ -95,21 +95,22 @@ def of_glob(pattern: Path, made: Listing) -> None:
         name = Path(os.path.normpath(match.relative_to(root)))
         if ".." in name.parts:
             raise FileError(
-                f"{pattern}: this leads out of {root}, the folder before the pattern; leave the .. away"
+                f"{pattern}: this leads out of {root}, the folder before the pattern; remove the .."
             )
         if os.path.isdir(match):
             inside.folders.append(match)
-            if "**" not in pattern.parts:  # which matches the files of the folder, too
-                in_folder(match, name, inside)
+            if "**" not in pattern.parts:  # ** also matches the files of the folder itself
+                add_folder(match, name, inside)
         else:
-            add(match, name, inside)
-    made.files += sorted(inside.files, key=lambda each: each.name.parts)
-    made.folders += inside.folders
-    made.passed_over += inside.passed_over
+            add_file(match, name, inside)
+    found.files += sorted(inside.files, key=lambda each: each.name.parts)
+    found.folders += inside.folders
+    found.passed_over += inside.passed_over
 
 
-def in_folder(folder: Path, name: Path, made: Listing) -> None:
-    """Adds the files of a folder and of those inside it, which may be nested to any depth.
+def add_folder(folder: Path, name: Path, found: Listing) -> None:
+    """Adds the files of a folder and its subfolders, nested to any depth, to a listing. name: the folder's
+    name there.
 
     Raises `FileError` for a folder that cannot be read, and for a link to a folder above it.
     """
@@ -123,10 +124,10 @@ def in_folder(folder: Path, name: Path, made: Listing) -> None:
             above.pop()
             continue
         path, inner = folder / entry.name, name / entry.name
-        # The first does not follow links, and is true for a path that is too long; the second is false for
-        # a link to itself.
+        # DirEntry.is_dir also works for a path that is too long; os.path.isdir follows links, and is False
+        # for a link to itself.
         if not (entry.is_dir(follow_symlinks=False) or os.path.isdir(path)):
-            add(path, inner, made)
+            add_file(path, inner, found)
         elif not hidden(entry.name):
             here = identity(path)
             if here in above:
@@ -136,38 +137,38 @@ def in_folder(folder: Path, name: Path, made: Listing) -> None:
 
 
 def identity(folder: Path) -> tuple[int, int]:
-    """What is the same for all paths of a folder, through links too."""
+    """Returns the device and inode of a folder, which are the same for all paths to it."""
     with readable(folder):
         status = os.stat(folder)
     return status.st_dev, status.st_ino
 
 
 def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """What is in a folder, by name."""
+    """Yields the entries of a folder, sorted by name."""
     with readable(folder), os.scandir(folder) as inside:
         return iter(sorted(inside, key=lambda entry: entry.name))
 
 
 @contextmanager
 def readable(folder: Path) -> Generator[None]:
-    """Turns errors of the block into a `FileError` that says that the folder cannot be read."""
+    """Context that turns OS errors into a `FileError` saying that the folder cannot be read."""
     try:
         yield
     except OSError as error:
         raise FileError(f"{folder}: the folder cannot be read ({error.strerror})") from error
 
 
-def add(path: Path, name: Path, made: Listing) -> None:
-    """Adds a file, unless its name says that it holds no table."""
+def add_file(path: Path, name: Path, found: Listing) -> None:
+    """Adds a file to a listing, or counts it as passed over if its name is not that of a table."""
     if path.suffix.lower() not in ENDINGS or any(map(hidden, name.parts)):
-        made.passed_over += 1
+        found.passed_over += 1
         return
     check_regular(path)
-    made.files.append(Listed(path, name))
+    found.files.append(InputFile(path, name))
 
 
 def hidden(name: str) -> bool:
-    """Whether a name is passed over, as pyarrow and Spark do it.
+    """Tells if a name is passed over, by the convention of pyarrow and Spark.
 
     >>> [hidden(name) for name in ("_SUCCESS", ".part.crc", "_day=1", "a.parquet")]
     [True, True, False, False]
@@ -176,15 +177,15 @@ def hidden(name: str) -> bool:
 
 
 def check_regular(path: Path) -> None:
-    """Raises `FileError` for what is no file: a device, or a link that leads nowhere."""
+    """Raises `FileError` for a device or a broken link."""
     if not os.path.exists(path):
         raise FileError(f"{path}: this link leads nowhere")
     if not os.path.isfile(path):
-        raise FileError(f"{path}: this is no file but a device")
+        raise FileError(f"{path}: this is a device, not a file")
 
 
-def check_once(files: Iterable[Listed]) -> None:
-    """Raises `FileError` for a file that is there twice, by links or by inputs that overlap."""
+def check_once(files: Iterable[InputFile]) -> None:
+    """Raises `FileError` for a file that is listed twice, by links or by inputs that overlap."""
     known = dict[tuple[int, int], Path]()
     for each in files:
         status = os.stat(each.path)

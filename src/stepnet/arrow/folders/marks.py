@@ -1,11 +1,12 @@
-"""The metadata of a result: what it was made of, so that results of other models or inputs are not mixed.
+"""Metadata of a result that says what it was made of, so that results of other models or inputs are not
+mixed.
 
     "stepnet"        JSON in the schema's metadata: version, model, options, input, part
-    "stepnet.rows"   JSON that follows the rows: how many were read, how many of these were set aside, and the
-                     input's time of modification and checksum
+    "stepnet.rows"   JSON after the rows: the number of rows read, of rows set aside, and the input's time of
+                     modification and checksum
 
-They depend on the model, the options and the input, its time of modification included, but not on when or in
-how many runs a result was made.
+It depends on the model, the options, and the input with its time of modification, but not on when or in how
+many runs the result was made.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from stepnet.arrow.folders.tables import FILES, kind_of, native, opened, reading
+from stepnet.arrow.folders.tables import FILES, kind_of, open_arrow, open_native, read_errors
 from stepnet.arrow.runnable import Runnable
 from stepnet.net.digest import digest
 from stepnet.ragged.arrow import pyarrow_module
@@ -31,17 +32,18 @@ EXPLAINED = {
     "input": "it was made of another input: the file was changed since, or another has its name",
     "part": "it was made of another part of its input",
 }
+"""The message for each entry of a mark in which two results differ."""
 
 COUNTS = ("first", "rows", "bad", "time", "checksum")
-"""What the metadata after the rows has of `Made`."""
+"""The fields of `ResultRecord` that are stored after the rows."""
 
 
 @dataclass(frozen=True)
-class Made:
-    """A result that exists.
+class ResultRecord:
+    """The record of a complete result.
 
     mark: the metadata before its rows. first: the number of the first row in the input. rows: the number of
-    rows that were read. bad: the number of these that were set aside. time: when the input was last changed,
+    rows that were read. bad: the number of these that were set aside. time: the input's time of modification,
     in nanoseconds. checksum: that of the bytes of these rows in the input.
     """
 
@@ -54,47 +56,50 @@ class Made:
 
     @property
     def end(self) -> dict[str, Any]:
-        """The metadata after the rows."""
+        """The metadata to store after the rows."""
         return {name: getattr(self, name) for name in COUNTS}
 
 
-def text_of(value: Any) -> bytes:
-    """JSON, the same for equal values."""
+def canonical_json(value: Any) -> bytes:
+    """Converts a value to JSON; equal values give equal bytes."""
     return json.dumps(value, sort_keys=True).encode()
 
 
 def model_digest(runnable: Runnable, spec: Spec) -> str:
-    """What identifies a model for sequences of such steps: its equations, and the bits of its parameters."""
+    """Returns a digest of a model for steps of a spec: of its equations and the bits of its parameters."""
     nets = (schedule.net for schedule in runnable.schedules(no_sequences(spec)))
     values = map(np.ascontiguousarray, runnable.values())
     return digest(*nets, *((each.dtype.name, each.shape, bits_of(each)) for each in values))
 
 
 def bits_of(array: np.ndarray) -> str:
-    """What identifies the bytes of an array."""
+    """Returns a digest of the bytes of an array."""
     return hashlib.blake2b(array.tobytes(), digest_size=16).hexdigest()
 
 
-def made_by(path: Path) -> Made | None:
-    """The result in a file; None for a file that is none. Raises `FileError` for a file that is damaged."""
+def read_record(path: Path) -> ResultRecord | None:
+    """Reads the record of a result from its file; None if the file is no result.
+
+    Raises `FileError` for a damaged file.
+    """
     found = metadata_of(path)
     try:
-        return found and Made(found[0], *(int(found[1][name]) for name in COUNTS))
-    except (KeyError, TypeError, ValueError):  # it was made by another version
+        return found and ResultRecord(found[0], *(int(found[1][name]) for name in COUNTS))
+    except (KeyError, TypeError, ValueError):  # another version of stepnet wrote it
         return None
 
 
 def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The metadata before the rows of a file and that after them; None for a file of another program.
+    """Reads the metadata before and after the rows of a file; None for a file of another program.
 
-    Raises `FileError` for a file that is damaged.
+    Raises `FileError` for a damaged file.
     """
     kind, metadata = kind_of(path), dict[bytes, bytes]()
-    with reading(path, kind), native(path) as file:
+    with read_errors(path, kind), open_native(path) as file:
         if kind == "Parquet":
             metadata |= pyarrow_module("pyarrow.parquet", FILES).read_metadata(file).metadata or {}
         else:
-            reader = opened(file)
+            reader = open_arrow(file)
             metadata |= reader.schema.metadata or {}
             batches = getattr(reader, "num_record_batches", 0)
             if batches:
@@ -102,29 +107,29 @@ def metadata_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     try:
         mark, end = json.loads(metadata[MARK]), json.loads(metadata[ROWS])
         return dict(mark), dict(end)
-    except (KeyError, TypeError, ValueError):  # of another program, or without its end
+    except (KeyError, TypeError, ValueError):  # another program wrote it, or it is incomplete
         return None
 
 
 def origin_of(mark: dict[str, Any]) -> str:
-    """A digest of the input, and of the part of it, that a result was made of."""
+    """Returns a digest of the input, and of the part of it, that a result was made of."""
     origin = {name: mark.get(name) for name in ("input", "part")}
-    return hashlib.blake2b(text_of(origin), digest_size=16).hexdigest()
+    return hashlib.blake2b(canonical_json(origin), digest_size=16).hexdigest()
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """Why a result is not one that a run would make; None where it is."""
+    """Compares two marks; returns the reason why a result cannot be used, or None if they are equal."""
     for part, text in EXPLAINED.items():
         if before.get(part) != now.get(part):
-            old, new = changed(before.get(part), now.get(part))
+            old, new = shown_difference(before.get(part), now.get(part))
             return text.format(before=old, now=new)
     return None
 
 
-def changed(before: Any, now: Any) -> tuple[str, str]:
-    """Two values as texts; of dictionaries only the entries that differ.
+def shown_difference(before: Any, now: Any) -> tuple[str, str]:
+    """Formats two values for a message; of dictionaries only the entries that differ.
 
-    >>> changed({"result": "last", "keep": None}, {"result": "outputs", "keep": None})
+    >>> shown_difference({"result": "last", "keep": None}, {"result": "outputs", "keep": None})
     ('result=last', 'result=outputs')
     """
     if not isinstance(before, dict) or not isinstance(now, dict):

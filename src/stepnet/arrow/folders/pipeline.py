@@ -1,9 +1,9 @@
-"""Reading, running and writing at the same time.
+"""Reads, runs and writes at the same time, in three threads.
 
     reader: files -> chunks   --4-->   engine: chunks -> results   --4-->   writer: results -> files
 
-The engine runs in the thread of the caller, so that Ctrl-C stops it, and pyarrow works without Python's lock.
-An error of the reader is raised in the caller's thread, after all chunks before it were run.
+The engine runs in the thread of the caller, so that Ctrl-C stops it; pyarrow works without Python's lock. An
+error of the reader is raised in the caller's thread, after all chunks before it were run.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -14,37 +14,38 @@ from threading import Thread
 from typing import Any
 
 from stepnet.arrow.folders.aside import Aside
-from stepnet.arrow.folders.marks import Made
+from stepnet.arrow.folders.marks import ResultRecord
 from stepnet.arrow.folders.plan import Job
-from stepnet.arrow.folders.sifting import Sifted, sifted
+from stepnet.arrow.folders.sifting import BatchOutcome, run_batch
 from stepnet.arrow.folders.targets import Target
 from stepnet.arrow.predictor import Predictor
 from stepnet.errors import InputError
 from stepnet.layout.options import option
 
 DEPTH = 4
-"""How many chunks wait at most between two threads."""
+"""The number of chunks that wait at most between two threads."""
 
 
 class StoppedError(Exception):
-    """A thread was told to stop."""
+    """Raised in a thread that was told to stop."""
 
 
 class Channel:
     """A queue of at most `DEPTH` items from one thread to one other.
 
-    `stop` wakes both. Nothing more can be put in then, and the items that were put in before can still be
-    taken out. Both queues inside are of C, so that Ctrl-C between two instructions leaves no lock held.
+    `stop` wakes both threads. After it nothing can be put in, but the items in the queue can still be taken
+    out. Both inner queues are implemented in C, so that Ctrl-C between two instructions leaves no lock held.
     """
 
     def __init__(self) -> None:
+        """Opens an empty queue with room for `DEPTH` items."""
         self.items, self.room = SimpleQueue[Any](), SimpleQueue[None]()
         self.stopped = False
         for _ in range(DEPTH):
             self.room.put(None)
 
     def put(self, item: Any) -> None:
-        """Waits for room; raises `StoppedError`."""
+        """Waits for room, then adds an item; raises `StoppedError` if the channel was stopped."""
         self.check()
         self.room.get()
         self.check()
@@ -62,7 +63,7 @@ class Channel:
         self.items.put(StoppedError())
 
     def __iter__(self) -> Iterator[Any]:
-        """The items until `None`. An item that is an error is raised, as is `StoppedError`."""
+        """Yields the items until `None`. An item that is an exception is raised, such as `StoppedError`."""
         while True:
             item = self.items.get()
             self.room.put(None)
@@ -71,18 +72,19 @@ class Channel:
             if isinstance(item, BaseException):
                 raise item
             yield item
-            del item  # or it would be held beside the next
+            del item  # frees its memory before the next one is made
 
 
 @contextmanager
 def threads(
     channels: tuple[Channel, ...], *tasks: tuple[Callable[[], None], Channel | None]
 ) -> Generator[list[BaseException]]:
-    """Runs functions in threads of their own beside the block, and waits for their ends after it.
+    """Context that runs functions in threads beside its block, and waits for them at its end.
 
-    Yields a list of what they raised. The error of a function is put in the channel beside it, where it is
-    raised after the items before it. The error of a function without a channel stops all channels, and is
-    raised after the block. An error in the block stops all channels.
+    tasks: pairs of a function and a channel. An exception of the function is put into the channel, whose
+    reader raises it after the items before it. With None in place of a channel it stops all channels, and is
+    raised after the block. An exception in the block stops all channels. Yields the list of exceptions of the
+    second kind.
     """
     failed = list[BaseException]()
 
@@ -90,7 +92,8 @@ def threads(
         for channel in channels:
             channel.stop()
 
-    def guarded(task: Callable[[], None], channel: Channel | None) -> None:
+    def run_task(task: Callable[[], None], channel: Channel | None) -> None:
+        """Runs a task; passes its exception to its channel, or records it and stops all channels."""
         try:
             task()
         except StoppedError:
@@ -104,7 +107,7 @@ def threads(
             failed.append(error)
             stop()
 
-    running = [Thread(target=guarded, args=task, name=f"stepnet-{task[0].__name__}") for task in tasks]
+    running = [Thread(target=run_task, args=task, name=f"stepnet-{task[0].__name__}") for task in tasks]
     try:
         for thread in running:
             thread.start()
@@ -123,7 +126,7 @@ def threads(
 
 @dataclass(frozen=True)
 class End:
-    """The rows of a result are complete. checksum: that of their bytes in the input."""
+    """Message that the rows of a result are complete. checksum: that of their bytes in the input."""
 
     job: Job
     checksum: int
@@ -131,18 +134,18 @@ class End:
 
 @dataclass
 class Counts:
-    """What was run. bad: the number of rows that were set aside. made: the results that were written."""
+    """Counts of a run. bad: the number of rows that were set aside. made: the records of the results."""
 
     sequences: int = 0
     steps: int = 0
     bad: int = 0
-    made: dict[Any, Made] = field(default_factory=dict[Any, Made])
+    made: dict[Any, ResultRecord] = field(default_factory=dict[Any, ResultRecord])
 
 
 @dataclass(frozen=True)
-class Writing:
-    """How results are written. plain: the column of the model's outputs. aside: where rows without results
-    go; None to stop at the first.
+class WriteOptions:
+    """Settings of the writer. plain: the column of the model's outputs. aside: the file for rows that cannot
+    be run; None to stop at the first one.
     """
 
     format: str
@@ -152,25 +155,27 @@ class Writing:
 
 
 def run_jobs(
-    jobs: list[Job], predictor: Predictor, how: Writing, advance: Callable[[float, int], None]
+    jobs: list[Job], predictor: Predictor, options: WriteOptions, advance: Callable[[float, int], None]
 ) -> Counts:
-    """Runs jobs, and writes their results.
+    """Runs jobs and writes their results. how: the settings of the writer.
 
-    advance: called after each step with the bytes of inputs and the sequences of this step.
+    advance: called after each call of the model with the bytes of input and the sequences that it finished.
     """
     counts, done = Counts(), 0.0
     chunks, results = Channel(), Channel()
 
     def read() -> None:
+        """Puts the rows of all jobs into `chunks`, and an `End` after those of each job."""
         for job in jobs:
-            for batch, share in job.table.chunks(job.part, predictor.column, job.chosen):
+            for batch, share in job.table.chunks(job.part, predictor.column, job.selection):
                 chunks.put((job, batch, share))
                 del batch
             chunks.put(End(job, job.table.checksum(job.part, chunks.check)))
         chunks.put(None)
 
     def write() -> None:
-        written = Result(how)
+        """Writes the results from `results`, and removes an unfinished file at the end."""
+        written = ResultWriter(options)
         try:
             for item in results:
                 if isinstance(item, End):
@@ -192,8 +197,8 @@ def run_jobs(
                 job, batch, share = item
                 del item
                 rows = max(1, batch.records.num_rows)
-                for part in sifted(batch, predictor, job.chosen):
-                    if part.bad and how.aside is None:
+                for part in run_batch(batch, predictor, job.selection):
+                    if part.bad and options.aside is None:
                         raise InputError(f"{part.bad[0].message}; {option('bad')} sets such rows aside")
                     results.put((job, part))
                     good = part.rows - len(part.bad)
@@ -210,30 +215,31 @@ def run_jobs(
     return counts
 
 
-class Result:
-    """The result that is being written, and the rows that are set aside for it."""
+class ResultWriter:
+    """Writer of one result after the other, with the rows that are set aside for it."""
 
-    def __init__(self, how: Writing) -> None:
-        self.how = how
+    def __init__(self, options: WriteOptions) -> None:
+        """Begins without a file; the first rows of a result create it."""
+        self.options = options
         self.rows = self.bad = 0
         self.target: Target | None = None
         self.aside: Target | None = None
 
-    def add(self, job: Job, part: Sifted) -> None:
-        """Adds rows, and begins the file with the first."""
+    def add(self, job: Job, part: BatchOutcome) -> None:
+        """Writes rows, and those set aside; begins a file with the first row for it."""
         self._begin(job)
         self.rows, self.bad = self.rows + part.rows, self.bad + len(part.bad)
         if part.results is not None and self.target is not None:
             self.target.write(part.results)
-        if part.bad and self.how.aside is not None:
-            self.aside = self.aside or self.how.aside.target(job)
-            self.aside.write(self.how.aside.records(job, part.bad))
+        if part.bad and self.options.aside is not None:
+            self.aside = self.aside or self.options.aside.target(job)
+            self.aside.write(self.options.aside.records(job, part.bad))
 
-    def finish(self, end: End) -> Made:
-        """Ends the files of a job: the rows that are set aside are on disk before the result appears."""
+    def finish(self, end: End) -> ResultRecord:
+        """Completes the files of a job. The rows that are set aside are on disk before the result appears."""
         job = end.job
         target = self._begin(job)
-        made = Made(job.mark, job.part.first, self.rows, self.bad, job.table.time, end.checksum)
+        made = ResultRecord(job.mark, job.part.first, self.rows, self.bad, job.table.time, end.checksum)
         if self.aside is not None:
             self.aside.finish(made.end)
         target.finish(made.end)
@@ -248,8 +254,11 @@ class Result:
                 each.drop()
 
     def _begin(self, job: Job) -> Target:
-        how = self.how
+        """Returns the file of the current result, which it creates for the first rows."""
+        options = self.options
         if self.target is None:
-            schema = job.chosen.schema
-            self.target = Target(job.target, schema, job.mark, how.format, how.compression, how.plain)
+            schema = job.selection.schema
+            self.target = Target(
+                job.target, schema, job.mark, options.format, options.compression, options.plain
+            )
         return self.target

@@ -1,4 +1,4 @@
-"""Which result is made of which part of which file, and which results exist already.
+"""Assignment of parts of files to results, and the results that exist already.
 
     inputs --listing--> files --TableFile.of--> parts --jobs--> [day=1/a.parquet, day=1/b-00000.parquet, ...]
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.arrow.folders.listing import ENDINGS, Listing, entries
-from stepnet.arrow.folders.marks import Made, difference, made_by
+from stepnet.arrow.folders.marks import ResultRecord, difference, read_record
 from stepnet.arrow.folders.tables import Part, TableFile
 from stepnet.arrow.folders.targets import partial_of
-from stepnet.arrow.predictor import Chosen
+from stepnet.arrow.predictor import Selection
 from stepnet.errors import FileError, InputError, named, printable
 from stepnet.files.paths import free
 from stepnet.layout.options import option
@@ -23,8 +23,8 @@ from stepnet.layout.options import option
 ARROW_ENDINGS = tuple(ending for ending in ENDINGS if ending != ".parquet")
 
 LONGEST = 238
-"""The largest number of bytes of a result's name: 17 of 255 are for those of unfinished files, .a.partial and
-.a.parquet.partial.
+"""The largest number of bytes of a result's name: file systems allow 255, and the names of unfinished files,
+.a.partial and .a.parquet.partial, are up to 17 longer.
 """
 
 
@@ -32,12 +32,13 @@ LONGEST = 238
 class Job:
     """A result to make.
 
-    target: its path. chosen: how its rows are run. mark: the metadata that says what it is made of.
+    part: the rows of the file that it is made of. target: its path. chosen: how its rows are run. mark: the
+    metadata that says what it is made of.
     """
 
     table: TableFile
     part: Part
-    chosen: Chosen
+    selection: Selection
     target: Path
     mark: dict[str, Any]
 
@@ -55,45 +56,46 @@ class Plan:
     """
 
     jobs: tuple[Job, ...]
-    done: dict[Path, Made]
+    done: dict[Path, ResultRecord]
     partial: tuple[Path, ...]
 
 
 def jobs_of(
-    found: Listing, output: Path, alone: bool, ending: str, choose: Any, mark: dict[str, Any]
+    found: Listing, output: Path, alone: bool, ending: str, select: Any, mark: dict[str, Any]
 ) -> Iterator[Job]:
-    """The results of all files. choose: gives how a schema is run. mark: the metadata of all results.
+    """Yields the jobs of all files. alone: the output is one file. choose: decides how a schema is run. mark:
+    the metadata that all results share.
 
-    Raises `FileError` for files that are damaged, `InputError` for one whose columns do not fit, or are not
-    those of the first file.
+    Raises `FileError` for damaged files, `InputError` for a file whose columns do not fit the model, or
+    differ from those of the first file.
     """
-    first: tuple[Path, Chosen] | None = None
+    first: tuple[Path, Selection] | None = None
     for each in found.files:
         table = TableFile.of(each.path)
         with named(str(each.path)):
-            chosen = choose(table.schema)
-        first = first or (each.path, chosen)
-        check_alike(each.path, chosen, *first)
+            selection = select(table.schema)
+        first = first or (each.path, selection)
+        check_alike(each.path, selection, *first)
         for part in [whole_part(table)] if alone else table.parts:
             name = each.name.with_name(result_name(each.name.name, part, ending))
             origin = {"name": each.name.as_posix(), "size": table.size, "digest": table.digest}
             yield Job(
                 table,
                 part,
-                chosen,
+                selection,
                 output if alone else output / name,
                 mark | {"input": origin, "part": part.number},
             )
 
 
 def whole_part(table: TableFile) -> Part:
-    """All parts of a file in one."""
+    """Joins all parts of a file to one."""
     groups = tuple(group for part in table.parts for group in part.groups)
     return Part(groups=groups, rows=sum(part.rows for part in table.parts), span=(0, table.size))
 
 
 def result_name(name: str, part: Part, ending: str) -> str:
-    """The name of a result.
+    """Makes the name of a result from the name of its input and the number of its part.
 
     >>> result_name("a b.2.arrow", Part(), ".parquet"), result_name("a.parquet", Part(3), ".parquet")
     ('a b.2.parquet', 'a-00003.parquet')
@@ -102,14 +104,14 @@ def result_name(name: str, part: Part, ending: str) -> str:
     return f"{stem}{'' if part.number is None else f'-{part.number:05}'}{ending}"
 
 
-def check_alike(path: Path, chosen: Chosen, first_path: Path, first: Chosen) -> None:
-    """Raises `InputError` for a file with other columns than the first one has."""
+def check_alike(path: Path, selection: Selection, first_path: Path, first: Selection) -> None:
+    """Raises `InputError` for a file whose columns differ from those of the first one."""
     here, there = printable(str(path)), printable(str(first_path))
-    for column in {**first.used, **chosen.used}:
-        kind, before, name = chosen.used.get(column), first.used.get(column), printable(column)
+    for column in {**first.used, **selection.used}:
+        kind, before, name = selection.used.get(column), first.used.get(column), printable(column)
         if kind is None or before is None:
             has, lacks = (there, here) if kind is None else (here, there)
-            hint = f"{option('keep')} names those to pass on"
+            hint = f"name the columns to pass on with {option('keep')}"
             raise InputError(f"{lacks}: there is no column `{name}`, which {has} has; {hint}")
         if kind != before:
             raise InputError(
@@ -118,8 +120,10 @@ def check_alike(path: Path, chosen: Chosen, first_path: Path, first: Chosen) -> 
 
 
 def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) -> None:
-    """Raises `FileError` for names that are too long, for two results of one name, for an output folder in a
-    folder that is read, and for inputs in the output folder.
+    """Raises `FileError` for results that cannot be written as named.
+
+    That are names that are too long or clash, an output folder inside a folder that is read, and inputs
+    inside the output folder.
     """
     known = dict[Path, Job]()
     for job in jobs:
@@ -140,19 +144,19 @@ def check_targets(jobs: Sequence[Job], output: Path, folders: Iterable[Path]) ->
                 f"{above.target}: this would be the result of {above.table.path}, and the folder of that of "
                 f"{job.table.path}; rename one, or run them into two folders"
             )
-    place = resolved(output)
+    place = resolve_path(output)
     for folder in folders:
-        if place.is_relative_to(resolved(folder)):
+        if place.is_relative_to(resolve_path(folder)):
             raise FileError(
                 f"{output}: the output lies in {folder}, which is read; choose a folder beside it"
             )
     for job in jobs:
-        if resolved(job.table.path).is_relative_to(place):
+        if resolve_path(job.table.path).is_relative_to(place):
             raise FileError(f"{output}: {job.table.path} lies in the output; choose another folder")
 
 
-def resolved(path: Path) -> Path:
-    """An absolute path without links; raises `FileError` for a path that leads nowhere."""
+def resolve_path(path: Path) -> Path:
+    """Returns the absolute path without links; raises `FileError` for a circular link or an unusable path."""
     try:
         return path.resolve()
     except RuntimeError as error:
@@ -161,57 +165,61 @@ def resolved(path: Path) -> Path:
         raise FileError(f"{printable(str(path))}: the path cannot be used ({error.strerror})") from error
 
 
-def planned(jobs: Sequence[Job], output: Path, resume: bool) -> Plan:
-    """What is to be done for an output folder.
+def plan_folder(jobs: Sequence[Job], output: Path, resume: bool) -> Plan:
+    """Finds the results that exist in an output folder, and checks each against its job.
 
-    Raises `FileError` for a folder that is not empty, unless `resume`, and then for what is in it and is no
-    result of these jobs.
+    Raises `FileError` for a folder that is not empty unless `resume` is true, and for a file in it that is
+    not the result of a job.
     """
     if os.path.lexists(output) and not os.path.isdir(output):
-        raise FileError(f"{output}: this is no folder, and the results of these inputs are several files")
+        raise FileError(f"{output}: this is not a folder, and the results of these inputs are several files")
     there = list(files_below(output)) if os.path.isdir(output) else []
     if there and not resume:
         raise FileError(
-            f"{output}: the folder is not empty; {option('resume')} goes on with the results that are in it"
+            f"{output}: the folder is not empty; {option('resume')} continues with the results that are in it"
         )
     partials = {partial_of(job.target) for job in jobs}
     partial = tuple(path for path in there if path in partials)
-    by_target, done = {job.target: job for job in jobs}, dict[Path, Made]()
+    by_target, done = {job.target: job for job in jobs}, dict[Path, ResultRecord]()
     for path in there:
         if path in partials:
             continue
         job = by_target.get(path)
         if job is None:
             raise FileError(
-                f"{path}: this is no result of these inputs; move it elsewhere, or choose another folder"
+                f"{path}: this is not a result of these inputs; move it elsewhere, or choose another folder"
             )
-        done[path] = checked(path, job)
+        done[path] = check_result(path, job)
     return Plan(tuple(jobs), done, partial)
 
 
-def planned_file(job: Job, resume: bool, force: bool) -> Plan:
-    """What is to be done for a single result. Raises `FileError` as `planned` does."""
+def plan_file(job: Job, resume: bool, force: bool) -> Plan:
+    """Plans a single result into a file. force: whether to replace the file. resume: whether it may be the
+    result.
+
+    Raises `FileError` if the output is the input, exists, or is not the result of this job.
+    """
     target = job.target
     if os.path.exists(target) and os.path.samefile(target, job.table.path):
         raise FileError(f"{target}: the output is the input; choose another name")
     if resume and os.path.isfile(target):
-        return Plan((job,), {target: checked(target, job)}, ())
+        return Plan((job,), {target: check_result(target, job)}, ())
     return Plan((free(target, force) and job,), {}, ())
 
 
-def checked(path: Path, job: Job) -> Made:
-    """The result in a file; raises `FileError` if it is not that of the job."""
-    made = made_by(path)
-    reason = "it is no result of stepnet run" if made is None else difference_of(made, job)
+def check_result(path: Path, job: Job) -> ResultRecord:
+    """Reads the record of a result; raises `FileError` if it is not the result of the job."""
+    made = read_record(path)
+    reason = "it is not a result of stepnet run" if made is None else difference_of(made, job)
     if made is None or reason:
         raise FileError(f"{path}: {reason}; remove it to make it again, or choose another output")
     return made
 
 
-def difference_of(made: Made, job: Job) -> str | None:
-    """Why a result is not that of a job; None where it is.
+def difference_of(made: ResultRecord, job: Job) -> str | None:
+    """Returns the reason why a result is not that of a job, or None.
 
-    The input is read only if it was changed at another time: its size and digest do not cover all its bytes.
+    The input is read only if its time of modification differs: size and digest do not cover all its bytes.
     """
     reason = difference(made.mark, job.mark)
     if reason is None and made.time != job.table.time and made.checksum != job.table.checksum(job.part):
@@ -220,14 +228,14 @@ def difference_of(made: Made, job: Job) -> str | None:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All files of a folder, and of those inside it; links to folders are not followed."""
-    folders = [folder]  # `os.walk` calls itself for each level before Python 3.12
+    """Yields all files of a folder and its subfolders, without following links to folders."""
+    folders = [folder]  # before Python 3.12 `os.walk` recurses for each level
     while folders:
         place, inside = folders.pop(), list[Path]()
         for entry in entries(place):
             path = place / entry.name
             if entry.is_dir(follow_symlinks=False):
                 inside.append(path)
-            elif not entry.is_dir():  # which a link to a folder is
+            elif not entry.is_dir():  # a link to a folder is skipped
                 yield path
         folders += reversed(inside)

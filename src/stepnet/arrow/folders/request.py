@@ -1,4 +1,4 @@
-"""What a run is asked for: its arguments, checked, and the results that it is to make."""
+"""Arguments of `run`, checked, and the jobs that follow from them."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from stepnet.arrow.folders.marks import model_digest
 from stepnet.arrow.folders.plan import ARROW_ENDINGS, Job, jobs_of
 from stepnet.arrow.folders.tables import FILES, TableFile
 from stepnet.arrow.folders.targets import COMPRESSIONS
-from stepnet.arrow.predictor import JOINED, Chosen, Predictor, read_source, runnable_of
+from stepnet.arrow.predictor import JOINED, Predictor, Selection, read_source, runnable_of
 from stepnet.arrow.runnable import OUTPUTS
 from stepnet.errors import FileError, InputError, named, printable
 from stepnet.layout.options import option
@@ -28,9 +28,9 @@ ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 @dataclass(frozen=True)
 class Place:
-    """Where results are written, and how.
+    """Where and in what format results are written.
 
-    path: a folder; a file if `alone`. format: parquet or arrow. resume: whether results that exist are kept.
+    path: a folder; a file if `alone`. format: parquet or arrow. resume: whether results that exist are used.
     force: whether a file that exists is replaced.
     """
 
@@ -51,22 +51,27 @@ class Place:
         file_format: str | None,
         compression: str | None,
     ) -> "Place":
-        """The target by the arguments of `run`; raises `InputError` for those that do not fit together."""
+        """Checks the arguments of `run` about the output; raises `InputError` or `FileError` if they do not
+        fit together.
+
+        found: the inputs; a single file among them may have an output file.
+        """
         path = local_path(output)
         resume, force, alone = flag(resume, "resume"), flag(force, "force"), is_file(found, output, path)
         single = len(found.files) == 1 and not found.folders
         if single and not alone and os.path.lexists(path) and not path.is_dir():
             raise FileError(
-                f"{path}: this is no folder; an output file has an ending, such as .parquet, and no / after"
+                f"{path}: this is not a folder; an output file has an ending, such as .parquet, and no "
+                "/ after it"
             )
         if force and (resume or not alone):
             folder = f"{printable(str(path))} is a folder"
-            reason = f"{option('resume')} goes on with what is there" if resume else folder
+            reason = f"{option('resume')} continues with the results that are there" if resume else folder
             raise InputError(f"{option('force')} replaces an output file, and {reason}")
         if alone and path.suffix.lower() not in ENDINGS:
             raise FileError(
-                f"{printable(str(path))}: results are Parquet or Arrow, and the ending {path.suffix} is that "
-                f"of another kind of file: {', '.join(ENDINGS)} are theirs"
+                f"{printable(str(path))}: results are Parquet or Arrow files, and the ending "
+                f"{path.suffix} is not one of theirs: {', '.join(ENDINGS)}"
             )
         kept = format_of(file_format, path if alone else None)
         packed = choice(
@@ -79,14 +84,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Work:
-    """The model for the files, and the results to make.
+    """The model and the jobs of a run.
 
-    chosen: how the first file is run. mark: the version, the model and the options, which are the same
-    for all results. jobs: the results in their order.
+    chosen: how the first file is run. mark: version, model and options, which are the same for all results.
+    jobs: the results to make, in their order.
     """
 
     predictor: Predictor
-    chosen: Chosen
+    selection: Selection
     mark: dict[str, Any]
     jobs: tuple[Job, ...]
 
@@ -103,12 +108,12 @@ class Work:
         refuse_nan: bool,
         recurrent_only: bool,
     ) -> "Work":
-        """The work by the arguments of `run`; all files are opened, and none of their rows is read."""
+        """Checks the arguments of `run` about model and columns; opens all files, but reads no rows."""
         choice(result, "result is 'last' or 'outputs'", OUTPUTS)
         if column is not None:
             instance(column, str, "column is the name of the list column")
         source = read_source(model, flag(recurrent_only, "recurrent_only"))
-        runnable_of(source, result, engine)  # raises an error for a model of several inputs
+        runnable_of(source, result, engine)  # refuses a model of several inputs before any file is opened
         first = TableFile.of(found.files[0].path)
         with named(first.name):
             name = list_column(first.schema, column)
@@ -122,7 +127,7 @@ class Work:
             refuse_nan=refuse_nan,
         )
         with named(first.name):
-            chosen = predictor.choose(first.schema)
+            selection = predictor.select(first.schema)
         options = {
             "column": name,
             "result": result,
@@ -131,18 +136,18 @@ class Work:
             "refuse_nan": predictor.refuse_nan,
             "compression": target.compression,
         }
-        digest = model_digest(predictor.runnable, chosen.column.spec)
+        digest = model_digest(predictor.runnable, selection.column.spec)
         mark: dict[str, Any] = {"version": __version__, "model": digest, "options": options}
         if predictor.left_out:
             mark["left_out"] = list(predictor.left_out)
-        jobs = jobs_of(found, target.path, target.alone, FORMATS[target.format], predictor.choose, mark)
-        return cls(predictor, chosen, mark, tuple(jobs))
+        jobs = jobs_of(found, target.path, target.alone, FORMATS[target.format], predictor.select, mark)
+        return cls(predictor, selection, mark, tuple(jobs))
 
 
 def local_path(output: Any) -> Path:
-    """The path of the output; raises `FileError` for an address of another machine."""
+    """Returns the output as a path; raises `FileError` for a URL."""
     path = file_path(output, "output")
-    text = str(output)  # a Path would make one slash of two
+    text = str(output)  # a Path would merge the two slashes of a URL
     if ADDRESS.match(text):
         raise FileError(
             f"{printable(text)}: results are written to a folder of this machine: mount it, or "
@@ -152,25 +157,27 @@ def local_path(output: Any) -> Path:
 
 
 def is_file(found: Listing, output: str | Path, target: Path) -> bool:
-    """Whether the output is a file: a single file was asked for, and the output is no folder."""
+    """Tells if the output is a file: there is a single input file, and the output is not a folder."""
     single = len(found.files) == 1 and not found.folders
     named_as_file = bool(target.suffix) and not os.fspath(output).endswith(os.sep)
     return single and named_as_file and not os.path.isdir(target)
 
 
 def format_of(asked: str | None, file: Path | None) -> str:
-    """The format of results; raises `InputError` for one that an output file's ending does not say."""
+    """Returns the format of results; raises `InputError` if an output file's ending contradicts it."""
     ending = "parquet" if file is None or file.suffix.lower() not in ARROW_ENDINGS else "arrow"
     kept = choice(
         ending if asked is None else asked, f"file_format is {' or '.join(FORMATS)}", tuple(FORMATS)
     )
     if file is not None and kept != ending:
-        raise InputError(f"{printable(str(file))}: the format is {kept}, and this name is that of {ending}")
+        raise InputError(
+            f"{printable(str(file))}: the format is {kept}, and this name has the ending of {ending}"
+        )
     return kept
 
 
 def parquet_path(bad: Any) -> Path:
-    """The path of the file of rows that are set aside; raises `InputError` for another kind of file."""
+    """Returns the path for rows that are set aside; raises `InputError` unless it ends in .parquet."""
     path = file_path(bad, "bad")
     if path.suffix != ".parquet":
         raise InputError(
@@ -180,7 +187,7 @@ def parquet_path(bad: Any) -> Path:
 
 
 def list_column(schema: Any, asked: str | None) -> str:
-    """The column that holds the sequences; raises `InputError` if it is missing or ambiguous."""
+    """Returns the name of the column of sequences; raises `InputError` if it is missing or ambiguous."""
     types = pyarrow_module("pyarrow.types", FILES)
     names = [field.name for field in schema]
     lists = [field.name for field in schema if types.is_list(field.type) or types.is_large_list(field.type)]
@@ -189,10 +196,13 @@ def list_column(schema: Any, asked: str | None) -> str:
         raise InputError(f"there is no column `{printable(asked)}`; there are {present}")
     if asked is not None and asked not in lists:
         raise InputError(
-            f"column `{printable(asked)}` holds {schema.field(asked).type}, and not lists, one per sequence"
+            f"column `{printable(asked)}` holds {schema.field(asked).type}; the column of "
+            "sequences holds lists"
         )
     if asked is None and len(lists) != 1:
         held = printable(", ".join(f"{field.name} ({field.type})" for field in schema)) or "none"
-        many = f"{len(lists)} list columns ({printable(', '.join(lists))}); say {option('column')} for one"
+        many = (
+            f"{len(lists)} list columns ({printable(', '.join(lists))}); choose one with {option('column')}"
+        )
         raise InputError(f"there are {many}" if lists else f"there is no list column; there are {held}")
     return asked or lists[0]

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from math import prod
@@ -11,15 +11,18 @@ from typing import Any
 
 from stepnet.arrow.folders.aside import Aside
 from stepnet.arrow.folders.listing import Listing, listing
-from stepnet.arrow.folders.marks import Made
-from stepnet.arrow.folders.pipeline import Counts, Writing, run_jobs
-from stepnet.arrow.folders.plan import Plan, check_targets, planned, planned_file
-from stepnet.arrow.folders.request import Place, Work, parquet_path
+from stepnet.arrow.folders.marks import ResultRecord
+from stepnet.arrow.folders.pipeline import Counts, WriteOptions, run_jobs
+from stepnet.arrow.folders.plan import Plan, check_targets, plan_file, plan_folder, whole_part
+from stepnet.arrow.folders.request import Place, Work, list_column, parquet_path
 from stepnet.arrow.folders.summary import Progress, Summary
-from stepnet.arrow.folders.targets import folder_held, remove_partial
+from stepnet.arrow.folders.tables import TableFile
+from stepnet.arrow.folders.targets import lock_folder, remove_partial
 from stepnet.arrow.predictor import Predictor
-from stepnet.errors import InputError, printable
+from stepnet.errors import InputError, named, printable
 from stepnet.layout.options import option
+from stepnet.model_file import FileModel
+from stepnet.ragged import Ragged
 from stepnet.ragged.arrow import list_axes
 from stepnet.rnn.program import Asked
 from stepnet.values.arguments import shown
@@ -43,37 +46,40 @@ def run(
     recurrent_only: bool = False,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Summary:
-    """Runs a model over Parquet and Arrow files larger than memory into files of results; gives a `Summary`.
+    """Runs a model over Parquet and Arrow files, also larger than memory, into files of results.
 
-    Each result has the rows of its input in their order: the columns that are passed on, and that of the
-    model's outputs. It appears under its name when it is whole. Reading, running and writing go on at the
-    same time.
+    A result has the rows of its input in their order: the columns that are passed on, and the column of the
+    model's outputs. It appears under its name when it is complete. Reading, running and writing overlap.
 
     Args:
         inputs: A path, or several: of a file, a folder, or a glob such as "calls/**/*.parquet".
-        model: As for `predict`: a model, or the path of a model file.
+        model: A model, or the path of a model file, as for `predict`.
         output: A folder, which gets the tree of the inputs; for a single input file also a file.
-        column: The list column; not needed if it is the only one.
-        result: "outputs" for the outputs of all steps, "last" for the last one of each sequence. The column
-            has this name.
-        keep: The names of the columns that are passed on; by default all but the list column.
+        column: The name of the list column; not needed if there is only one.
+        result: "outputs" for the outputs of all steps, "last" for the last one of each sequence. The result
+            column has this name.
+        keep: The names of the columns to pass on; by default all but the list column.
         engine: An engine, or several in order of preference.
-        bad: A Parquet file for rows that cannot be run, with the columns file, row and reason beside their
-            own. Without it the first such row is an error.
-        refuse_nan: Whether a row with NaN or infinite numbers is such a row.
-        resume: Whether to go on with the results that are in `output`.
+        bad: A Parquet file for the rows that cannot be run, with the columns file, row and reason beside
+            their own. Without it the first such row is an error.
+        refuse_nan: Whether a row with NaN or infinite numbers cannot be run.
+        resume: Whether to use the results that are in `output` already.
         force: Whether to replace an output file; not for a folder.
         file_format: "parquet" or "arrow"; by default that of an output file's ending, Parquet for a folder.
-        compression: "snappy", which is the default, "none" or "zstd" for Parquet; "none" or "zstd" for Arrow.
+        compression: "snappy" (the default), "none" or "zstd" for Parquet; "none" (the default) or "zstd" for
+            Arrow.
         recurrent_only: Whether to run only the recurrent layers of a model file. The metadata of each result
             lists what was left out.
-        progress: Called after each step of the work.
+        progress: Called with a `Progress` as the run advances.
+
+    Returns:
+        A `Summary` of the run.
 
     Raises:
         InputError: For columns that do not fit, differ between files or have the result's name, and, naming
             file and row, for a row that cannot be run.
-        FileError: For files that cannot be read or written, names that clash, an output that is there
-            already, and for one that was made by another model, with other options or of other inputs.
+        FileError: For files that cannot be read or written, names that clash, an output that exists, and a
+            result in it of another model, other options or other inputs.
 
     >>> import tempfile, pyarrow as pa, pyarrow.parquet as pq, stepnet as sn
     >>> total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=sn.Spec((), "float32"), inputs=())
@@ -84,21 +90,21 @@ def run(
     ...     pq.read_table(f"{folder}/totals/a.parquet").to_pylist(), done.steps
     ([{'last': 3.0}, {'last': 3.0}], 3)
     """
-    begun = time.perf_counter()
+    start = time.perf_counter()
     if not callable(progress):
         raise InputError(f"progress is a function of a `Progress`, not {shown(progress)}")
     found = listing(inputs)
     target = Place.of(output, found, resume, force, file_format, compression)
     work = Work.of(found, target, model, column, result, keep, engine, refuse_nan, recurrent_only)
-    before, made, counts = executed(work, target, found, None if bad is None else parquet_path(bad), progress)
-    seconds = time.perf_counter() - begun
+    before, made, counts = run_work(work, target, found, None if bad is None else parquet_path(bad), progress)
+    seconds = time.perf_counter() - start
     return Summary(
         files=len(found.files),
         results=len(work.jobs),
         before=before,
         sequences=counts.sequences,
         steps=counts.steps,
-        features=prod(list_axes(work.chosen.schema.field(result).type)[1]),
+        features=prod(list_axes(work.selection.schema.field(result).type)[1]),
         bad=sum(each.bad for each in made.values()),
         passed_over=found.passed_over,
         seconds=seconds,
@@ -108,60 +114,80 @@ def run(
     )
 
 
-def executed(
+def run_work(
     work: Work, target: Place, found: Listing, bad: Path | None, progress: Callable[[Progress], None]
-) -> tuple[int, dict[Path, Made], Counts]:
-    """Makes all results that do not exist yet.
+) -> tuple[int, dict[Path, ResultRecord], Counts]:
+    """Makes all results that do not exist yet, under a lock of the output folder.
 
-    Gives the number of those that existed before, all results, and what was run. bad: the file of the rows
-    that are set aside.
+    bad: the file for rows that are set aside, or None. Returns the number of results that existed before, the
+    records of all results by path, and the counts of this run.
     """
     with ExitStack() as held:
         if target.alone:
-            plan = planned_file(work.jobs[0], target.resume, target.force)
+            plan = plan_file(work.jobs[0], target.resume, target.force)
         else:
             check_targets(work.jobs, target.path, found.folders)
             if os.path.isdir(target.path) or not os.path.lexists(target.path):
-                held.enter_context(folder_held(target.path))
-            plan = planned(work.jobs, target.path, target.resume)
+                held.enter_context(lock_folder(target.path))
+            plan = plan_folder(work.jobs, target.path, target.resume)
         aside = None
         if bad is not None:
-            aside = Aside.of(bad, target.path, found.folders, work.chosen, work.mark, target.resume)
-            held.enter_context(folder_held(aside.parts))
+            aside = Aside.of(bad, target.path, found.folders, work.selection, work.mark, target.resume)
+            held.enter_context(lock_folder(aside.parts))
         check_aside(plan, aside)
-        how = Writing(target.format, target.compression, work.predictor.output, aside)
-        counts = run_plan(plan, work.predictor, how, progress)
+        options = WriteOptions(target.format, target.compression, work.predictor.output, aside)
+        counts = run_plan(plan, work.predictor, options, progress)
         made = plan.done | counts.made
         if aside is not None:
             aside.finish((job, made[job.target]) for job in plan.jobs)
     return len(plan.done), made, counts
 
 
-def run_plan(plan: Plan, predictor: Predictor, how: Writing, progress: Callable[[Progress], None]) -> Counts:
-    """Runs the jobs of a plan whose results do not exist, after removing what a process left unfinished."""
+def run_plan(
+    plan: Plan, predictor: Predictor, options: WriteOptions, progress: Callable[[Progress], None]
+) -> Counts:
+    """Removes unfinished files, then runs the jobs of a plan whose results do not exist."""
     for path in plan.partial:
         remove_partial(path)
-    if how.aside is not None:
-        how.aside.clean()
+    if options.aside is not None:
+        options.aside.clean()
     sizes = {job.target: job.size for job in plan.jobs}
     at = Progress(sum(sizes[path] for path in plan.done), sum(sizes.values()), 0)
 
     def advance(size: float, sequences: int) -> None:
+        """Adds to the progress, and reports it."""
         nonlocal at
         at = replace(at, done=at.done + size, sequences=at.sequences + sequences)
         progress(at)
 
     progress(at)
-    return run_jobs([job for job in plan.jobs if job.target not in plan.done], predictor, how, advance)
+    return run_jobs([job for job in plan.jobs if job.target not in plan.done], predictor, options, advance)
 
 
 def check_aside(plan: Plan, aside: Aside | None) -> None:
-    """Raises an error for a result that exists while the rows that were set aside for it are not at hand."""
+    """Raises an error if rows that were set aside for an existing result are missing."""
     lost = next((path for path, made in plan.done.items() if made.bad), None)
     if aside is not None:
         aside.check(plan)
     elif lost is not None:
         raise InputError(
-            f"{printable(str(lost))}: {plan.done[lost].bad} rows were set aside for it; name their file, "
-            f"{option('bad')}"
+            f"{printable(str(lost))}: {plan.done[lost].bad} rows were set aside for it; name the file "
+            f"that holds them with {option('bad')}"
         )
+
+
+def sequences_of(inputs: Any, model: FileModel, column: str | None = None) -> Iterator[Ragged]:
+    """Yields the sequences of files, folders and globs as a model takes them, without null rows.
+
+    column: the list column; not needed if there is only one. Raises the errors of `run` for such inputs.
+    """
+    for each in listing(inputs).files:
+        table = TableFile.of(each.path)
+        with named(str(each.path)):
+            name = list_column(table.schema, column)
+            predictor = Predictor(model, name, "outputs", keep=())
+            selection = predictor.select(table.schema)
+        for batch, _ in table.chunks(whole_part(table), name, selection):
+            for piece in predictor.pieces(batch, selection):
+                null = piece.null
+                yield piece.sequences if null is None else piece.sequences.take((~null).nonzero()[0])

@@ -1,9 +1,9 @@
-"""The results of rows, and those rows that have none.
+"""Runs rows, and separates those that cannot be run.
 
     rows --windows--> rows of a call --run--> results
-                                     `--wrong--> halves --> halves --> ... --> one row, with the reason
+                                     `--error--> halves --> halves --> ... --> one row, with the reason
 
-The error of a call does not always name the row. So its rows are halved until one is left.
+The error of a call does not always name the row, so its rows are bisected until one is left.
 """
 
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepnet.arrow.blocks import Batch, cuts, row_sizes
-from stepnet.arrow.predictor import JOINED, Chosen, Predictor
+from stepnet.arrow.predictor import JOINED, Predictor, Selection
 from stepnet.errors import InputError
 from stepnet.ragged.arrow import pyarrow_module
 
 
 @dataclass(frozen=True)
-class Bad:
-    """A row without a result.
+class BadRow:
+    """A row that cannot be run.
 
-    row: its number in the file. message: the error of a call with this row alone. records: the row.
+    row: its number in the file. message: the error of a call with only this row. records: the row.
     """
 
     row: int
@@ -28,62 +28,64 @@ class Bad:
     records: Any
 
     def reason(self, name: str) -> str:
-        """The message without the name of the file before it, and without the row where that follows."""
+        """Returns the message without the file name and the row number in front of it."""
         return self.message.removeprefix(name).removeprefix(f", row {self.row}").removeprefix(": ")
 
 
 @dataclass(frozen=True)
-class Sifted:
-    """The results of the rows of one call, and the rows that have none.
+class BatchOutcome:
+    """The outcome of the rows of one call.
 
-    results: a record batch; None if no row has a result. bad: the rows without results. rows: the number of
-    all rows. steps: the number of steps of the rows with results.
+    results: a record batch, or None if no row has a result. bad: the rows without results. rows: the number
+    of all rows. steps: the number of steps of the rows with results.
     """
 
     results: Any
-    bad: tuple[Bad, ...]
+    bad: tuple[BadRow, ...]
     rows: int
     steps: int
 
 
-def sifted(batch: Batch, predictor: Predictor, chosen: Chosen) -> Iterator[Sifted]:
-    """The results of a batch and the rows without results, for as many rows at a time as a call takes."""
+def run_batch(batch: Batch, predictor: Predictor, selection: Selection) -> Iterator[BatchOutcome]:
+    """Runs the rows of a batch, as many at a time as a call takes; yields results and bad rows."""
     pyarrow = pyarrow_module()
     array = batch.records.column(predictor.column)
-    for start, stop in cuts(row_sizes(array, chosen.level_bytes), JOINED):
+    for start, stop in cuts(row_sizes(array, selection.level_bytes), JOINED):
         window = Batch(batch.name, batch.first + start, batch.records.slice(start, stop - start))
-        results, bad, steps = list[Any](), list[Bad](), 0
-        for rows, outcome in outcomes(window, predictor, chosen):
-            if isinstance(outcome, Bad):
+        results, bad, steps = list[Any](), list[BadRow](), 0
+        for rows, outcome in outcomes(window, predictor, selection):
+            if isinstance(outcome, BadRow):
                 bad.append(outcome)
             else:
                 results += outcome
                 steps += steps_of(rows.column(predictor.column))
         made = results[0] if len(results) == 1 else pyarrow.concat_batches(results) if results else None
         del results
-        yield Sifted(made, tuple(bad), stop - start, steps)
+        yield BatchOutcome(made, tuple(bad), stop - start, steps)
 
 
-def outcomes(batch: Batch, predictor: Predictor, chosen: Chosen) -> Iterator[tuple[Any, list[Any] | Bad]]:
-    """The rows of a batch, in order, each with their results, or with what is wrong with a single one."""
+def outcomes(
+    batch: Batch, predictor: Predictor, selection: Selection
+) -> Iterator[tuple[Any, list[Any] | BadRow]]:
+    """Runs rows; yields them in order, many with their results, or a single one with its error."""
     rows = batch.records.num_rows
     message = ""
     try:
-        made = list(predictor.results(iter([batch]), chosen))
+        made = list(predictor.results(iter([batch]), selection))
     except InputError as error:
         made, message = None, str(error)
     if made is not None:
         yield batch.records, made
         return
     if rows == 1:
-        yield batch.records, Bad(batch.first, message, batch.records)
+        yield batch.records, BadRow(batch.first, message, batch.records)
         return
     for start, stop in ((0, rows // 2), (rows // 2, rows)):
         half = batch.records.slice(start, stop - start)
-        yield from outcomes(Batch(batch.name, batch.first + start, half), predictor, chosen)
+        yield from outcomes(Batch(batch.name, batch.first + start, half), predictor, selection)
 
 
 def steps_of(array: Any) -> int:
-    """How many steps the sequences of a column have."""
+    """Counts the steps of all sequences of a column."""
     compute = pyarrow_module("pyarrow.compute")
     return compute.sum(compute.list_value_length(array)).as_py() or 0

@@ -1,4 +1,4 @@
-"""What a run over folders did, and how far it is."""
+"""The report of a run over folders, and its progress."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,13 +8,13 @@ from stepnet.errors import printable
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did.
+    """The report of a run.
 
-    files, results: the numbers of inputs and of results, with those of the runs before. before: the number of
+    files, results: the numbers of inputs and results, including those of earlier runs. before: the number of
     results that existed already. sequences, steps: those of this run, without rows that were set aside.
-    features: the numbers of an output. bad: the number of rows that were set aside, with those of the runs
-    before. passed_over: the number of files in folders that are no tables. seconds: the time of this run.
-    left_out: the layers and arrays of the model file that were left out.
+    features: the numbers of an output. bad: the number of rows that were set aside, including earlier runs.
+    passed_over: the number of files in folders that are no tables. seconds: the time of this run. left_out:
+    the layers and arrays of the model file that were not run.
     """
 
     files: int
@@ -31,7 +31,7 @@ class Summary:
     left_out: tuple[str, ...] = ()
 
     def text(self, bad: str | Path | None = None) -> str:
-        """The summary in words. bad: the file of the rows that were set aside."""
+        """Formats the report as text. bad: the path of the rows that were set aside."""
         counts = f"{self.sequences} sequences of {self.steps} steps in all: {self.features} outputs each"
         output = printable(self.output)
         where = output if self.results == 1 else f"{self.results} files in {output}"
@@ -51,9 +51,9 @@ class Summary:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """The progress of a run.
 
-    done, total: bytes of inputs, both with those of the results that existed before. sequences: the number of
+    done, total: bytes of inputs, including those of results that existed before. sequences: the number of
     sequences that were run.
     """
 

@@ -1,9 +1,9 @@
-"""A Parquet or Arrow file: its schema, what identifies its content, its parts, and its rows chunk by chunk.
+"""A Parquet or Arrow file: its schema, a digest of its content, its parts, and its rows chunk by chunk.
 
     Parquet          parts of whole row groups, of about `PART_BYTES` each; chunks of a number of rows
-    Arrow            one part; chunks as its record batches are, small ones together
+    Arrow            one part; chunks are its record batches, small ones joined
 
-A file is not held open between its schema and its rows, so that there may be any number of files.
+A file is closed between the reading of its schema and of its rows, so that there may be any number of files.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from zlib import crc32
 
 from stepnet.arrow.blocks import Batch
 from stepnet.arrow.folders.dictionaries import check_indices, may_hold
-from stepnet.arrow.predictor import Chosen
+from stepnet.arrow.predictor import Selection
 from stepnet.errors import FileError, printable
 from stepnet.ragged.arrow import pyarrow_module
 
@@ -27,14 +27,14 @@ FILES = "Parquet and Arrow files"
 PART_BYTES = 1 << 30
 """The bytes of numbers from which on a Parquet file is cut into parts."""
 CHUNK_BYTES = 1 << 24
-"""About how many bytes a call takes for the rows that are read at a time."""
+"""The bytes that a call takes at most, about, for the rows that are read at a time."""
 CHUNK_ROWS = 1 << 16
 BUFFER = 1 << 20
-"""How much of a Parquet column is read at a time."""
+"""The bytes of a Parquet column that are read at a time."""
 BLOCK = 1 << 20
-"""How much of a file is read at a time for its checksum."""
+"""The bytes of a file that are read at a time for its checksum."""
 EDGE = 1 << 16
-"""How much of either end of an Arrow file identifies it."""
+"""The bytes at either end of an Arrow file that identify it."""
 KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow", ".ipc": "Arrow"}
 
 
@@ -42,9 +42,9 @@ KINDS = {".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow", ".ipc": 
 class Part:
     """Rows of a file that become one result.
 
-    number: its place among the parts of a file; None for the whole file. first: the number of its first row.
-    groups: its row groups in a Parquet file. rows: the number of rows of these. share: its fraction of the
-    file. span: where its bytes begin and end in the file.
+    number: its index among the parts of a file; None for the whole file. first: the number of its first row.
+    groups: its row groups in a Parquet file. rows: the number of rows in these. share: its fraction of the
+    file. span: the offsets of its first byte and of the byte after its last.
     """
 
     number: int | None = None
@@ -60,7 +60,7 @@ class TableFile:
     """A file of rows.
 
     kind: Parquet or Arrow. parts: the rows of each result. size: in bytes. time: the time of modification, in
-    nanoseconds. digest: of the size, and of the footer of a Parquet file or of both ends of an Arrow file.
+    nanoseconds. digest: of the size, and of the footer of a Parquet file or both ends of an Arrow file.
     """
 
     path: Path
@@ -78,9 +78,9 @@ class TableFile:
 
     @classmethod
     def of(cls, path: Path) -> "TableFile":
-        """What is known of a file without its rows; raises `FileError` for a file that is damaged."""
+        """Reads schema, parts and digest of a file, but no rows; raises `FileError` for a damaged file."""
         kind = kind_of(path)
-        with reading(path, kind), native(path) as file:
+        with read_errors(path, kind), open_native(path) as file:
             status = os.stat(path)
             if kind == "Parquet":
                 source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file)
@@ -88,7 +88,7 @@ class TableFile:
                 schema, parts = metadata.schema.to_arrow_schema(), parts_of(source, status.st_size)
                 edges = [(status.st_size - metadata.serialized_size - 8, metadata.serialized_size)]
             else:
-                schema, parts = opened(file).schema, (Part(span=(0, status.st_size)),)
+                schema, parts = open_arrow(file).schema, (Part(span=(0, status.st_size)),)
                 edges = [(0, EDGE), (max(0, status.st_size - EDGE), EDGE)]
             for field in schema:
                 check_text(field)
@@ -98,16 +98,19 @@ class TableFile:
                 hasher.update(file.read(count))
         return cls(path, kind, schema, parts, status.st_size, status.st_mtime_ns, hasher.hexdigest())
 
-    def chunks(self, part: Part, column: str, chosen: Chosen) -> Iterator[tuple[Batch, float]]:
-        """The rows of a part in batches, each with about its fraction of the file.
+    def chunks(self, part: Part, column: str, selection: Selection) -> Iterator[tuple[Batch, float]]:
+        """Yields the rows of a part in batches, each with the fraction of the file that it is, about.
 
-        Raises `FileError` for rows that cannot be read, and for a file that has changed since it was listed.
+        column: the list column. Raises `FileError` for rows that cannot be read, and for a file that has
+        changed since it was listed.
         """
         first = part.first
-        with reading(self.path, self.kind), native(self.path) as file:
+        with read_errors(self.path, self.kind), open_native(self.path) as file:
             self.check_unchanged()
             parquet = self.kind == "Parquet"
-            for records in of_groups(file, part, column, chosen) if parquet else together(file, chosen):
+            for records in (
+                parquet_batches(file, part, column, selection) if parquet else arrow_batches(file, selection)
+            ):
                 if parquet:
                     check_indices(records)
                     share = records.num_rows / max(1, part.rows) * part.share
@@ -115,16 +118,17 @@ class TableFile:
                     share = records.nbytes / self.size
                 yield Batch(self.name, first, records), share
                 first += records.num_rows
-                del records  # or it would be held beside the next
+                del records  # frees its memory before the next one is made
             self.check_unchanged()
 
     def checksum(self, part: Part, between: Callable[[], None] = lambda: None) -> int:
-        """The CRC-32 of all bytes of a part, whether or not its columns are read.
+        """Computes the CRC-32 of all bytes of a part, also of columns that are not read.
 
-        between: called after each `BLOCK` bytes. Raises `FileError` as `chunks` does.
+        between: called after each `BLOCK` bytes. Raises `FileError` for a file that cannot be read or has
+        changed.
         """
         checksum, (begin, end) = 0, part.span
-        with reading(self.path, self.kind), self.path.open("rb", buffering=0) as file:
+        with read_errors(self.path, self.kind), self.path.open("rb", buffering=0) as file:
             file.seek(begin)
             while begin < end and (block := file.read(min(BLOCK, end - begin))):
                 checksum = crc32(block, checksum)
@@ -134,21 +138,21 @@ class TableFile:
         return checksum
 
     def check_unchanged(self) -> None:
-        """Raises `FileError` if the file is no longer what it was."""
+        """Raises `FileError` if size or time of modification of the file have changed."""
         status = os.stat(self.path)
         if (status.st_size, status.st_mtime_ns) != (self.size, self.time):
             raise FileError(f"{self.path}: the file was changed while it was run")
 
 
 def check_text(field: Any) -> None:
-    """Raises `UnicodeDecodeError` for a field whose name, or that of a field inside it, is not UTF-8."""
+    """Raises `UnicodeDecodeError` if the name of a field, or of a field inside it, is not UTF-8."""
     _ = field.name
     for place in range(field.type.num_fields):
         check_text(field.type.field(place))
 
 
 def parts_of(source: Any, size: int) -> tuple[Part, ...]:
-    """The parts of a Parquet file by its footer, which end where row groups do. size: that of the file."""
+    """Cuts a Parquet file into parts at ends of row groups, by its footer. size: the bytes of the file."""
     metadata = source.metadata
     groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
     sizes, rows = [group.total_byte_size for group in groups], [group.num_rows for group in groups]
@@ -161,7 +165,7 @@ def parts_of(source: Any, size: int) -> tuple[Part, ...]:
     ranges = list(zip(cuts, [*cuts[1:], len(groups)], strict=True))
     edges = [0, *(begin_of(source, place) for place in cuts[1:]), size]
     spans = list(pairwise(edges))
-    if edges != sorted(edges):  # row groups in another order than their bytes
+    if edges != sorted(edges):  # the row groups are not in the order of their bytes
         spans = [(0, size)] * len(ranges)
     return tuple(
         Part(
@@ -177,7 +181,7 @@ def parts_of(source: Any, size: int) -> tuple[Part, ...]:
 
 
 def begin_of(source: Any, group: int) -> int:
-    """Where the first byte of a row group of a Parquet file is."""
+    """Returns the offset of the first byte of a row group of a Parquet file."""
     check_group(source, group)
     row_group = source.metadata.row_group(group)
     columns = [row_group.column(place) for place in range(row_group.num_columns)]
@@ -188,40 +192,40 @@ def begin_of(source: Any, group: int) -> int:
 def check_group(source: Any, group: int, column: str | None = None) -> None:
     """Reads a row of a row group of a Parquet file, which raises an error if its metadata is damaged.
 
-    column: the only column that is checked. Without this, pyarrow's `RowGroupMetaData.column` ends the
-    process where it meets damaged statistics.
+    column: the only column to check. Without this check, pyarrow's `RowGroupMetaData.column` ends the process
+    where it meets damaged statistics.
     """
     next(source.iter_batches(1, row_groups=[group], columns=column and [column]), None)
 
 
-def of_groups(file: Any, part: Part, column: str, chosen: Chosen) -> Iterator[Any]:
-    """The record batches of row groups of a Parquet file, of the columns that are read."""
+def parquet_batches(file: Any, part: Part, column: str, selection: Selection) -> Iterator[Any]:
+    """Yields the record batches of a part of a Parquet file, with the columns that are used."""
     source = pyarrow_module("pyarrow.parquet", FILES).ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
-    rows = min((chunk_rows(source, group, column, chosen) for group in part.groups), default=1)
-    names = None if chosen.others else [*chosen.used]
+    rows = min((chunk_rows(source, group, column, selection) for group in part.groups), default=1)
+    names = None if selection.others else [*selection.used]
     # pyarrow cannot read a batch of several row groups with dictionaries inside lists or structs.
     is_plain = pyarrow_module("pyarrow.types", FILES).is_dictionary
-    nested = any(may_hold(kind) and not is_plain(kind) for kind in chosen.used.values())
+    nested = any(may_hold(kind) and not is_plain(kind) for kind in selection.used.values())
     for groups in [[group] for group in part.groups] if nested else [list(part.groups)]:
         yield from source.iter_batches(rows, row_groups=groups, columns=names)
 
 
 def kind_of(path: Path) -> str:
-    """Parquet or Arrow, by the ending of a name, and by the content of other files."""
+    """Returns "Parquet" or "Arrow", by the ending of a file name, or else by the content."""
     kind = KINDS.get(path.suffix.lower())
     if kind is not None:
         return kind
-    with reading(path, "Parquet"), path.open("rb") as file:
+    with read_errors(path, "Parquet"), path.open("rb") as file:
         return "Arrow" if file.read(6) == b"ARROW1" else "Parquet"
 
 
-def native(path: Path) -> Any:
-    """A file that pyarrow reads without Python."""
+def open_native(path: Path) -> Any:
+    """Opens a file for pyarrow, which then reads it without Python."""
     return pyarrow_module("pyarrow", FILES).OSFile(os.fsencode(path))
 
 
-def opened(file: Any) -> Any:
-    """A reader of an Arrow file or stream."""
+def open_arrow(file: Any) -> Any:
+    """Opens a reader of an Arrow file or stream."""
     pyarrow = pyarrow_module("pyarrow", FILES)
     ipc = pyarrow_module("pyarrow.ipc", FILES)
     magic = file.read(6)
@@ -234,46 +238,46 @@ def opened(file: Any) -> Any:
 
 
 def batches_of(reader: Any) -> Iterator[Any]:
-    """The record batches of an Arrow file or stream."""
+    """Iterates over the record batches of a reader of an Arrow file or stream."""
     if hasattr(reader, "num_record_batches"):
         return map(reader.get_batch, range(reader.num_record_batches))
     return iter(reader)
 
 
-def together(file: Any, chosen: Chosen) -> Iterator[Any]:
-    """The record batches of an Arrow file, of the columns that are read; small ones are joined."""
+def arrow_batches(file: Any, selection: Selection) -> Iterator[Any]:
+    """Yields the record batches of an Arrow file, with the columns that are used; small ones are joined."""
     held, size = list[Any](), 0
-    for batch in batches_of(opened(file)):
-        batch = batch if chosen.others else batch.select([*chosen.used])
-        batch.validate(full=True)  # before its size is asked for and it is joined, which follow its offsets
+    for batch in batches_of(open_arrow(file)):
+        batch = batch if selection.others else batch.select([*selection.used])
+        batch.validate(full=True)  # nbytes and a join follow offsets, which may be damaged
         if size + batch.nbytes > CHUNK_BYTES:
-            yield from joined(held)
+            yield from combine(held)
             held, size = [], 0
         held.append(batch)
         size += batch.nbytes
         del batch
-    yield from joined(held)
+    yield from combine(held)
 
 
-def joined(batches: Sequence[Any]) -> Iterator[Any]:
-    """Record batches in one."""
+def combine(batches: Sequence[Any]) -> Iterator[Any]:
+    """Joins record batches to one; yields them one by one if their dictionaries cannot be joined."""
     pyarrow = pyarrow_module("pyarrow", FILES)
-    if len(batches) > 1 and "ordered=1" not in str(batches[0].schema):  # whose order would be lost
+    if len(batches) > 1 and "ordered=1" not in str(batches[0].schema):  # a join would lose their order
         with suppress(pyarrow.ArrowException):  # dictionaries that cannot be joined
             batches = pyarrow.Table.from_batches(batches).combine_chunks().to_batches() or batches[:1]
     yield from batches
 
 
-def chunk_rows(source: Any, group: int, column: str, chosen: Chosen) -> int:
-    """The number of rows to read at a time, so that a call for them takes about `CHUNK_BYTES`."""
+def chunk_rows(source: Any, group: int, column: str, selection: Selection) -> int:
+    """Returns the number of rows to read at a time, so that a call for them takes about `CHUNK_BYTES`."""
     rows = source.metadata.row_group(group).num_rows
-    steps = numbers_in(source, column, group) / max(1, prod(chosen.column.spec.shape) * rows)
-    outer, *inner = chosen.level_bytes
+    steps = numbers_in(source, column, group) / max(1, prod(selection.column.spec.shape) * rows)
+    outer, *inner = selection.level_bytes
     return int(min(CHUNK_ROWS, max(1, CHUNK_BYTES // max(1, outer + steps * sum(inner)))))
 
 
 def numbers_in(source: Any, name: str, group: int) -> int:
-    """The number of numbers in a column of a row group of a Parquet file, including those inside lists."""
+    """Counts the numbers in a column of a row group of a Parquet file, including those inside lists."""
     check_group(source, group, name)
     metadata = source.metadata
     paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
@@ -282,8 +286,8 @@ def numbers_in(source: Any, name: str, group: int) -> int:
 
 
 @contextmanager
-def reading(path: Path, kind: str) -> Generator[None]:
-    """Turns errors of the block into a `FileError` that says that the file cannot be read."""
+def read_errors(path: Path, kind: str) -> Generator[None]:
+    """Context that turns errors into a `FileError` saying that the file cannot be read."""
     pyarrow = pyarrow_module("pyarrow", FILES)
     try:
         yield
@@ -291,4 +295,4 @@ def reading(path: Path, kind: str) -> Generator[None]:
         raise FileError(f"{path}: the file cannot be read ({error.strerror})") from error
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or " ".join(str(error).split())).rstrip(".")
-        raise FileError(f"{path}: this is no whole {kind} file ({reason})") from error
+        raise FileError(f"{path}: this is not a complete {kind} file ({reason})") from error

@@ -1,4 +1,4 @@
-"""Files of results, Parquet or Arrow, that get their names once they are complete and on disk.
+"""Files of results, Parquet or Arrow, that get their names only when they are complete and on disk.
 
     rows --Target.write--> .day.parquet.partial --Target.finish--> fsync, rename --> day.parquet
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.arrow.folders.dictionaries import Dictionaries, no_rows
-from stepnet.arrow.folders.marks import MARK, ROWS, text_of
+from stepnet.arrow.folders.marks import MARK, ROWS, canonical_json
 from stepnet.arrow.folders.tables import FILES
 from stepnet.errors import FileError, named
 from stepnet.layout.options import option
@@ -22,7 +22,7 @@ from stepnet.ragged.arrow import pyarrow_module
 
 try:
     import fcntl
-except ImportError:  # Windows, where a file that is open cannot be replaced
+except ImportError:  # Windows: an open file cannot be replaced there, so no lock is needed
     fcntl = None
 
 COMPRESSIONS = {"parquet": ("snappy", "none", "zstd"), "arrow": ("none", "zstd")}
@@ -34,27 +34,28 @@ class Target:
 
     form: parquet or arrow. plain: the column that is written without a dictionary and without statistics.
 
-    Its methods raise `FileError` if the file cannot be written, and leave nothing of it then.
+    Its methods raise `FileError` if the file cannot be written, and remove it then.
     """
 
     def __init__(
         self, path: Path, schema: Any, mark: dict[str, Any], form: str, compression: str, plain: str = ""
     ) -> None:
+        """Creates, locks and empties the partial file, and writes its schema with the mark."""
         self.path, self.partial = path, partial_of(path)
         self.form = form
-        self.schema = schema.with_metadata({MARK: text_of(mark)})
-        with writing(path):
+        self.schema = schema.with_metadata({MARK: canonical_json(mark)})
+        with write_errors(path):
             make_folder(path.parent)
             self.lock = open(self.partial, "ab")  # noqa: SIM115 - as long as the file is written
             try:
-                locked(self.lock.fileno(), self.partial)
+                lock_file(self.lock.fileno(), self.partial)
             except BaseException:
                 self.lock.close()
                 raise
             try:
                 self.lock.truncate(0)
                 self.file = pyarrow_module("pyarrow", FILES).OSFile(os.fsencode(self.partial), "wb")
-                self.writer = self._opened(compression, plain)
+                self.writer = self._open_writer(compression, plain)
             except BaseException:
                 self.partial.unlink(missing_ok=True)
                 self.lock.close()
@@ -62,7 +63,8 @@ class Target:
         self.last: Any = None
         self.dictionaries = Dictionaries() if form == "arrow" else None
 
-    def _opened(self, compression: str, plain: str) -> Any:
+    def _open_writer(self, compression: str, plain: str) -> Any:
+        """Opens the writer of the format. plain: the column without a dictionary and without statistics."""
         if self.form == "arrow":
             ipc = pyarrow_module("pyarrow.ipc", FILES)
             kind = None if compression == "none" else compression
@@ -78,7 +80,7 @@ class Target:
 
     def write(self, records: Any) -> None:
         """Adds the rows of a record batch: a row group of Parquet, or a batch of Arrow."""
-        with writing(self.path), named(str(self.path)):
+        with write_errors(self.path), named(str(self.path)):
             if self.dictionaries is not None:
                 records = self.dictionaries.joined(records)
             self.last = records.replace_schema_metadata(self.schema.metadata)
@@ -90,11 +92,11 @@ class Target:
                 raise
 
     def finish(self, end: dict[str, Any]) -> None:
-        """Writes the file to disk, and gives it its name. end: the metadata after the rows."""
-        counts = text_of(end)
-        with writing(self.path):
+        """Completes the file, syncs it to disk and gives it its name. end: the metadata after the rows."""
+        counts = canonical_json(end)
+        with write_errors(self.path):
             if self.form == "arrow":
-                # With the dictionaries of the rows before it: an Arrow file has one for each column.
+                # A batch without rows, but with the joined dictionaries: an Arrow file has one per column.
                 empty = no_rows(self.schema) if self.last is None else self.last.slice(0, 0)
                 self.writer.write_batch(empty, custom_metadata={ROWS: counts})
             else:
@@ -103,7 +105,7 @@ class Target:
             self.file.close()
             os.fsync(self.lock.fileno())
             os.replace(self.partial, self.path)
-            on_disk(self.path.parent)
+            sync_folder(self.path.parent)
         self.lock.close()
 
     def drop(self) -> None:
@@ -116,19 +118,19 @@ class Target:
 
 
 def partial_of(path: Path) -> Path:
-    """The name of a file until it is whole."""
+    """Returns the name that a file has until it is complete."""
     return path.with_name(f".{path.name}.partial")
 
 
 def remove_partial(path: Path) -> None:
     """Removes the unfinished file of a process that ended; raises `FileError` if the process still runs."""
-    with writing(path), path.open("ab") as file:
-        locked(file.fileno(), path)
+    with write_errors(path), path.open("ab") as file:
+        lock_file(file.fileno(), path)
         path.unlink()
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder and those above it, however many these are: `Path.mkdir` calls itself for each."""
+    """Makes a folder and any number of missing folders above it: `Path.mkdir` would recurse for each."""
     try:
         folder.mkdir(exist_ok=True)
     except FileNotFoundError:
@@ -138,7 +140,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder with all in it, however deep: `shutil.rmtree` calls itself for each level."""
+    """Removes a folder and its content at any depth: `shutil.rmtree` would recurse for each level."""
     folders = [folder]
     for each in folders:
         with os.scandir(each) as inside:
@@ -152,30 +154,30 @@ def remove_folder(folder: Path) -> None:
 
 
 @contextmanager
-def folder_held(folder: Path) -> Generator[None]:
-    """Makes a folder and holds it for the block; raises `FileError` where another run holds it.
+def lock_folder(folder: Path) -> Generator[None]:
+    """Context that makes a folder and locks it; raises `FileError` if another run has locked it.
 
     A folder that is empty at the end is removed.
     """
     if fcntl is None:
         yield
         return
-    with writing(folder):
+    with write_errors(folder):
         make_folder(folder)
         number = os.open(folder, os.O_RDONLY)
     try:
-        locked(number, folder)
+        lock_file(number, folder)
         try:
             yield
         finally:
-            with suppress(OSError):  # there are files in it, or it was removed
+            with suppress(OSError):  # it has files, or was removed meanwhile
                 folder.rmdir()
     finally:
         os.close(number)
 
 
-def locked(number: int, path: Path) -> None:
-    """Locks a file by its descriptor; raises `FileError` where another process holds it."""
+def lock_file(number: int, path: Path) -> None:
+    """Locks a file by its descriptor; raises `FileError` if another process has locked it."""
     if fcntl is None:
         return
     try:
@@ -183,12 +185,12 @@ def locked(number: int, path: Path) -> None:
         alone = os.path.samestat(os.fstat(number), os.stat(path))
     except (BlockingIOError, FileNotFoundError):
         alone = False
-    if not alone:  # another one holds it, or has just renamed it
+    if not alone:  # another process holds it, or has just renamed it
         raise FileError(f"{path}: another process is writing here; wait for it, or stop it")
 
 
-def on_disk(folder: Path) -> None:
-    """Puts the names in a folder on disk."""
+def sync_folder(folder: Path) -> None:
+    """Syncs the entries of a folder to disk."""
     if os.name == "posix":
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -198,17 +200,17 @@ def on_disk(folder: Path) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Generator[None]:
-    """Turns errors of the block into a `FileError` that says that the file cannot be written."""
+def write_errors(path: Path) -> Generator[None]:
+    """Context that turns errors into a `FileError` saying that the file cannot be written."""
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         if error.errno == errno.ENOSPC:
-            reason += "; make room, and go on with what is there"
+            reason += f"; free some space, then continue with {option('resume')}"
         raise FileError(f"{path}: the file cannot be written ({reason})") from error
     except pyarrow_module("pyarrow", FILES).ArrowException as error:
         raise FileError(
-            f"{path}: a column cannot be written ({error}); pass others on, by {option('keep')}, or choose "
-            "another format"
+            f"{path}: a column cannot be written ({error}); name the columns to pass on with "
+            f"{option('keep')}, or choose another format"
         ) from error

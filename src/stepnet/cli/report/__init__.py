@@ -1,1 +1,1 @@
-"""Reports on files, layouts and machines: as text, as data and as pages."""
+"""Reports on files, layouts and machines, as text, as data and as pages."""

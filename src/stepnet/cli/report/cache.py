@@ -1,10 +1,10 @@
-"""The cache on disk as facts and as text: where it is, why it is not used, and what is in it."""
+"""The cache on disk as facts and as text: its folder, why it is not used, and its entries."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepnet.disk.overview import Kept, clear, entries, left, why_not
+from stepnet.disk.overview import CacheEntry, clear, entries, foreign_names, why_not
 from stepnet.disk.settings import settings
 
 KINDS = {
@@ -19,39 +19,40 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 @dataclass(frozen=True)
 class Cache:
-    """The cache. reason: why nothing is stored in it; None where it is used. most: how large it becomes.
-    left: what has the name of an entry and is no file. cleared: how many entries were removed just now, None
-    where that was not asked for.
+    """The facts of the cache on disk.
+
+    reason: why nothing is stored in it; None if it is used. most: the bytes that it may take. left: names of
+    entries that are not files. cleared: the number of entries just removed; None if none were to be.
     """
 
     folder: str | None
     reason: str | None
     most: int
     bytes: int
-    entries: Sequence[Kept]
+    entries: Sequence[CacheEntry]
     left: Sequence[str]
     cleared: int | None = None
 
 
 def examine(remove: bool = False) -> Cache:
-    """The cache by the settings of this process, emptied first where that is asked for."""
+    """Reads the facts of the cache by the settings of this process. remove: whether to empty it first."""
     chosen = settings()
     cleared = clear(chosen) if remove else None
     kept = entries(chosen)
     folder = None if chosen.folder is None else str(chosen.folder)
     total = sum(each.bytes for each in kept)
-    return Cache(folder, why_not(chosen), chosen.most, total, kept, left(chosen), cleared)
+    return Cache(folder, why_not(chosen), chosen.most, total, kept, foreign_names(chosen), cleared)
 
 
 def state(cache: Cache) -> str:
-    """Whether the cache is used, in a line."""
+    """Formats folder and size of the cache, or why it is not used, in one line."""
     if cache.reason is not None:
         return f"not used: {cache.reason}"
     return f"{cache.folder}, {size(cache.bytes)} of {size(cache.most)}"
 
 
 def cache_text(cache: Cache) -> str:
-    """The cache as text: by kind, and the entries that were used last."""
+    """Formats the cache as text: sums by kind, and the entries that were used last."""
     lines = [] if cache.cleared is None else [f"{cache.cleared} entries removed"]
     lines.append(state(cache))
     for kind, what in KINDS.items():
@@ -66,13 +67,13 @@ def cache_text(cache: Cache) -> str:
     if len(cache.entries) > SHOWN:
         lines.append(f"  and {len(cache.entries) - SHOWN} more, which --json lists")
     if cache.left:
-        lines += ["", "  not removed, because they are no files:"]
+        lines += ["", "  not removed, because they are not files:"]
         lines += [f"  {name}" for name in cache.left[:SHOWN]]
     return "\n".join(lines)
 
 
 def size(count: int) -> str:
-    """A number of bytes for people.
+    """Formats a number of bytes.
 
     >>> size(512), size(35_100), size(256 * 2**20)
     ('512 B', '34.3 KB', '256.0 MB')
@@ -84,7 +85,7 @@ def size(count: int) -> str:
 
 
 def ago(moment: float) -> str:
-    """How long ago a moment was, in one unit."""
+    """Formats the time since a moment, in its largest unit."""
     seconds = max(0, int(time.time() - moment))
     factor, unit = next((each for each in UNITS if seconds >= each[0]), UNITS[-1])
     return f"{seconds // factor} {unit}"

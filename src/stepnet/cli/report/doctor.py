@@ -1,4 +1,4 @@
-"""The facts of a machine: its processor and targets, the engines, installed packages, and its problems."""
+"""The facts of a machine: its processor, engines and packages, and its problems."""
 
 import platform
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from stepnet.cli.report import cache
 from stepnet.cli.report.problems import (
     SHARED_MEMORY,
     Problem,
+    cache_problems,
+    engine_problems,
     missing,
-    of_cache,
-    of_engines,
-    of_packages,
-    of_shared_memory,
-    of_threads,
+    package_problems,
+    shared_memory_problems,
+    thread_problems,
 )
-from stepnet.cli.report.trial import tried
+from stepnet.cli.report.trial import try_engine
 from stepnet.engines import AUTO, engine_names
 from stepnet.engines.llvm.machine.target import host_name, target_texts
 from stepnet.engines.threads import threads_limit
@@ -30,14 +30,12 @@ from stepnet.values.version import __version__
 class Health:
     """The facts of a machine.
 
-    processor: its name; LLVM's where LLVM works.
-    targets: the processor's instruction sets, the one in use first; none where LLVM does not work.
-    threads: how many a call uses; None where that cannot be found. threads_by: what limits them, or why not.
-    cache: where compiled code is kept on disk, or why it is not.
-    engines: by name, why an engine does not run a small recurrence; None if it does.
-    packages: versions by name, None for a missing package.
-    missing: by the names of optional packages that are not installed, the commands that install them.
-    problems: what is wrong.
+    processor: its name, from LLVM if that works. targets: its instruction sets, the one in use first; empty
+    if LLVM does not work. threads: the number that a call uses; None if it cannot be found. threads_by: what
+    limits the threads, or why their number cannot be found. cache: where compiled code is stored, or why it
+    is not. engines: for each engine why it does not run a small recurrence; None if it does. packages:
+    versions by name; None for a missing package. missing: the command that installs each optional package
+    that is missing. problems: what is wrong.
     """
 
     stepnet: str
@@ -55,26 +53,27 @@ class Health:
 
     @property
     def works(self) -> bool:
-        """Whether all that is needed works."""
+        """True if everything that is needed works."""
         return not any(problem.needed for problem in self.problems)
 
 
 def examine() -> Health:
-    """The facts of this machine. No framework is imported."""
+    """Examines this machine, with a trial of each engine. No framework is imported."""
     names = engine_names()
     with ThreadPoolExecutor() as threads:
-        engines = dict(zip(names, threads.map(tried, names), strict=True))
-    packages = {package.name: installed(package.name) for package in PACKAGES}
+        engines = dict(zip(names, threads.map(try_engine, names), strict=True))
+    packages = {package.name: installed_version(package.name) for package in PACKAGES}
     has_llvm = engines["llvm"] is None
-    count, why = limit()
+    count, why = thread_limit()
     kept = cache.examine()
 
     def problems() -> Iterator[Problem]:
-        yield from of_packages(packages)
-        yield from of_engines(engines, packages, why)
-        yield from of_threads(count, why)
-        yield from of_cache(kept)
-        yield from of_shared_memory(SHARED_MEMORY)
+        """Yields the problems of all kinds."""
+        yield from package_problems(packages)
+        yield from engine_problems(engines, packages, why)
+        yield from thread_problems(count, why)
+        yield from cache_problems(kept)
+        yield from shared_memory_problems(SHARED_MEMORY)
 
     return Health(
         stepnet=__version__,
@@ -92,16 +91,16 @@ def examine() -> Health:
     )
 
 
-def installed(package: str) -> str | None:
-    """The version of a package, None if it is not installed."""
+def installed_version(package: str) -> str | None:
+    """Returns the version of a package, None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def limit() -> tuple[int | None, str]:
-    """The number of threads of a call, with the reason; None, and the reason, where that cannot be found."""
+def thread_limit() -> tuple[int | None, str]:
+    """Returns the number of threads of a call and its reason; None and a reason if it cannot be found."""
     try:
         found = threads_limit()
     except StepnetError as error:
@@ -110,7 +109,7 @@ def limit() -> tuple[int | None, str]:
 
 
 def health_text(health: Health) -> str:
-    """The facts of a machine as text."""
+    """Formats the facts of a machine as text."""
     first, *others = health.targets or ("nothing, as LLVM does not work",)
     facts = [
         ("stepnet", health.stepnet),
@@ -130,15 +129,14 @@ def health_text(health: Health) -> str:
     for name, reason in health.engines.items():
         said = "works" if name in AUTO else "works, where asked for by name"
         if reason is not None:
-            said = absent(health, name) if name in health.missing else f"does not work: {reason}"
+            said = missing_text(health, name) if name in health.missing else f"does not work: {reason}"
         lines.append(f"  {name:<12}{said}")
     for title, needed in (("needed", True), ("optional", False)):
         lines += ["", title]
         for package in PACKAGES:
             if (package.extra is None) == needed:
-                lines.append(
-                    f"  {package.name:<12}{health.packages[package.name] or absent(health, package.name)}"
-                )
+                version_text = health.packages[package.name] or missing_text(health, package.name)
+                lines.append(f"  {package.name:<12}{version_text}")
     lines += ["", "problems" if health.problems else "no problems found"]
     for problem in health.problems:
         lines += [
@@ -148,6 +146,6 @@ def health_text(health: Health) -> str:
     return "\n".join(lines)
 
 
-def absent(health: Health, name: str) -> str:
-    """The text about a package that is not installed."""
+def missing_text(health: Health, name: str) -> str:
+    """Returns the text for a package that is not installed, with the command that installs it."""
     return f"not installed: {health.missing[name]}" if name in health.missing else "not installed"

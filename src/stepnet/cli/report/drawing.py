@@ -3,8 +3,8 @@
     kernel [2, 9]      r | z | n beside one another      a table of the array's shape, with gaps if it is
     large weight_space [63]  W_r, W_z, ... after one another   nine on a line: a row of all gates
 
-Of an axis of more than `ALL` units, some at both ends are drawn. They are chosen among the units of a block,
-not of an array, so that both sides of a conversion show the same numbers. A vector that is not drawn
+Of an axis with more than `ALL` units only some at both ends are drawn. They are selected among the units of a
+block, not of an array, so that both sides of a conversion show the same numbers. A vector that is not drawn
 completely has a line for each row of a block, in the order of memory.
 """
 
@@ -28,7 +28,7 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Cell:
-    """A number: its place in its array, its block, and its place in the block."""
+    """A number of an array. at: its index in the array. place: its index in the block."""
 
     array: str
     at: Place
@@ -38,12 +38,12 @@ class Cell:
 
     @property
     def where(self) -> str:
-        """Its place in the array: `kernel[0, 4]`."""
+        """Its index in the array as text: `kernel[0, 4]`."""
         return f"{self.array}{list(self.at)}"
 
     @property
     def what(self) -> str:
-        """Its place in its block: `W_r[1, 0]`."""
+        """Its index in its block as text: `W_r[1, 0]`."""
         name = f"{self.block.parameter}_{self.block.gate}" if self.block.gate else self.block.parameter
         return f"{name}{list(self.place)}{str(self.block).removeprefix(name)}"
 
@@ -60,8 +60,8 @@ class Line:
 class Panel:
     """Lines of an array, one below the other.
 
-    title: the index of this part of the array, `[1, 0]`. columns: the places along the last axis, if they are
-    the same in all lines.
+    title: the index of this part of the array, `[1, 0]`. columns: the indices along the last axis, if they
+    are equal in all lines.
     """
 
     title: str
@@ -71,7 +71,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drawing:
-    """The drawing of an array: its name, shape, dtype and notation, and its numbers."""
+    """The drawing of an array: its name, shape, dtype and notation, and its numbers in panels."""
 
     name: str
     shape: Shape
@@ -81,7 +81,7 @@ class Drawing:
 
     @property
     def cells(self) -> list[Cell]:
-        """The numbers that are drawn."""
+        """The numbers that are drawn, without gaps."""
         lines = [line for panel in self.panels for line in panel.lines]
         return [cell for line in lines for cell in line.cells if cell is not None]
 
@@ -89,7 +89,7 @@ class Drawing:
 def drawings(
     arrays: Mapping[str, Array], record: Record, sizes: Sizes, some: Place = SOME, widest: int = WIDEST
 ) -> Iterator[Drawing]:
-    """The drawings of the arrays of a layout.
+    """Yields the drawings of the arrays of a layout.
 
     some: the units that are drawn of an axis longer than `ALL`, negative ones from its end. widest: the most
     numbers on a line of a vector.
@@ -115,7 +115,7 @@ def drawings(
 
 
 def samples(size: int, some: Place = SOME) -> Place:
-    """The units of an axis that are drawn.
+    """Returns the indices that are drawn along an axis. some: those of an axis longer than `ALL`.
 
     >>> samples(3), samples(100)
     ((0, 1, 2), (0, 1, 2, 99))
@@ -125,8 +125,9 @@ def samples(size: int, some: Place = SOME) -> Place:
 
 @dataclass(frozen=True)
 class Spot:
-    """A number in memory: its index in C order, the distance to the next number of its block's row, and a key
-    for that row.
+    """A number in memory, with its index in C order.
+
+    step: the distance to the next number in its row of the block. row: the key of that row.
     """
 
     number: int
@@ -136,7 +137,7 @@ class Spot:
 
 
 def spots(region: Region, array: Array, some: Place) -> Iterator[Spot]:
-    """The numbers of a region that are drawn."""
+    """Yields the numbers of a region that are drawn. some: the indices drawn along a long axis."""
     block = region.shape[::-1] if region.raw else region.shape
     view = region.view(array)
     steps = [step for _, step in region.steps]
@@ -150,7 +151,7 @@ def spots(region: Region, array: Array, some: Place) -> Iterator[Spot]:
 
 
 def raveled(place: Place, shape: Shape) -> int:
-    """The index of a place in C order."""
+    """Converts indices to the index in C order."""
     number = 0
     for unit, size in zip(place, shape, strict=True):
         number = number * size + unit
@@ -158,7 +159,7 @@ def raveled(place: Place, shape: Shape) -> int:
 
 
 def unravelled(number: int, shape: Shape) -> Place:
-    """The place of an index in C order."""
+    """Converts an index in C order to indices."""
     place: list[int] = []
     for size in reversed(shape):
         place.append(number % size)
@@ -167,7 +168,7 @@ def unravelled(number: int, shape: Shape) -> Place:
 
 
 def at(region: Region, inner: Place, shape: Shape) -> Place:
-    """The place in an array of that shape of a number of a region."""
+    """Converts indices in a region to indices in its array, which has this shape."""
     place = list(region.start)
     for unit, (axis, step) in zip(inner, region.steps, strict=True):
         place[axis] += unit * step
@@ -175,7 +176,7 @@ def at(region: Region, inner: Place, shape: Shape) -> Place:
 
 
 def place_in(region: Region, place: Place, shape: Shape) -> Place:
-    """The place in an array of that shape of a number of a block."""
+    """Converts indices in a block to indices in the array of its region, which has this shape."""
     inner = unravelled(raveled(place, region.shape[::-1]), region.shape) if region.raw else place
     return at(region, inner, shape)
 
@@ -184,9 +185,9 @@ def place_in(region: Region, place: Place, shape: Shape) -> Place:
 
 
 def table(pattern: Stack, spots: list[Spot], shape: Shape) -> Iterator[Panel]:
-    """An array as a table, or as several: one for each layer and direction."""
+    """Arranges the numbers of an array as tables: one, or one for each layer and direction."""
     outer = leading(pattern, len(shape))
-    across = outer + 1 if len(shape) > outer + 1 else outer  # the axes from here on make the columns
+    across = outer + 1 if len(shape) > outer + 1 else outer  # this axis and those after it make the columns
     panels: dict[Place, dict[tuple[int, int], Cell]] = {}
     for spot in spots:
         place = spot.cell.at
@@ -209,7 +210,7 @@ def table(pattern: Stack, spots: list[Spot], shape: Shape) -> Iterator[Panel]:
 
 
 def leading(pattern: Stack, dimensions: int) -> int:
-    """The number of leading axes of layers, directions or length 1, before the axes of a table."""
+    """Counts the leading axes of layers, directions or length 1, which come before the axes of a table."""
     first = pattern.terms[0]
     stacked = range(dimensions)[pattern.axis] if len(pattern.terms) > 1 else dimensions
     count = 0
@@ -221,7 +222,7 @@ def leading(pattern: Stack, dimensions: int) -> int:
 
 
 def spaced(places: list[int]) -> list[int | None]:
-    """Places, with None for each gap.
+    """Inserts None for each gap in indices.
 
     >>> spaced([0, 1, 5])
     [0, 1, None, 5]
@@ -236,8 +237,8 @@ def spaced(places: list[int]) -> list[int | None]:
 
 
 def line_length(hidden: int, gates: int, widest: int = WIDEST) -> int:
-    """The count of numbers on a line of a vector: all gates of all units, as in a row of a matrix, or as many
-    gates as there is room for.
+    """Returns the number of numbers on a line of a vector: all gates of all units like a row of a matrix, or
+    as many whole gates as there is room for.
 
     >>> line_length(3, 3), line_length(3, 4), line_length(8, 4), line_length(8, 4, widest=7)
     (9, 12, 16, 7)
@@ -246,8 +247,9 @@ def line_length(hidden: int, gates: int, widest: int = WIDEST) -> int:
 
 
 def vector(spots: list[Spot], size: int, across: int) -> Panel:
-    """An array drawn as a vector in the order of memory: `across` numbers on a line or, if some are left out
-    between others, a row of a block on a line.
+    """Arranges an array as a vector in the order of memory. size: the numbers of the array.
+
+    A line has `across` numbers. If some are left out and blocks are not interleaved, it has a row of a block.
     """
     ordered = sorted(spots, key=lambda spot: spot.number)
     rows = [list(row) for _, row in groupby(ordered, key=lambda spot: spot.row)]
@@ -265,5 +267,5 @@ def vector(spots: list[Spot], size: int, across: int) -> Panel:
 
 
 def numbers_left_out(drawing: Drawing) -> int:
-    """The count of numbers of an array that are not drawn."""
+    """Counts the numbers of an array that are not drawn."""
     return prod(drawing.shape) - len(drawing.cells)

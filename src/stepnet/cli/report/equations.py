@@ -1,7 +1,7 @@
-"""The equations of a `Semantics`, as lines of text.
+"""The equations of a `Semantics` as lines of text.
 
-They have only the blocks that the weights have: a missing bias is left out. `W_r` is W of gate r; x is the
-input, h and c are the memory, h' and c' the next one.
+They contain only the blocks that the weights have: a missing bias is left out. `W_r` is W of gate r; x is the
+input, h and c are the memory, h' and c' the next memory.
 """
 
 from collections.abc import Collection
@@ -14,10 +14,10 @@ NEW = "c'"
 
 
 def equations(semantics: Semantics, blocks: Collection[Block]) -> list[str]:
-    """The equations of a step: a line for each gate, then the memory.
+    r"""Formats the equations of a step with these blocks: a line for each gate, then the memory.
 
     >>> blocks = [Block(parameter, gate) for parameter in "WRbd" for gate in "rzn"]
-    >>> print(*equations(Semantics("gru"), blocks), sep="\\n")
+    >>> print(*equations(Semantics("gru"), blocks), sep="\n")
     r = sigmoid(W_r x + b_r + R_r h + d_r)
     z = sigmoid(W_z x + b_z + R_z h + d_z)
     n = tanh(W_n x + b_n + r (R_n h + d_n))
@@ -29,7 +29,7 @@ def equations(semantics: Semantics, blocks: Collection[Block]) -> list[str]:
 
 
 def gate_text(semantics: Semantics, gate: str, held: set[Block]) -> str:
-    """The right side of a gate or candidate."""
+    """Formats the right side of the equation of a gate or candidate."""
     if gate == "i" and semantics.coupled:
         return "1 - f"
     candidate = gate in "gn"
@@ -44,12 +44,12 @@ def gate_text(semantics: Semantics, gate: str, held: set[Block]) -> str:
 
 
 def side(matrix: str, of: str, bias: str, gate: str, held: set[Block]) -> str:
-    """The product of a matrix of a gate, with its bias if there is one."""
+    """Formats the product of a matrix of a gate, with its bias if there is one."""
     return f"{matrix}_{gate} {of}" + (f" + {bias}_{gate}" if Block(bias, gate) in held else "")
 
 
 def from_state(semantics: Semantics, gate: str, held: set[Block]) -> list[str]:
-    """The terms of a gate from the state, with the reset for a candidate."""
+    """Formats the terms of a gate from the state, with the reset gate for a candidate."""
     if gate != "n" or semantics.cell == "rnn":
         return [side("R", "h", "d", gate, held)]
     reset = "r" if semantics.cell == "gru" else "f"
@@ -59,7 +59,7 @@ def from_state(semantics: Semantics, gate: str, held: set[Block]) -> list[str]:
 
 
 def memory(semantics: Semantics, held: set[Block]) -> list[str]:
-    """The new memory."""
+    """Formats the equations of the next memory."""
     if semantics.cell == "rnn":
         return ["h' = n"]
     if semantics.cell != "lstm":
@@ -75,5 +75,5 @@ def memory(semantics: Semantics, held: set[Block]) -> list[str]:
 
 
 def clipped(text: str, bound: float) -> str:
-    """A term clipped to -bound and bound; unchanged for a bound of 0."""
+    """Formats a term clipped to -bound and bound; a bound of 0 does not clip."""
     return f"clip({text}, {-bound:g}, {bound:g})" if bound else text

@@ -1,4 +1,4 @@
-"""Layouts as text: a table of all of them, and the full description of one."""
+"""Layouts as text: a table of all layouts, and the full description of one."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ TITLES = {
 
 
 def framework(record: Record) -> str:
-    """The framework of a record, by its title."""
+    """Returns the title of the framework of a record."""
     name = record.name.partition(".")[0]
     return TITLES.get(name, name)
 
@@ -56,7 +56,7 @@ def framework(record: Record) -> str:
 
 
 def matrix(record: Record, parameter: str) -> str:
-    """The gates of a matrix in order, with their shapes: `r z [K, 2H], n [K, H]`."""
+    """Formats the gates of a matrix in order, with their shapes: `r z [K, 2H], n [K, H]`."""
     terms = [term for term in record.terms() if term.parameter == parameter]
     shapes = [shape_text(term) for term in terms]
     gates = [" ".join(term.gates) for term in terms]
@@ -68,7 +68,7 @@ def matrix(record: Record, parameter: str) -> str:
 
 
 def shape_text(term: Term) -> str:
-    """The shape of a term in capital letters: [3H, I]."""
+    """Formats the shape of a term in capital letters: [3H, I]."""
     letters = {"h": "H", "x": "I", "k": "K", "y": "P", "L": "L", "D": "D"}
     sizes: list[str] = []
     for axis in term.axes:
@@ -80,7 +80,7 @@ def shape_text(term: Term) -> str:
 
 
 def biases(record: Record) -> str:
-    """The biases of a layout: none, one, two, or two for some gates."""
+    """Describes the biases of a layout: none, one, two, or two for some gates."""
     held = {side: "".join(t.gates for t in record.terms() if t.parameter == side) for side in "bd"}
     if not held["b"] and not held["d"]:
         return "none"
@@ -92,7 +92,7 @@ def biases(record: Record) -> str:
 
 
 def sense(record: Record, name: str) -> str:
-    """A field of the function: its value, or the name of its setting."""
+    """Formats a field of the semantics: its fixed value, or the name of the setting that determines it."""
     setting = record.settings().get(name)
     if setting is not None:
         return f"`{setting.name}`"
@@ -103,7 +103,7 @@ def sense(record: Record, name: str) -> str:
 
 
 def entry(record: Record) -> list[str]:
-    """A record in full."""
+    """Formats the full description of a record as lines of Markdown."""
     lines = [f"#### `{record.name}`", ""]
     lines += ["| array | where its numbers lie |", "|---|---|"]
     lines += [f"| `{full(record, name)}` | `{escaped(text)}` |" for name, text in record.arrays.items()]
@@ -122,7 +122,7 @@ def entry(record: Record) -> list[str]:
 
 
 def equation_lines(record: Record) -> list[str]:
-    """Its equations with all its arrays, as code; empty if a setting has no usual value."""
+    """Formats the equations of a record with all arrays; empty if a setting has no usual value."""
     usual = {name: setting.usual for name, setting in record.settings().items() if setting.usual is not None}
     if usual.keys() != record.settings().keys():
         return []
@@ -131,7 +131,7 @@ def equation_lines(record: Record) -> list[str]:
 
 
 def evidence(record: Record) -> list[str]:
-    """The source of a record, and how it was verified."""
+    """Formats the source of a record, and how it was verified."""
     run = (
         f"Verified: {record.evidence.run}."
         if record.evidence.run
@@ -142,12 +142,12 @@ def evidence(record: Record) -> list[str]:
 
 
 def full(record: Record, template: str) -> str:
-    """The name of an array on the page."""
+    """Formats the name of an array; a `?` at the end of a template means that it may be missing."""
     return template.removesuffix("?") + (" (may be missing)" if template.endswith("?") else "")
 
 
 def escaped(text: str) -> str:
-    """Text for a cell of a Markdown table."""
+    """Escapes text for a cell of a Markdown table."""
     return text.replace("|", "\\|")
 
 
@@ -155,7 +155,7 @@ def escaped(text: str) -> str:
 
 
 def table() -> Table:
-    """A table of all layouts."""
+    """Makes a table of all layouts for the terminal."""
     listing = Table(box=None, pad_edge=False)
     for column in ("layout", "framework", "W", "R", "biases", "reset", "update"):
         listing.add_column(column)
@@ -169,7 +169,7 @@ def table() -> Table:
 
 
 def as_json(record: Record) -> dict[str, Any]:
-    """A record as plain values for machines."""
+    """Converts a record to plain values for JSON."""
     settings = record.settings()
     return {
         "name": record.name,
@@ -193,5 +193,5 @@ def as_json(record: Record) -> dict[str, Any]:
 
 
 def full_text(record: Record) -> Markdown:
-    """A record in full."""
+    """Formats the full description of a record for the terminal."""
     return Markdown("\n".join(entry(record)))

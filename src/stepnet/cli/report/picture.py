@@ -1,11 +1,11 @@
-"""A self-contained page with drawings of the arrays of recurrent modules in two layouts, which shows where
-every number goes.
+"""A self-contained page with drawings of the arrays of recurrent modules in two layouts, and where each
+number goes.
 
     kernel [2, 9]   z z z r r r n n n        weight_space [63]   r r r r r r z z z
                           ^ W_r[1, 0]  ------------------------>   ^ moved
 
-The page loads nothing: style and script are in it, and its content security policy allows only these, by
-their hashes. Names of modules and arrays come from files, and are escaped.
+The page loads nothing: it contains its style and script, and its content security policy allows only these,
+by their hashes. Names of modules and arrays come from files, and are escaped.
 """
 
 import re
@@ -22,16 +22,17 @@ from markupsafe import Markup
 from stepnet.cli.report.drawing import Drawing, Line, Panel, drawings, numbers_left_out
 from stepnet.cli.report.equations import equations
 from stepnet.cli.report.ties import MARKS, Side, Ties, key
-from stepnet.cli.report.words import GATES, PARAMETERS, explained
+from stepnet.cli.report.words import GATES, PARAMETERS, explain_notation
 from stepnet.layout.convert import Conversion
 from stepnet.layout.places import Array, Block
 from stepnet.layout.record import Record
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A module on the page: its name, its arrays with their record, and their conversion. If that is to the
-    same layout, only one side is drawn.
+class PageModule:
+    """A module on the page: its name, its arrays with their record, and their conversion.
+
+    Only one side is drawn if the conversion is to the module's own layout.
     """
 
     name: str
@@ -41,30 +42,30 @@ class Shown:
 
     @property
     def title(self) -> str:
-        """The source and the target layout."""
+        """The names of the source and target layout."""
         report = self.conversion.report
         return report.source if report.source == report.target else f"{report.source} → {report.target}"
 
 
 @dataclass(frozen=True)
-class Left:
-    """A module that is not drawn because a setting is missing: its name, and the message."""
+class UndrawnModule:
+    """A module that is not drawn for lack of a setting. reason: the message that asks for it."""
 
     name: str
     reason: str
     title = "not drawn"
 
 
-def picture(modules: Sequence[Shown | Left], title: str = "") -> str:
-    """The page, as HTML; title: the heading if there are several modules, such as the file's name."""
+def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> str:
+    """Renders the page as HTML. title: the heading if there are several modules, such as the file's name."""
     style, script = resource("picture.css"), resource("picture.js")
-    drawn = [module for module in modules if isinstance(module, Shown)]
+    drawn = [module for module in modules if isinstance(module, PageModule)]
     ties = [Ties(module.arrays, module.record, module.conversion) for module in drawn]
     sides = [side for tied in ties for side in tied.sides]
     cells = {side.record.cell for side in sides}
     parameters = {block.parameter for side in sides for block in side.places}
     kinds = {kind for tied in ties for side in tied.sides for kind in tied.kinds(side).values()}
-    left = [module for module in modules if isinstance(module, Left)]
+    left = [module for module in modules if isinstance(module, UndrawnModule)]
     return template().render(
         title=modules[0].title if len(modules) == 1 else title,
         goes=any(tied.several for tied in ties),
@@ -74,7 +75,7 @@ def picture(modules: Sequence[Shown | Left], title: str = "") -> str:
         ),
         parameters=[(name, PARAMETERS[name]) for name in PARAMETERS if name in parameters],
         marks=[(kind, *MARKS[kind]) for kind in MARKS if kind in kinds and kind != "moved"],
-        modules=[module_shown(module, tied) for module, tied in zip(drawn, ties, strict=True)],
+        modules=[module_values(module, tied) for module, tied in zip(drawn, ties, strict=True)],
         left=left,
         style=Markup(style),
         script=Markup(script),
@@ -84,7 +85,7 @@ def picture(modules: Sequence[Shown | Left], title: str = "") -> str:
 
 
 def template() -> Any:
-    """The page's template, with escaping."""
+    """Loads the template of the page, with escaping of all values."""
     loader = FunctionLoader(resource)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(
         "picture.html.jinja"
@@ -92,49 +93,50 @@ def template() -> Any:
 
 
 def resource(name: str) -> str:
-    """A file of the page."""
+    """Reads a file of the page: style, script or template."""
     return (files("stepnet.cli.report") / "page" / name).read_text(encoding="utf-8")
 
 
 def digest(text: str) -> str:
-    """The hash of a text for a content security policy: W3C, Content Security Policy Level 3, 2.3.1."""
+    """Returns the hash of a text for a content security policy (W3C, Level 3, 2.3.1)."""
     return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
 
 
 # ---- the values of the template ----------------------------------------------------------------------------
 
 
-def module_shown(module: Shown, tied: Ties) -> dict[str, Any]:
-    """A module as values for the template."""
+def module_values(module: PageModule, tied: Ties) -> dict[str, Any]:
+    """Returns the values of a module for the template."""
     report = module.conversion.report
     return {
         "name": module.name,
         "title": module.title,
         "sizes": str(report.sizes),
-        "sides": [shown(side, tied) for side in tied.sides],
+        "sides": [side_values(side, tied) for side in tied.sides],
         "steps": report.steps if tied.several else (),
         "settings": [(name, repr(value)) for name, value in report.settings.items()],
         "notes": report.notes,
     }
 
 
-def shown(side: Side, tied: Ties) -> dict[str, Any]:
-    """A side as values for the template."""
+def side_values(side: Side, tied: Ties) -> dict[str, Any]:
+    """Returns the values of a side for the template."""
     kinds = tied.kinds(side)
     return {
         "key": side.key,
         "layout": side.record.name,
-        "equations": [list(parted(line)) for line in equations(side.semantics, side.places)],
+        "equations": [list(equation_pieces(line)) for line in equations(side.semantics, side.places)],
         "drawings": [
-            drawn(drawing, side, tied, kinds) for drawing in drawings(side.arrays, side.record, side.sizes)
+            drawing_values(drawing, side, tied, kinds)
+            for drawing in drawings(side.arrays, side.record, side.sizes)
         ],
     }
 
 
-def parted(line: str) -> Iterator[tuple[str, str, str]]:
-    """An equation as pieces (text, subscript, gate).
+def equation_pieces(line: str) -> Iterator[tuple[str, str, str]]:
+    """Splits an equation into pieces (text, subscript, gate).
 
-    >>> list(parted("r = sigmoid(W_r x)"))
+    >>> list(equation_pieces("r = sigmoid(W_r x)"))
     [('r = sigmoid(', '', ''), ('W', 'r', 'r'), (' x)', '', '')]
     """
     for place, piece in enumerate(re.split(r"\b([A-Za-z]_[a-z])\b", line)):
@@ -144,8 +146,8 @@ def parted(line: str) -> Iterator[tuple[str, str, str]]:
             yield piece, "", ""
 
 
-def drawn(drawing: Drawing, side: Side, tied: Ties, kinds: Mapping[Block, str]) -> dict[str, Any]:
-    """An array as values for the template."""
+def drawing_values(drawing: Drawing, side: Side, tied: Ties, kinds: Mapping[Block, str]) -> dict[str, Any]:
+    """Returns the values of an array for the template. kinds: keys of `MARKS` by block."""
     seen: set[Block] = set()
     left_out = numbers_left_out(drawing)
     return {
@@ -154,14 +156,14 @@ def drawn(drawing: Drawing, side: Side, tied: Ties, kinds: Mapping[Block, str]) 
         "shape": ", ".join(map(str, drawing.shape)),
         "dtype": drawing.dtype,
         "notation": str(drawing.pattern),
-        "signs": explained(drawing.pattern),
+        "signs": explain_notation(drawing.pattern),
         "left_out": f"{left_out:,}" if left_out else "",
         "panels": [
             {
                 "title": panel.title,
                 "columns": panel.columns,
                 "lines": [
-                    {"label": line.label, "cells": list(cells(panel, number, side, tied, kinds, seen))}
+                    {"label": line.label, "cells": list(cell_values(panel, number, side, tied, kinds, seen))}
                     for number, line in enumerate(panel.lines)
                 ],
             }
@@ -170,10 +172,14 @@ def drawn(drawing: Drawing, side: Side, tied: Ties, kinds: Mapping[Block, str]) 
     }
 
 
-def cells(
+def cell_values(
     panel: Panel, number: int, side: Side, tied: Ties, kinds: Mapping[Block, str], seen: set[Block]
 ) -> Iterator[dict[str, Any] | None]:
-    """The numbers of a line as values for the template; the first number of each block shows its name."""
+    """Yields the values of the numbers of a line for the template; the first number of a block shows its
+    name.
+
+    number: the index of the line in the panel. seen: the blocks that have shown their names; it is updated.
+    """
     line = panel.lines[number]
     above = panel.lines[number - 1] if number else None
     for place, cell in enumerate(line.cells):
@@ -186,7 +192,7 @@ def cells(
             "key": key(side.key, block, cell.place),
             "to": " ".join(tied.to(side, cell)),
             "what": cell.what,
-            "tells": tied.tells(side, cell),
+            "tells": tied.sentence(side, cell),
             "classes": " ".join(filter(None, [block.gate or "none", block.parameter, kind, *edges])),
             "mark": MARKS[kind][0],
             "letter": block.gate or block.parameter,
@@ -198,8 +204,9 @@ def cells(
 
 
 def edge(line: Line | None, place: int, block: Block, where: str) -> str:
-    """The border of a number of a block towards the number at a place of a line: a thin one between blocks, a
-    thick one between parameters.
+    """Returns the CSS classes of the border between a number and its neighbour at a place of a line.
+
+    The border is thin between blocks, thick between parameters, and missing inside a block. where: the side.
 
     >>> edge(None, 0, Block("W", "r"), "top")
     'top'

@@ -1,4 +1,4 @@
-"""The problems of an installation, each with its cure: a function for each kind, from facts to problems."""
+"""Problems of an installation, each with its solution: a function for each kind, from facts to problems."""
 
 import os
 import re
@@ -20,22 +20,20 @@ CURES = (
     (re.compile(r"the environment variable (\w+) is "), r"unset \1, or set it as the message says"),
     (re.compile(r"ulimit -v"), "raise the limit of memory: ulimit -v unlimited"),
 )
-"""The cures of what errors say, whichever engine has met them."""
+"""Solutions by the text of an error, for all engines."""
 ENGINES = {
     "llvm": f"pip install --force-reinstall '{LLVMLITE.name}>={LLVMLITE.floor}', or else {REPORT}",
     "onednn": f"{ONEDNN}, and unset {VARIABLE} if it is set",
 }
-"""The cures of all else, by the engine that has met it."""
+"""Solutions of all other errors, by the engine that raised them."""
 
 
 @dataclass(frozen=True)
 class Problem:
     """A problem.
 
-    needed: whether stepnet does not work without what is missing or broken; otherwise a part of it does not,
-    or is slower.
-    what: the problem, in a sentence.
-    cure: the command that solves it, or what to do.
+    needed: True if stepnet does not work at all; False if a part of it does not, or is slower. what: the
+    problem, in a sentence. cure: the command that solves it, or what to do.
     """
 
     needed: bool
@@ -43,11 +41,8 @@ class Problem:
     cure: str
 
 
-def of_packages(versions: Mapping[str, str | None]) -> Iterator[Problem]:
-    """Packages that are missing though always needed, or too old.
-
-    versions: by name; None for a missing package.
-    """
+def package_problems(versions: Mapping[str, str | None]) -> Iterator[Problem]:
+    """Yields packages that are needed and missing, or too old. versions: by name; None if missing."""
     for package in PACKAGES:
         version, needed = versions[package.name], package.extra is None
         if version is not None and package.older(version):
@@ -57,7 +52,7 @@ def of_packages(versions: Mapping[str, str | None]) -> Iterator[Problem]:
 
 
 def missing(versions: Mapping[str, str | None], engines: Mapping[str, str | None]) -> dict[str, str]:
-    """The commands that install optional packages which are missing, by their names."""
+    """Returns the commands that install the optional packages which are missing, by package."""
     commands = {
         package.name: package.command
         for package in PACKAGES
@@ -66,13 +61,13 @@ def missing(versions: Mapping[str, str | None], engines: Mapping[str, str | None
     return {**commands, "onednn": ONEDNN} if engines["onednn"] == MISSING else commands
 
 
-def of_engines(
+def engine_problems(
     reasons: Mapping[str, str | None], versions: Mapping[str, str | None], threads: str
 ) -> Iterator[Problem]:
-    """Engines that do not run a small recurrence, but for oneDNN where it is not installed.
+    """Yields engines that do not run a small recurrence, except oneDNN if it is not installed.
 
-    reasons: by engine, why it does not; None if it does. What the other arguments say is not said again:
-    versions: of packages; threads: where their number comes from, or why there is none.
+    reasons: why each engine does not run; None if it does. versions, threads: facts whose problems other
+    functions report, and which are not repeated here.
     """
     old = versions[LLVMLITE.name]
     said = {None, MISSING, threads}
@@ -85,15 +80,15 @@ def of_engines(
 
 
 def cure(reason: str, otherwise: str = REPORT) -> str:
-    """The cure of what an error says."""
+    """Returns the solution of an error by its text. otherwise: the solution if no pattern matches."""
     for pattern, text in CURES:
         if match := pattern.search(reason):
             return match.expand(text)
     return otherwise
 
 
-def of_cache(cache: Cache) -> Iterator[Problem]:
-    """A cache on disk that cannot be used though it is not turned off."""
+def cache_problems(cache: Cache) -> Iterator[Problem]:
+    """Yields a problem if the cache on disk cannot be used although it is not turned off."""
     if cache.reason is not None and cache.folder is not None:
         yield Problem(
             False,
@@ -102,11 +97,12 @@ def of_cache(cache: Cache) -> Iterator[Problem]:
         )
 
 
-def of_threads(count: int | None, why: str) -> Iterator[Problem]:
-    """A number of threads that cannot be found, or that OpenMP's variable makes smaller than it need be.
+def thread_problems(count: int | None, why: str) -> Iterator[Problem]:
+    """Yields a problem if the number of threads cannot be found, or OMP_NUM_THREADS makes it needlessly
+    small.
 
-    count: the number of threads of a call, None if it cannot be found.
-    why: the source of this number, or why there is none.
+    count: the number of threads of a call; None if it cannot be found. why: the source of the number, or the
+    error.
     """
     own, shared = VARIABLES
     if count is None:
@@ -116,8 +112,8 @@ def of_threads(count: int | None, why: str) -> Iterator[Problem]:
         yield Problem(False, what, f"unset {shared}, or set {own}={processors()}")
 
 
-def of_shared_memory(folder: Path) -> Iterator[Problem]:
-    """A Linux without shared memory."""
+def shared_memory_problems(folder: Path) -> Iterator[Problem]:
+    """Yields a problem if a Linux has no shared memory. folder: where it is mounted."""
     if sys.platform == "linux" and not os.access(folder, os.W_OK | os.X_OK):
         what = (
             f"{folder} is not a folder that can be written to, and Ray, DataLoader and multiprocessing share "

@@ -14,20 +14,21 @@ PATIENCE = 1.0  # seconds
 def progress(
     title: str, total: float | None = None, shown: bool = True
 ) -> Generator[Callable[[float], None]]:
-    """A function to call with the amount of work just done; a bar on stderr shows it, if that is a terminal.
+    """Yields a function to call with the amount of work just done; a bar shows it on stderr, if that is a
+    terminal.
 
     >>> with progress("frames", 300) as advance:
     ...     for _ in range(3):
     ...         advance(100)
     """
-    with shown_late(shown) as bar:
+    with delayed_progress(shown) as bar:
         task = bar.add_task(title, total=total)
         yield lambda count: bar.advance(task, count)
 
 
 @contextmanager
-def shown_late(shown: bool, *columns: ProgressColumn) -> Generator[Progress]:
-    """Bars on stderr that appear after `PATIENCE`, if that is a terminal, and vanish at the end."""
+def delayed_progress(shown: bool, *columns: ProgressColumn) -> Generator[Progress]:
+    """Yields a progress bar on stderr, if that is a terminal. It appears late and vanishes at the end."""
     console = Console(stderr=True)
     hidden = not (shown and console.is_terminal)
     bar = Progress(*columns, console=console, transient=True, disable=hidden, refresh_per_second=4)

@@ -1,4 +1,4 @@
-"""A progress bar of a run over files: how much is done, sequences per second, and the time left."""
+"""A progress bar of a run over files: the part that is done, sequences per second, and the time left."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -7,14 +7,14 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemai
 from rich.text import Text
 
 from stepnet.arrow import Progress as Done
-from stepnet.cli.report.progress import shown_late
+from stepnet.cli.report.progress import delayed_progress
 
 
 class Rate(ProgressColumn):
-    """The sequences of each second."""
+    """The column of sequences per second."""
 
     def render(self, task: Task) -> Text:
-        """The text beside the bar."""
+        """Formats the text beside the bar."""
         seconds = task.elapsed
         rate = f"{task.fields['sequences'] / seconds:,.0f}" if seconds else "0"
         return Text(f"{task.fields['sequences']:,} sequences, {rate}/s")
@@ -22,9 +22,11 @@ class Rate(ProgressColumn):
 
 @contextmanager
 def bar(shown: bool = True) -> Generator[Callable[[Done], None]]:
-    """A function to call with how far a run is; a bar on stderr shows it, if that is a terminal."""
+    """Yields a function to call with the progress of a run; a bar on stderr shows it, if that is
+    a terminal.
+    """
     columns = BarColumn(), TextColumn("{task.percentage:>3.0f}%"), Rate(), TimeRemainingColumn()
-    with shown_late(shown, *columns) as progress:
+    with delayed_progress(shown, *columns) as progress:
         task = progress.add_task("", total=None, sequences=0)
 
         def show(done: Done) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from stepnet.cli.report.picture import Left, Shown, picture
+from stepnet.cli.report.picture import PageModule, UndrawnModule, picture
 from stepnet.cli.report.ties import Side, Ties
 from stepnet.cli.report.weights import legend, signs, weights_text
 from stepnet.errors import LayoutError, named
@@ -24,7 +24,7 @@ from stepnet.layout.report import assumed_text
 MOST_SHOWN = 8
 
 
-def shown(
+def show_modules(
     file: Path,
     choice: Choice,
     target: str | None,
@@ -33,31 +33,32 @@ def shown(
     quiet: bool,
     dtype: str | None = None,
 ) -> dict[str, Any]:
-    """The recurrent modules of a file as plain values, after they were printed, unless `quiet`.
+    """Prints the recurrent modules of a file, unless `quiet`, and returns them as plain values.
 
-    target: a layout to show the converted arrays in; dtype: that of the conversion. html: the path of a page
-    with drawings of all modules. A module with a missing setting is listed with the message that asks for it.
+    target: a layout to show the converted arrays in; None shows the arrays as they are. dtype: the dtype of
+    the conversion. html: the path of a page with drawings of all modules. A module with a missing setting is
+    listed with the message that asks for it.
     """
     model = read(file, choice.layout, choice.layouts)
     console = Console(highlight=False, quiet=quiet)
     plain: list[dict[str, Any]] = []
-    parts: list[Shown | Left] = []
+    parts: list[PageModule | UndrawnModule] = []
     explained: dict[str, str] = {}
     with named(str(file)):
         for module in choice.modules(model):
             with named(title(module)):
                 if target is None and (reason := unsettled(module)):
                     console.print(f"{title(module)}: {reason}", style="yellow", markup=False)
-                    plain.append(listed(module) | {"open": reason})
-                    parts.append(Left(title(module), reason))
+                    plain.append(module_facts(module) | {"open": reason})
+                    parts.append(UndrawnModule(title(module), reason))
                     continue
                 conversion = converted(module, target, False, dtype) if target else None
                 if not quiet:
-                    explained |= printed(module, conversion, console)
-                plain.append(listed(module) | known(module, conversion))
+                    explained |= print_module(module, conversion, console)
+                plain.append(module_facts(module) | settings_facts(module, conversion))
                 if html is not None:
-                    drawn = conversion or itself(module)
-                    parts.append(Shown(title(module), module.arrays, module.record, drawn))
+                    drawn = conversion or identity_conversion(module)
+                    parts.append(PageModule(title(module), module.arrays, module.record, drawn))
     if explained:
         console.print(legend(explained))
     if html is not None:
@@ -73,9 +74,9 @@ def shown(
     return {"file": str(file), "modules": plain, "rest": list(model.rest), "spare": dict(model.spare)}
 
 
-def write_page(parts: list[Shown | Left], file: Path, html: Path, force: bool) -> None:
+def write_page(parts: list[PageModule | UndrawnModule], file: Path, html: Path, force: bool) -> None:
     """Writes the page with the modules of a file; raises `LayoutError` if none of them can be drawn."""
-    reasons = [part.reason for part in parts if isinstance(part, Left)]
+    reasons = [part.reason for part in parts if isinstance(part, UndrawnModule)]
     if len(reasons) == len(parts):
         raise LayoutError(f"{file}: there is nothing to draw: {reasons[0]}")
     page = picture(parts, file.name)
@@ -84,22 +85,22 @@ def write_page(parts: list[Shown | Left], file: Path, html: Path, force: bool) -
 
 
 def title(module: Module) -> str:
-    """The name of a module, without the separator before the names of its arrays."""
+    """Returns the name of a module without the separator at its end, or "the weights" if it has none."""
     return module.name.rstrip("./") or "the weights"
 
 
 def unsettled(module: Module) -> str:
-    """The message that asks for a missing size or setting of a module; "" if nothing is missing."""
+    """Returns the message that asks for a missing size or setting of a module; "" if nothing is missing."""
     try:
         module.solved_sizes()
         module.record.settled(module.semantics)
-    except LayoutError as error:  # shown beside the arrays, which help to find the answer
+    except LayoutError as error:  # shown with the arrays, in which the user may find the answer
         return str(error)
     return ""
 
 
-def itself(module: Module) -> Conversion:
-    """The conversion of a module to its own layout."""
+def identity_conversion(module: Module) -> Conversion:
+    """Converts a module to its own layout."""
     asked = {"target": dict(module.semantics)} if module.semantics else {}
     return convert(
         module.arrays,
@@ -110,8 +111,8 @@ def itself(module: Module) -> Conversion:
     )
 
 
-def listed(module: Module) -> dict[str, Any]:
-    """The name, layouts, arrays and notes of a module, as plain values."""
+def module_facts(module: Module) -> dict[str, Any]:
+    """Returns the name, layouts, arrays and notes of a module as plain values."""
     return {
         "name": module.name,
         "layouts": list(module.layouts),
@@ -128,8 +129,8 @@ def listed(module: Module) -> dict[str, Any]:
     }
 
 
-def known(module: Module, conversion: Conversion | None) -> dict[str, Any]:
-    """The sizes and semantics of a module, and the report of its conversion, as plain values."""
+def settings_facts(module: Module, conversion: Conversion | None) -> dict[str, Any]:
+    """Returns the sizes and semantics of a module, and the report of its conversion, as plain values."""
     semantics = module.record.settled(module.semantics)
     plain: dict[str, Any] = {"sizes": vars(module.solved_sizes()), "semantics": semantics.shown()}
     plain["assumed"] = {name: str(value) for name, value in assumed(module).items()}
@@ -137,12 +138,12 @@ def known(module: Module, conversion: Conversion | None) -> dict[str, Any]:
 
 
 def assumed(module: Module) -> dict[str, Any]:
-    """The settings of a module that are assumed to have their usual values."""
+    """Returns the settings of a module that are assumed to have their usual values."""
     return module.record.assumed(module.semantics)
 
 
-def printed(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
-    """Prints a module and its conversion; gives the signs that were used, with their explanations."""
+def print_module(module: Module, conversion: Conversion | None, console: Console) -> dict[str, str]:
+    """Prints a module and its conversion; returns the explanations of the signs that it printed, by sign."""
     console.rule(Text(title(module)), align="left")
     if conversion is None:
         for computed in module.made:

@@ -1,7 +1,7 @@
 """A small recurrence, compiled and run by one engine, and compared with the interpreter in float64.
 
-It runs in a process of its own, because a library that is broken may end the process that calls it; and
-without the cache on disk, so that code is compiled.
+It runs in a process of its own, because a broken library may end the process that calls it, and without the
+cache on disk, so that code is compiled.
 """
 
 import os
@@ -19,16 +19,17 @@ from stepnet.rnn.recurrence import RNN
 UNITS = 4
 LENGTHS = (5, 0, 9)
 MOST = 1e-5
-"""The largest difference: some hundred roundings of float32, of outputs up to 1."""
-PATIENCE = 300  # seconds
+"""The largest difference allowed: some hundred roundings of float32, of outputs up to 1."""
+PATIENCE = 300
+"""The seconds that a trial may take."""
 START = "import sys; sys.path[:] = {path!r}; from stepnet.cli.report.trial import main; main({name!r})"
-"""The text that the process runs, on the path of this one: the same stepnet, whatever is in the folder."""
+"""The code that the process runs, with the import path of this process: so it tests this stepnet."""
 
 Array = np.ndarray
 
 
-def tried(name: str) -> str | None:
-    """Why an engine does not run a small recurrence on this machine; None if it does."""
+def try_engine(name: str) -> str | None:
+    """Tries an engine in a process; returns why it does not run a small recurrence, or None if it does."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", START.format(path=sys.path, name=name)],
@@ -47,11 +48,11 @@ def tried(name: str) -> str | None:
 
 
 def ending(code: int, said: str) -> str:
-    """The text about a trial whose process did not reach its end.
+    r"""Describes how a process ended early. said: its stderr.
 
     >>> ending(-4, "")
     'a small recurrence ended its process by SIGILL'
-    >>> ending(1, "Traceback ...\\nRuntimeError: expected type\\n")
+    >>> ending(1, "Traceback ...\nRuntimeError: expected type\n")
     'a small recurrence ended its process with code 1: RuntimeError: expected type'
     """
     if code < 0:
@@ -61,7 +62,7 @@ def ending(code: int, said: str) -> str:
 
 
 def main(name: str) -> None:
-    """Prints why an engine does not work, and nothing if it does: what the process of a trial runs."""
+    """Runs the trial in its process; prints why an engine does not work, or nothing."""
     try:
         reason = refusal(name)
     except (StepnetError, MemoryError) as error:
@@ -70,7 +71,7 @@ def main(name: str) -> None:
 
 
 def refusal(name: str) -> str | None:
-    """Why an engine refuses a small recurrence, or how far off its results are; None if they are right."""
+    """Returns why an engine refuses a small recurrence, or how far off its results are; else None."""
     reason = engine_named(name).refuse(recurrence(np.float32).schedule)
     if reason is not None:
         return reason
@@ -88,13 +89,13 @@ def refusal(name: str) -> str | None:
 
 
 def recurrence(dtype: type[np.floating]) -> RNN:
-    """A simple RNN, which every engine should run."""
+    """Makes a simple RNN, which every engine should run."""
     random = np.random.default_rng(1)
     params = {name: random.normal(0, 0.5, (UNITS, UNITS)).astype(dtype) for name in ("W", "R")}
     return RNN(simple_step, params, memory=UNITS, inputs=UNITS)
 
 
 def simple_step(x: Array, h: Array, params: dict[str, Array]) -> tuple[Array, Array]:
-    """A step of a simple RNN."""
+    """Computes a step of a simple RNN."""
     h = np.tanh(x @ params["W"] + h @ params["R"])
     return h, h

@@ -1,4 +1,4 @@
-"""Two sides compared from the command line, each a file or a layout."""
+"""Comparison of two sides from the command line, each a file or a layout."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.arrow.folders.samples import sequences_of
+from stepnet.arrow.folders.running import sequences_of
 from stepnet.errors import InputError, LayoutError, ModelError, named
 from stepnet.files.account import Account, check_drop
 from stepnet.files.choice import Choice
@@ -31,10 +31,10 @@ SIZES = {"inputs": 5, "hidden": 7, "projected": 4}
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of two sides.
+    """The result of a comparison.
 
-    verdicts: by module. left_out: the names of the layers and arrays that were not compared. whole: the
-    verdict on the whole models; None if they were not run. unverified: why not, if both sides specify
+    verdicts: by module. left_out: the names of layers and arrays that were not compared. whole: the verdict
+    on the whole models; None if they were not run. unverified: why they were not run, if both sides specify
     whole models.
     """
 
@@ -44,7 +44,7 @@ class Comparison:
     unverified: str = ""
 
 
-def verdicts(
+def compare_sides(
     first: str,
     second: str,
     choice: Choice,
@@ -53,30 +53,32 @@ def verdicts(
     dtype: str | None = None,
     recurrent_only: bool = False,
 ) -> Comparison:
-    """The comparison of two sides.
+    """Compares two sides, each a file or the name of a layout.
 
-    Of two files that specify whole models, these are compared, unless `recurrent_only`, and their recurrent
-    layers too where they correspond. Of other files, the modules of the same names are compared, or all in
-    order. Of a file and a layout, the modules of the file and their conversions to the layout, in a dtype. Of
-    two layouts, random weights of the first and their conversion to the second. advance: called with the
-    number of modules just done.
+    Two files that specify whole models are compared whole, unless `recurrent_only`, and so are their
+    recurrent layers if they correspond. Of other files, modules of equal names are compared, or else all in
+    order. Of a file and a layout, each module is compared with its conversion to the layout, in a dtype. Of
+    two layouts, random weights of the first are compared with their conversion to the second. advance: called
+    with the number of modules just done.
     """
     sides = [name in records() for name in (first, second)]
     if sides == [True, False]:
         first, second = second, first
     if not all(sides) and any(sides):
         models, chosen = modules([first], choice)
-        made = by_layout(chosen[0], second, dtype, advance)
+        made = compare_with_layout(chosen[0], second, dtype, advance)
         return Comparison(made, left_out(models, chosen))
     if all(sides):
-        return Comparison(by_layout((random_module(record(first), choice, seed),), second, dtype, advance))
-    return of_files((first, second), choice, seed, advance, recurrent_only)
+        return Comparison(
+            compare_with_layout((random_module(record(first), choice, seed),), second, dtype, advance)
+        )
+    return compare_files((first, second), choice, seed, advance, recurrent_only)
 
 
-def by_layout(
+def compare_with_layout(
     originals: Sequence[Module], layout: str, dtype: str | None, advance: Callable[[int], None]
 ) -> dict[str, Verdict]:
-    """The verdicts on modules and their conversions to a layout."""
+    """Compares modules with their conversions to a layout; returns verdicts by module."""
     results: dict[str, Verdict] = {}
     for module in originals:
         results[module.name] = compare(module, result(module, converted(module, layout, False, dtype)))
@@ -84,10 +86,10 @@ def by_layout(
     return results
 
 
-def of_files(
+def compare_files(
     files: tuple[str, str], choice: Choice, seed: int, advance: Callable[[int], None], recurrent_only: bool
 ) -> Comparison:
-    """The comparison of two files."""
+    """Compares two files: whole models if possible, and their recurrent layers."""
     alone = recurrent_only or choice.module is not None or bool(choice.order)
     found = [] if alone else [whole_model(file, choice) for file in files]
     loaded = [each for each in found if isinstance(each, FileModel)]
@@ -106,16 +108,16 @@ def of_files(
     if len(chosen[0]) != len(chosen[1]):
         raise LayoutError(
             f"{files[0]} has {len(chosen[0])} recurrent modules, and {files[1]} has {len(chosen[1])}: "
-            f"say {option('module')} for one of each file with several"
+            f"choose one layer of each with {option('module')}"
         )
     results: dict[str, Verdict] = {}
-    for a, b in paired(*chosen):
-        results[titled(a, b)] = compare(a, b)
+    for a, b in pair_modules(*chosen):
+        results[comparison_title(a, b)] = compare(a, b)
         advance(1)
     return Comparison(results, () if whole else left_out(models, chosen), whole, unverified)
 
 
-def on_data(
+def compare_on_data(
     files: tuple[str, str],
     choice: Choice,
     inputs: Sequence[str],
@@ -123,14 +125,14 @@ def on_data(
     advance: Callable[[int], None] = lambda _: None,
     recurrent_only: bool = False,
 ) -> Comparison:
-    """The comparison of the models of two files over the sequences of Parquet and Arrow files.
+    """Compares the models of two files over the sequences of Parquet and Arrow files.
 
-    Each is run as `stepnet run` runs it; of a file of weights the recurrent layers, one after the other.
-    advance: called with the number of sequences just run.
+    Each model is run as by `stepnet run`; of a file of weights the recurrent layers, as a stack. advance:
+    called with the number of sequences just run.
     """
     layouts = [name for name in files if name in records()]
     if layouts:
-        raise LayoutError(f"--inputs is run by the models of two files, and {layouts[0]} is a layout")
+        raise LayoutError(f"--inputs needs two model files, and {layouts[0]} is a layout")
     alone = recurrent_only or choice.module is not None or any(map(is_weights, files, repeat(choice)))
     try:
         loaded = [data_model(file, choice, alone) for file in files]
@@ -151,7 +153,7 @@ def on_data(
 
 
 def data_model(file: str, choice: Choice, recurrent_only: bool) -> FileModel:
-    """The model of a file; a choice among several modules does not apply to a file with a single one."""
+    """Reads the model of a file. A choice among modules does not apply to a file with only one."""
     path, own = Path(file), choice
     if recurrent_only:
         model = read(path, choice.layout, choice.layouts)
@@ -161,13 +163,13 @@ def data_model(file: str, choice: Choice, recurrent_only: bool) -> FileModel:
 
 
 def is_weights(file: str, choice: Choice) -> bool:
-    """Whether a file holds weights and no architecture."""
+    """Tells if a file holds weights without an architecture."""
     path = Path(file)
     return not is_graph(path) and bool(read(path, choice.layout, choice.layouts).unspecified)
 
 
 def whole_model(file: str, choice: Choice) -> FileModel | str | None:
-    """The whole model of a file, or why it cannot be run; None for a file of weights."""
+    """Reads the whole model of a file, or returns why it cannot be run; None for a file of weights."""
     if is_weights(file, choice):
         return None
     try:
@@ -177,21 +179,23 @@ def whole_model(file: str, choice: Choice) -> FileModel | str | None:
 
 
 def has_layers(files: Sequence[str], choice: Choice) -> bool:
-    """Whether both files have recurrent layers whose weights are known."""
+    """Tells if both files have recurrent layers whose weights are known."""
     models = [read(file, choice.layout, choice.layouts) for file in files]
     return all(model.modules and not model.unread() for model in models)
 
 
 def correspond(first: Sequence[Module], second: Sequence[Module]) -> bool:
-    """Whether the recurrent layers of two models are as many, and of the same sizes."""
+    """Tells if the recurrent layers of two models are equal in number and sizes."""
     if len(first) != len(second):
         return False
-    pairs = [[weights(module).runner_weights().sizes for module in pair] for pair in paired(first, second)]
+    pairs = [
+        [weights(module).runner_weights().sizes for module in pair] for pair in pair_modules(first, second)
+    ]
     return all(one == other for one, other in pairs)
 
 
 def left_out(models: Sequence[Model], chosen: Sequence[Sequence[Module]]) -> tuple[str, ...]:
-    """The names of the layers and arrays of files that are not among the chosen modules."""
+    """Lists the layers and arrays of files that are not among the compared modules."""
     names = list[str]()
     for model, compared in zip(models, chosen, strict=True):
         account = Account.of(model, compared, None)
@@ -199,22 +203,22 @@ def left_out(models: Sequence[Model], chosen: Sequence[Sequence[Module]]) -> tup
     return tuple(dict.fromkeys(names))
 
 
-def paired(first: Sequence[Module], second: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
-    """The pairs of modules to compare: those of the same names if both sides have the same, else in order."""
+def pair_modules(first: Sequence[Module], second: Sequence[Module]) -> Iterable[tuple[Module, Module]]:
+    """Pairs the modules to compare: by name if both sides have the same names, else in order."""
     by_name = {unwrapped(module.name): module for module in second}
     names = [unwrapped(module.name) for module in first]
     alike = len({*names}) == len(names) and {*names} == by_name.keys()
     return zip(first, (by_name[name] for name in names) if alike else second, strict=True)
 
 
-def titled(first: Module, second: Module) -> str:
-    """The title of the comparison of two modules."""
+def comparison_title(first: Module, second: Module) -> str:
+    """Returns the title of the comparison of two modules."""
     names = dict.fromkeys(bare(module.name) for module in (first, second))
     return " and ".join(name for name in names if name)
 
 
 def modules(files: Sequence[str], choice: Choice) -> tuple[list[Model], list[tuple[Module, ...]]]:
-    """The contents of each file, and its chosen modules; the only module of a file is always chosen."""
+    """Reads files; returns their contents, and the modules of each that were chosen, or its only module."""
     cells = {f".{name.partition('.')[2]}" for name in records()}
     for file in files:
         if not Path(file).exists() and "/" not in file and Path(file).suffix in cells:
@@ -234,7 +238,7 @@ def modules(files: Sequence[str], choice: Choice) -> tuple[list[Model], list[tup
 
 
 def random_module(chosen: Record, choice: Choice, seed: int) -> Module:
-    """Random weights of a layout; open settings have the stated value, or the first one that is allowed."""
+    """Makes random weights of a layout. Open settings get the stated value, or the first allowed."""
     known: dict[str, Any] = {**SIZES, **choice.sizes}
     if not chosen.projection:
         known["projected"] = None

@@ -95,7 +95,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def is_checkpoint(path: str | Path) -> bool:
-    """Whether a path is that of a checkpoint: the name that it was saved under, or one of its files."""
+    """Tells if a path is that of a checkpoint: the name that it was saved under, or one of its files."""
     if os.path.isfile(f"{OF_DATA.sub('', str(path))}.index"):
         return True
     with named(path):
@@ -103,7 +103,7 @@ def is_checkpoint(path: str | Path) -> bool:
 
 
 def ends_as_table(path: str | Path) -> bool:
-    """Whether a file ends as a table does; checkpoints consist of tables."""
+    """Tells if a file ends as a table does; checkpoints consist of tables."""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - FOOTER))
         return is_table(file.read(FOOTER))
@@ -122,7 +122,7 @@ def named(path: str | Path, prefix: str | None = None) -> Generator[None]:
 
 
 def native(array: Array) -> Array:
-    """The same numbers in native byte order; float16 and bfloat16 as float32."""
+    """Converts an array to native byte order, and float16 and bfloat16 to float32."""
     dtype = array.dtype.newbyteorder("=")
     return array.astype(np.float32 if dtype in HALVES else dtype, copy=not array.flags.writeable)
 
@@ -259,7 +259,7 @@ class Shards:
 
 
 def has_its_checksum(proto: Message, data: memoryview | bytes) -> bool:
-    """Whether bytes have the checksum of a BundleEntryProto, if it has one."""
+    """Tells if bytes have the checksum of a BundleEntryProto, if it has one."""
     return ENTRY_CHECKSUM not in proto.fields or checksums.is_whole(data, proto.number(ENTRY_CHECKSUM))
 
 

@@ -123,5 +123,5 @@ def renamed(path: Path, arrays: Mapping[str, Array], names: Mapping[str, str]) -
 
 
 def same_bits(array: Array, other: Array) -> bool:
-    """Whether two arrays are the same bits."""
+    """Tells if two arrays are the same bits."""
     return array.dtype == other.dtype and array.shape == other.shape and array.tobytes() == other.tobytes()

@@ -61,7 +61,7 @@ def read(path: Path, layout: str | None = None, layouts: Mapping[str, str] | Non
 
 
 def is_numbered(key: str) -> bool:
-    """Whether the name of a variable in the checkpoint is only a number."""
+    """Tells if the name of a variable in the checkpoint is only a number."""
     return key.removesuffix(VALUE).rpartition("/")[2].isdecimal()
 
 

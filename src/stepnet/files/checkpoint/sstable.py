@@ -23,7 +23,7 @@ STORED, SNAPPY = 0, 1
 
 
 def is_table(end: bytes) -> bool:
-    """Whether a file that ends in these bytes is a table."""
+    """Tells if a file that ends in these bytes is a table."""
     return len(end) >= FOOTER and end[-8:] == MAGIC.to_bytes(8, "little")
 
 

@@ -53,7 +53,7 @@ def others(file: KerasFile, recurrent: Collection[str]) -> Iterator[str]:
 
 
 def unconfigured(name: str) -> ConfiguredLayer:
-    """A layer of which a file has no configuration."""
+    """Describes a layer without a configuration in the file."""
     return ConfiguredLayer(name, name, name, "", {}, (), "")
 
 
@@ -64,7 +64,7 @@ def titled(name: str, class_name: str, config: Config) -> str:
 
 
 def is_held(name: str, part: Part, recurrent: Collection[str]) -> bool:
-    """Whether a part of a layer is a module, or a direction of one."""
+    """Tells if a part of a layer is a module, or a direction of one."""
     ends = range(len(part.words) + 1)
     return any("/".join((name, *part.words[:end])) in recurrent for end in ends)
 

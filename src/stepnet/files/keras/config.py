@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stepnet.errors import FileError
-from stepnet.files.keras.class_names import numbered, snake
 from stepnet.files.keras.nodes import (
     MODELS,
     TIMED,
@@ -27,8 +26,10 @@ from stepnet.files.keras.nodes import (
     given_name,
     name_of,
     nodes_of,
+    numbered,
     outputs_of,
     rounding,
+    snake,
     table,
     tensors,
 )
@@ -48,7 +49,7 @@ MOST_INPUTS = 1000  # of a layer
 
 @dataclass(frozen=True)
 class Use:
-    """How a model uses a layer.
+    """The ways in which a model uses a layer.
 
     calls: how often it is called, including calls of the models around it. more, masked, training: as for
     `Call`, of any call. besides: the names of the layers that compute further arguments. outputs: the number
@@ -297,7 +298,7 @@ def within(
 
 
 def use_of(calls: Sequence[Call], around: Around) -> Use:
-    """How a model uses a layer, from the layer's calls."""
+    """Summarises how a model uses a layer, from the layer's calls."""
     return Use(
         around.calls * len(calls),
         more=any(call.more for call in calls),

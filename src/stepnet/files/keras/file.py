@@ -254,7 +254,7 @@ def parts_in(place: str, paths: Sequence[str], configured: Mapping[Steps, Part])
 
 
 def is_kernels(part: Part, steps: Steps) -> bool:
-    """Whether arrays are a cell's by the names of their groups."""
+    """Tells if arrays are a cell's by the names of their groups."""
     return part.in_cell or steps[-1:] == ("cell",) or bool(steps and steps[-1] in DIRECTIONS)
 
 

@@ -274,6 +274,6 @@ def inflated(data: bytes, limit: int) -> bytes:
 
 
 def native(array: Array) -> Array:
-    """The same numbers in native byte order; float16 and bfloat16 as float32."""
+    """Converts an array to native byte order, and float16 and bfloat16 to float32."""
     dtype = array.dtype.newbyteorder("=")
     return array.astype(np.float32 if dtype in HALVES else dtype, copy=not array.flags.writeable)

@@ -41,7 +41,7 @@ LONGEST = 4096  # bytes of a name
 
 @dataclass
 class Bytes:
-    """A file's bytes, each of which can be taken once, and the limit on memory.
+    """The bytes of a file, each of which may be taken once, and the limit on memory.
 
     Parts of a sound file do not overlap. If more bytes are taken than it has, its addresses lead in circles.
     """
@@ -92,11 +92,11 @@ class Bytes:
 
 def broken(fact: str) -> FileError:
     """The error for a file that breaks the rules of the format."""
-    return FileError(f"this is no whole HDF5 file ({fact})")
+    return FileError(f"this is not a complete HDF5 file ({fact})")
 
 
 def opened(stream: BufferedReader, place: Place | None = None, store: Store | None = None) -> Bytes:
-    """The bytes of an open file, or of a place in it, none of which is taken yet."""
+    """Opens the bytes of a file, or of a place in it; none of them is taken yet."""
     place = place or Place(0, stream.seek(0, os.SEEK_END))
     return Bytes(stream, place.start, place.size, place.size, store or Store(None, place.size))
 
@@ -201,7 +201,7 @@ def children(file: Bytes, messages: list[Message]) -> dict[str, int]:
 
 
 def large(body: bytes, counter: int) -> bool:
-    """Whether, by a link-info (IV.A.2.c) or attribute-info message (IV.A.2.v), entries are in a fractal heap.
+    """Tells if entries are in a fractal heap, by a link-info (IV.A.2.c) or attribute-info (IV.A.2.v) message.
 
     counter: the bytes of the highest creation index, if the message has it.
     """
@@ -295,7 +295,7 @@ def count_of(shape: tuple[int, ...], width: int, limit: int) -> int:
     6
     >>> count_of((1 << 62, 4), 4, 24)
     Traceback (most recent call last):
-    stepnet.errors.FileError: this is no whole HDF5 file (an array of shape 4611686018427387904, 4 has 24...
+    stepnet.errors.FileError: this is not a complete HDF5 file (an array of shape 4611686018427387904, 4 ...
     """
     count = math.prod(shape)
     if count * width > limit or math.prod(max(1, n) for n in shape) >= 1 << 48:

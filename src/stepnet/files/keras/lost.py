@@ -9,8 +9,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
-from stepnet.files.keras.class_names import snake
 from stepnet.files.keras.file import NO_LAYERS, KerasFile
+from stepnet.files.keras.nodes import snake
 from stepnet.files.keras.parts import DIRECTIONS, LAYERS
 from stepnet.files.model import Array, Module
 from stepnet.layout.options import option
@@ -21,7 +21,7 @@ CLASSES = {snake(name): name for name in LAYERS}
 
 
 def problems_of(file: KerasFile, modules: Collection[Module], rest: Mapping[str, Array]) -> dict[str, str]:
-    """Why layers that are recurrent, or are in the configuration, are not in the file: the messages by name.
+    """Yields why recurrent or configured layers are not in the file, as messages by name.
 
     rest: the arrays that are in no module.
     """
@@ -53,7 +53,7 @@ def of_groups(rest: Mapping[str, Array]) -> Iterator[tuple[str, str]]:
 
 
 def of_directions(modules: Collection[Module]) -> Iterator[tuple[str, str]]:
-    """The layers of both directions of which only one is a module, each with the reason."""
+    """Yields layers that have a module for only one of two directions, each with the reason."""
     names = {module.name for module in modules}
     for front, way in (name.rpartition("/")[::2] for name in names):
         for other in DIRECTIONS.values():

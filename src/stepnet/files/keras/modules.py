@@ -82,8 +82,9 @@ def with_architecture(model: Model, file: KerasFile) -> Model:
 
 
 def unspecified(file: KerasFile) -> str:
-    """Why a file does not specify how its model computes; empty for a file with the configuration of a
-    model of Keras' own class.
+    """Returns why a file does not specify a whole model, or "" if it has the configuration of one.
+
+    The class of the model must be one of Keras' own.
     """
     if file.config is None:
         return WEIGHTS
@@ -100,7 +101,7 @@ def damaged_by_names(modules: Iterable[Module], rest: Mapping[str, Array]) -> tu
 
 
 def stated(layers: Iterable[KerasLayer]) -> Iterator[tuple[str, Stated]]:
-    """What the arrays of dense layers and embeddings are, by path, if the file has the layers' classes."""
+    """Yields what the arrays of dense layers and embeddings are, by path, if the file has their classes."""
     for layer in layers:
         kind, most = PARTS.get(layer.class_name or "", ("", 0))
         if len(layer.arrays) <= most:
@@ -195,7 +196,7 @@ def of_part(
 
 
 def alone_of(use: Use, timed: str) -> str:
-    """Why a part is no ordinary layer of a model; empty if it is one."""
+    """Returns why a part is no ordinary layer of a model; empty if it is one."""
     reasons = [f"is run once for each step of {timed} (TimeDistributed)"] if timed else []
     if use.besides:
         reasons.append(f"starts from what other layers compute ({', '.join(use.besides)})")
@@ -205,8 +206,10 @@ def alone_of(use: Use, timed: str) -> str:
 
 
 def uses(use: Use, last: bool, policies: Iterable[str]) -> Iterator[str]:
-    """How a model uses a part otherwise than by taking its outputs at all steps; last: whether the part's
-    outputs are those of its layer. policies: the dtype policies that round its numbers.
+    """Yields how a model uses a part other than by its outputs at all steps.
+
+    last: whether the part's outputs are those of its layer. policies: the dtype policies that round its
+    numbers.
     """
     for policy in policies:
         yield f"it computes in the dtypes of the policy {policy}"
@@ -283,7 +286,7 @@ def both_ways(path: Path, layer: KerasLayer, cells: Sequence[tuple[Part, Module]
 
 
 def alike(forward: Module, backward: Module) -> bool:
-    """Whether two modules can be the two directions of a single one."""
+    """Tells if two modules can be the two directions of a single one."""
     shapes = [{name: array.shape for name, array in way.arrays.items()} for way in (forward, backward)]
     same = forward.layouts == backward.layouts and forward.semantics == backward.semantics
     gives = [(way.last_only, way.states) for way in (forward, backward)]
@@ -315,7 +318,7 @@ def one_way(path: Path, part: Part, module: Module) -> Module:
 
 
 def merge_of(path: Path, part: Part, name: str) -> str | None:
-    """How the outputs of both directions are merged; None if the file does not specify it."""
+    """Returns how the outputs of both directions are merged; None if the file does not specify it."""
     if part.merge is None and not part.run:
         return None
     if not isinstance(part.merge, str) or part.merge not in MERGES:

@@ -6,11 +6,10 @@ Sources: keras/src/saving/serialization_lib.py and models/functional.py of 3.15;
 keras/engine/topology.py of 1.2.2.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
-
-from stepnet.files.keras.class_names import snake
 
 Config = Mapping[str, Any]
 Tensor = tuple[str, int, int]  # the name of a layer, the number of a call, and the number of its output
@@ -121,7 +120,7 @@ def class_of(node: Config) -> str:
 
 
 def outputs_of(node: Config) -> int:
-    """The number of outputs of a layer, of which all but the first are final states.
+    """Returns the number of outputs of a layer; all after the first are final states.
 
     >>> outputs_of({"class_name": "LSTM", "config": {"return_state": True}})
     3
@@ -187,7 +186,7 @@ def histories(value: object) -> Iterator[tuple[Tensor, object]]:
 
 
 def is_weighted(node: Config) -> bool:
-    """Whether a layer of a class of Keras' own has arrays of its own, by its configuration.
+    """Tells if a layer of a class of Keras' own has arrays of its own, by its configuration.
 
     >>> dense, norm = {"class_name": "Dense"}, {"class_name": "LayerNormalization", "config": {"center": 0}}
     >>> is_weighted(dense), is_weighted(norm), is_weighted({"class_name": "Dropout"})
@@ -197,3 +196,27 @@ def is_weighted(node: Config) -> bool:
     settings = SETTINGS_OF_WEIGHTS.get(name, ())
     usual = {"center": True, "scale": True}
     return name in VARIABLES or name in WEIGHTED or any(config.get(key, usual.get(key)) for key in settings)
+
+
+# ---- the names that Keras gives to layers without one -----------------------------------------------------
+
+
+def snake(class_name: str) -> str:
+    """The name of a class in snake case, as Keras writes it in files.
+
+    >>> snake("SimpleRNN"), snake("CuDNNLSTM"), snake("Conv1D")
+    ('simple_rnn', 'cu_dnnlstm', 'conv1d')
+    """
+    words = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", class_name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
+
+
+def numbered(name: str, counts: dict[str, int]) -> str:
+    """A name: unchanged at its first use, with a number appended at later ones.
+
+    >>> counts = {}
+    >>> numbered("lstm", counts), numbered("lstm", counts), numbered("gru", counts)
+    ('lstm', 'lstm_1', 'gru')
+    """
+    counts[name] = counts.get(name, -1) + 1
+    return f"{name}_{counts[name]}" if counts[name] else name

@@ -16,9 +16,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from stepnet.errors import FileError
-from stepnet.files.keras.class_names import numbered, snake
 from stepnet.files.keras.config import DEEPEST
-from stepnet.files.keras.nodes import TIMED, Config, class_of, is_weighted, rounding, rows, table
+from stepnet.files.keras.nodes import (
+    TIMED,
+    Config,
+    class_of,
+    is_weighted,
+    numbered,
+    rounding,
+    rows,
+    snake,
+    table,
+)
 from stepnet.files.store import OBJECT, Store
 
 Steps = tuple[str, ...]
@@ -87,7 +96,7 @@ class Part:
         return next((word for word in self.words if word in DIRECTIONS.values()), None)
 
     def agrees(self, scope: Steps) -> bool:
-        """Whether a scope, the names in front of a weight's own, belongs to this part."""
+        """Tells if a scope, the names in front of a weight's own, belongs to this part."""
         others = [way for way in DIRECTIONS.values() if way != self.way]
         own = self.names[-1] if self.names else ""
         return any(part in (own, f"{self.way}_{own}") for part in scope) and not any(
@@ -194,7 +203,7 @@ def check_complete(expected: Iterable[Part], parts: Iterable[Part]) -> None:
 
 
 def is_filled(node: Config, parts: Iterable[Part]) -> bool:
-    """Whether the file of a layer must have arrays of it: it is of a class of Keras' own that has some, or
+    """Tells if the file of a layer must have arrays of it: it is of a class of Keras' own that has some, or
     runs a cell of such a class. parts: it and its parts, by its configuration.
     """
     return is_weighted(node) or (class_of(node) in RUNNERS and any(part.cell for part in parts))

@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from stepnet.errors import FileError
-from stepnet.files.keras.class_names import numbered, snake
-from stepnet.files.keras.nodes import VARIABLES, table
+from stepnet.files.keras.nodes import VARIABLES, numbered, snake, table
 from stepnet.files.paths import library, new_file
 
 Array = np.ndarray

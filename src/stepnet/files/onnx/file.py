@@ -103,11 +103,13 @@ def opened(path: str | Path) -> tuple[Proto, Store]:
         messages.count(data, onnx.ModelProto.DESCRIPTOR, store)
         model = onnx.ModelProto.FromString(data)
     except protobuf.DecodeError as error:
-        raise FileError(f"{path}: this is no whole ONNX model ({' '.join(str(error).split())})") from error
+        raise FileError(
+            f"{path}: this is not a complete ONNX model ({' '.join(str(error).split())})"
+        ) from error
     except OSError as error:
         raise FileError(f"{path}: the file cannot be read ({error.strerror or error})") from error
     if not model.ir_version or not model.HasField("graph"):
-        raise FileError(f"{path}: this is no whole ONNX model (it has no graph)")
+        raise FileError(f"{path}: this is not a complete ONNX model (it has no graph)")
     return model, store
 
 
@@ -134,7 +136,7 @@ def recurrent(model: Proto, store: Store) -> tuple[tuple[OnnxNode, ...], Walk, F
 
 
 def is_recurrent(node: Node) -> bool:
-    """Whether a node is one of ONNX's recurrent ones."""
+    """Tells if a node is one of ONNX's recurrent ones."""
     return node.op in GATES and node.domain in DOMAINS
 
 
@@ -194,7 +196,7 @@ def in_order(array: Array, store: Store, what: str) -> Array:
 
 
 def no_constant(node: Node, slot: str, value: str, folder: Folder) -> str:
-    """Why a weight is not a constant, in words."""
+    """Returns why a weight is not a constant, in words."""
     names, source = origin(node.scope, value, folder)
     if isinstance(source, Output) and source.node.op in QUANTIZED:
         return f"its {slot} is quantized; read the model it was quantized from"
@@ -236,7 +238,7 @@ def placed(node: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Fold
 def follows_on(
     node: Node, before: Node, layers: Mapping[Node, OnnxNode], walk: Walk, folder: Folder
 ) -> bool | None:
-    """Whether X of a node is Y of another, with both directions concatenated; None if Y is too large for the
+    """Tells if X of a node is Y of another, with both directions concatenated; None if Y is too large for the
     test, which computes the nodes in between on distinct labels.
     """
     below, above = layers[before], layers[node]

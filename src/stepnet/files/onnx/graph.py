@@ -298,7 +298,7 @@ class Folder:
         return array_of(filling.t, self.store)
 
     def is_zero(self, scope: Scope, name: str) -> bool:
-        """Whether a value is all zeros, even if its shape is unknown; exporters write initial states so."""
+        """Tells if a value is all zeros, even if its shape is unknown; exporters write initial states so."""
         pending, seen = [(scope, name)], set[Key]()
         while pending:
             self.work()

@@ -74,4 +74,4 @@ def number(data: bytes, at: int, store: Store) -> tuple[int, int]:
 
 def broken(store: Store, reason: str) -> FileError:
     """The error for a damaged message."""
-    return FileError(f"{store.path}: this is no whole ONNX model ({reason})")
+    return FileError(f"{store.path}: this is not a complete ONNX model ({reason})")

@@ -78,7 +78,7 @@ def module(path: Path, node: OnnxNode) -> Module:
 
 
 def tells(slot: str, kind: str) -> bool:
-    """Whether an initial state or the lengths need a note; computed lengths are those of the sequences."""
+    """Tells if an initial state or the lengths need a note; computed lengths are those of the sequences."""
     return slot in STATES or kind != "computed"
 
 

@@ -66,7 +66,7 @@ class OnnxNode:
 
     @property
     def fed(self) -> tuple[str, ...]:
-        """Those of sequence_lens, initial_h and initial_c whose values are unknown before the model runs."""
+        """The names among sequence_lens, initial_h and initial_c whose values are known only in a run."""
         return tuple(slot for slot, kind in self.begins.items() if kind != "constant")
 
     @property
@@ -131,7 +131,7 @@ def written(number: float) -> float:
 
 
 def misfit(op: str, arrays: Mapping[str, Array], attributes: Mapping[str, Any]) -> str | None:
-    """Why the shapes and dtypes of a node's arrays do not fit, in words; None if they do."""
+    """Returns why the shapes and dtypes of a node's arrays do not fit, in words; None if they do."""
     D, H, G = DIRECTIONS[attributes["direction"]], attributes["hidden_size"], GATES[op]
     state = (None, D, H) if attributes["layout"] else (D, None, H)
     expected: dict[str, tuple[int | None, ...]] = {

@@ -33,7 +33,7 @@ def layer_of(node: Proto) -> tuple[str, str] | None:
 
 
 def unrolled(nodes: Iterable[Node], is_recurrent: Callable[[Node], bool]) -> Mapping[str, str]:
-    """Why recurrent layers of a model are not among its recurrent nodes, by the layers' names."""
+    """Returns why recurrent layers of a model are not among its recurrent nodes, by the layers' names."""
     classes: dict[str, str] = {}
     as_nodes: set[str] = set()
     for node in nodes:

@@ -85,7 +85,7 @@ class LayerDrawing(Drawing):
 
 @dataclass(frozen=True)
 class Form:
-    """How a layer's outputs are transposed: the order of axes, and the suffix of the result's name."""
+    """The transposition of a layer's outputs. order: of the axes. suffix: of the result's name."""
 
     order: list[int]
     suffix: str

@@ -165,7 +165,7 @@ def read(path: Path) -> tuple[list[Layer], Array]:
     try:
         parser.Parse(described.read_bytes(), True)
     except (expat.ExpatError, UnicodeError) as error:
-        raise FileError(f"this is no whole .xml file ({error})") from error
+        raise FileError(f"this is not a complete .xml file ({error})") from error
     if not numbers.exists() and any(layer.type == CONST for layer in reader.layers):
         raise FileError(f"its numbers are in {numbers.name}, which is not beside it")
     return reader.layers, np.fromfile(numbers, np.uint8) if numbers.exists() else np.empty(0, np.uint8)

@@ -188,7 +188,7 @@ def others(layers: list[Layer], names: dict[int, str], data: Array) -> Iterator[
 
 
 def is_constant(layer: Layer | None, data: Array) -> TypeGuard[Layer]:
-    """Whether a state is a constant other than zeros."""
+    """Tells if a state is a constant other than zeros."""
     return layer is not None and layer.type == CONST and bool(np.any(ir.constant(layer, data)))
 
 

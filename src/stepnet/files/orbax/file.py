@@ -50,7 +50,7 @@ def read(path: str | Path) -> dict[str, Array]:
 
 
 def is_item(folder: Path) -> bool:
-    """Whether a folder holds a tree of arrays."""
+    """Tells if a folder holds a tree of arrays."""
     return (folder / MANIFEST).is_file() or (folder / METADATA).is_file()
 
 

@@ -55,7 +55,7 @@ class Cursor:
         return value
 
     def numbers(self, count: int) -> list[int]:
-        """The next `count` numbers, each of which takes at least a byte."""
+        """Reads the next `count` numbers; each takes at least one byte."""
         if count > len(self.data) - self.at:
             raise FileError("a node in it lists more than it holds")
         self.store.room(NUMBER * count, "the numbers of a node")

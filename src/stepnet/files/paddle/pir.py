@@ -116,7 +116,9 @@ def read(data: bytes, path: str, store: Store) -> Program:
             raise FileError(f"its program has {len(blocks)} blocks, and stepnet reads programs of one block")
         return program(blocks[0]["ops"], path)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise FileError(f"this is no whole program of Paddle ({type(error).__name__}: {error})") from None
+        raise FileError(
+            f"this is not a complete program of Paddle ({type(error).__name__}: {error})"
+        ) from None
 
 
 @dataclass

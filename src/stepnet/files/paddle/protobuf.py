@@ -65,7 +65,7 @@ def read(data: bytes, path: str, store: Store) -> Program:
     """The program of a .pdmodel; raises `FileError`, without the path, for damaged bytes."""
     blocks = list(message(memoryview(data), store).messages(1))
     if not blocks:
-        raise FileError("this is no whole program of Paddle (it has no block)")
+        raise FileError("this is not a complete program of Paddle (it has no block)")
     if len(blocks) > 1:
         raise FileError(
             f"its program has {len(blocks)} blocks (a loop or a condition); stepnet reads programs of one"

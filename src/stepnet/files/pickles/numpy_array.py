@@ -22,12 +22,12 @@ KINDS = "fiubc"  # of dtypes: numbers and truth values
 
 
 def is_numpy(value: object) -> bool:
-    """Whether a value of a pickle is a call that rebuilds an array."""
+    """Tells if a value of a pickle is a call that rebuilds an array."""
     return isinstance(value, Call) and value.name in NAMES
 
 
 def of_numbers(value: object) -> bool:
-    """Whether a value is a call that rebuilds an array of numbers, and not of texts, dates or objects."""
+    """Tells if a value is a call that rebuilds an array of numbers, and not of texts, dates or objects."""
     if not isinstance(value, Call) or not is_numpy(value):
         return False
     dtypes = [item for item in fields(value) if isinstance(item, Call) and item.name == "numpy.dtype"]

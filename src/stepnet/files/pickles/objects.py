@@ -55,7 +55,7 @@ class Held:
 
 
 def code_of(root: object) -> str:
-    """Why a pickle's value does not specify how its model computes: a module's architecture is code."""
+    """Returns why a pickle's value does not specify a computation: the architecture of a module is code."""
     modules = [value for _, value in leaves(root, is_module, everything())]
     names = [value.name for value in modules if isinstance(value, Call)]
     if not names:
@@ -66,7 +66,7 @@ def code_of(root: object) -> str:
 
 
 def is_module(value: object) -> bool:
-    """Whether a value is a module of PyTorch: TorchScript's, or an object with inner modules."""
+    """Tells if a value is a module of PyTorch: TorchScript's, or an object with inner modules."""
     if not isinstance(value, Call):
         return False
     scripted = value.name.startswith(SCRIPTED) and value.state is not None
@@ -108,7 +108,7 @@ def own_class(value: object) -> str:
 
 
 def has_weights(value: Call) -> bool:
-    """Whether an object has weights with the names of a recurrent module's."""
+    """Tells if an object has weights with the names of a recurrent module's."""
     if not isinstance(value.state, Pairs | tuple):
         return False
     names = [name for name, _ in registered(value) if isinstance(name, str)]

@@ -114,7 +114,7 @@ def arrays_in(value: object, size: int) -> dict[str, Array]:
 
 
 def one_array_each(arrays: dict[str, Array], parameters: Mapping[str, object]) -> dict[str, Array]:
-    """The arrays, where names of the same parameter with the same numbers share an array."""
+    """Makes names of one parameter with equal numbers share an array; changes and returns `arrays`."""
     first: dict[str, Array] = {}
     for name, array in arrays.items():
         parameter = parameters.get(name)
@@ -125,14 +125,14 @@ def one_array_each(arrays: dict[str, Array], parameters: Mapping[str, object]) -
 
 
 def is_same(array: Array, other: Array) -> bool:
-    """Whether two arrays have the same bits."""
+    """Tells if two arrays have the same bits."""
     if (array.dtype, array.shape) != (other.dtype, other.shape):
         return False
     return array is other or array.tobytes() == other.tobytes()
 
 
 def is_array(value: object) -> bool:
-    """Whether a value of a pickle is an array, or a pair of Paddle's name and an array."""
+    """Tells if a value of a pickle is an array, or a pair of Paddle's name and an array."""
     pair = parts(value)
     return is_numpy(value) or (len(pair) == 2 and isinstance(pair[0], str) and is_numpy(pair[1]))
 

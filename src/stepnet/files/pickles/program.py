@@ -76,7 +76,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Program:
-    """What a program computes, as far as it consists of recurrent layers.
+    """The computation of a program, as far as it consists of recurrent layers.
 
     Attributes:
         calls: Its recurrent operators, in its order.
@@ -93,7 +93,7 @@ class Program:
 
 @dataclass
 class Reading:
-    """What the operators so far have computed, by the names of values.
+    """The values that the operators so far have computed, by name.
 
     weights: the names in the file. sources: what computes a value. aliases: values that are another one
     unchanged. zeros: values that are zeros. called: the weights of calls.
@@ -145,9 +145,7 @@ def program_of(document: Mapping[str, Any]) -> Program:
 
 
 def is_part_of_calls(node: dict[str, Any], state: Reading) -> bool:
-    """Whether an operator makes zeros, computes or checks sizes, or returns a value unchanged; it is noted in
-    the state.
-    """
+    """Notes an operator that makes zeros, handles sizes, or returns a value unchanged; True if it is one."""
     operator, given = operator_of(node), arguments(node)
     outputs, taken = [*names(node.get("outputs"))], [*names(given.get("self", given.get("input")))]
     if operator in SIZES or all(is_number(value) for value in (*given.values(), *rows(node.get("outputs")))):
@@ -168,13 +166,13 @@ def is_part_of_calls(node: dict[str, Any], state: Reading) -> bool:
 
 
 def is_zeros(operator: str, given: Mapping[str, Any]) -> bool:
-    """Whether an operator makes a tensor of zeros, whatever it takes."""
+    """Tells if an operator makes a tensor of zeros, whatever it takes."""
     value = table(given.get("fill_value"))
     return operator in ZEROS or (operator in FILLED and number(value) == 0)
 
 
 def drops(share: object, given: Mapping[str, Any]) -> bool:
-    """Whether dropout of a share has an effect; where the program does not say it, it has."""
+    """Tells if dropout of a share has an effect; where the program does not say it, it has."""
     return table(given.get("train")).get("as_bool") is not False and number(share) != 0
 
 
@@ -217,7 +215,7 @@ def unexpressed(node: dict[str, Any], call: Call, before: list[Call], state: Rea
 
 
 def is_in_order(weights: tuple[str, ...], given: Mapping[str, Any]) -> bool:
-    """Whether weights are all those of a layer of torch.nn, in its order."""
+    """Tells if weights are all those of a layer of torch.nn, in its order."""
     kinds = ["weight_ih", "weight_hh"]
     if table(given.get("has_biases")).get("as_bool") is not False:
         kinds += ["bias_ih", "bias_hh"]
@@ -245,7 +243,7 @@ def other_outputs(outputs: list[dict[str, Any]], sequence: str, state: Reading) 
 
 
 def needed(nodes: list[dict[str, Any]], outputs: object) -> list[bool]:
-    """Whether the outputs depend on a node, for each."""
+    """Tells if the outputs depend on a node, for each."""
     wanted, live = {*names(outputs)}, list[bool]()
     for node in reversed(nodes):
         live.append(not wanted.isdisjoint(names(node.get("outputs"))))
@@ -297,7 +295,7 @@ def number(value: object) -> float | None:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number, a size, or several, and holds no tensor."""
+    """Tells if a value is a number, a size, or several, and holds no tensor."""
     return bool(table(value)) and NUMBERS.issuperset(table(value))
 
 

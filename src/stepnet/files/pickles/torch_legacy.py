@@ -41,12 +41,12 @@ BLOCK = 512  # bytes that a tar's headers have, and that its members are padded 
 
 
 def is_stream(head: bytes) -> bool:
-    """Whether a file that begins with some bytes is of the stream format."""
+    """Tells if a file that begins with some bytes is of the stream format."""
     return MAGIC.to_bytes(10, "little") in head[:32]
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether a file that begins with some bytes is a tar."""
+    """Tells if a file that begins with some bytes is a tar."""
     return head[257:262] == b"ustar"
 
 

@@ -151,7 +151,7 @@ def outside(identity: object) -> Storage | Name:
 
 
 def is_tensor(value: object) -> bool:
-    """Whether a value of a pickle is a tensor, possibly of a refused kind."""
+    """Tells if a value of a pickle is a tensor, possibly of a refused kind."""
     if isinstance(value, Call):
         return (
             value.name in WRAPPERS
@@ -162,7 +162,7 @@ def is_tensor(value: object) -> bool:
 
 
 def is_array(value: object) -> bool:
-    """Whether a value of a pickle is a tensor, or a NumPy array of numbers."""
+    """Tells if a value of a pickle is a tensor, or a NumPy array of numbers."""
     return is_tensor(value) or of_numbers(value)
 
 
@@ -172,7 +172,7 @@ def array_in(name: str, value: object) -> Tensor | Call:
 
 
 def key_of(tensor: Tensor | Call) -> Tensor | int:
-    """A key that is equal for values that are the same array."""
+    """Returns a key of a value; equal keys mean one array."""
     return id(tensor) if isinstance(tensor, Call) else tensor
 
 

@@ -107,7 +107,7 @@ def below(
 
 
 def holds(value: object) -> bool:
-    """Whether a value is a container."""
+    """Tells if a value is a container."""
     return isinstance(value, Pairs | list | tuple)
 
 
@@ -124,7 +124,7 @@ def parts(value: object) -> tuple[object, ...]:
 
 
 def are_counts(value: object) -> bool:
-    """Whether a value is a tuple of whole numbers from 0 on that can be a shape, strides or offsets."""
+    """Tells if a value is a tuple of whole numbers from 0 on that can be a shape, strides or offsets."""
     numbers = parts(value)
     if not isinstance(value, tuple) or len(numbers) > 64:
         return False
@@ -132,7 +132,7 @@ def are_counts(value: object) -> bool:
 
 
 def is_shape(value: object) -> bool:
-    """Whether a value is a shape that a NumPy array can have."""
+    """Tells if a value is a shape that a NumPy array can have."""
     return (
         are_counts(value) and math.prod(max(length, 1) for length in cast(tuple[int, ...], value)) < 1 << 58
     )

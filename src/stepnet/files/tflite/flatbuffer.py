@@ -92,7 +92,7 @@ class Table:
 def root(data: bytes, path: str, letters: bytes, what: str) -> Table:
     """The outermost table of a file; raises `FileError` if its four identifying letters are different."""
     if data[4:8] != letters:
-        raise FileError(f"{path}: this is no whole {what} file (it does not say {letters.decode()})")
+        raise FileError(f"{path}: this is not a complete {what} file (it does not say {letters.decode()})")
     return Table(data, path, 0).at(0)
 
 

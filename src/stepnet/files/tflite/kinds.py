@@ -150,7 +150,7 @@ BASIC = Kind(
 
 
 def misfit(kind: Kind, arrays: Mapping[str, Array]) -> str | None:
-    """Why the arrays of an operator do not fit together, in words; None if they do."""
+    """Returns why the arrays of an operator do not fit together, in words; None if they do."""
     sizes: dict[str, int] = {}
     for name, axes in kind.inputs.items():
         if axes and name not in arrays and name.removeprefix("fw_").removeprefix("bw_") not in OPTIONAL:

@@ -190,7 +190,7 @@ def checked(node: TfliteNode) -> TfliteNode:
 
 
 def misfit_of_options(options: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
-    """Why options cannot be written, in words; None if they can."""
+    """Returns why options cannot be written, in words; None if they can."""
     unknown = sorted(set(options) - set(known))
     if unknown:
         return f"it has an option {unknown[0]!r}, and the schema has {', '.join(known)}"

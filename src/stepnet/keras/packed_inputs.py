@@ -1,4 +1,4 @@
-"""What Keras' `call` cannot take apart itself: several sequences at once, and sequences without steps.
+"""Adapters for inputs that Keras' `call` does not take: structures of several sequences, and no steps at all.
 
 (a [batch, time, 3], b [batch, time, 2, 2])   <->   data [batch, time, 7]
 """
@@ -16,38 +16,42 @@ tree: Any = keras.tree
 
 
 @dataclass(frozen=True)
-class Whole:
-    """Sequences as Keras' `call` takes them. parts: a structure of tensors [batch, time, ...]."""
+class PackedInputs:
+    """A structure of sequences [batch, time, ...] that Keras' `call` takes for one tensor."""
 
     parts: Any
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The shape of the first part."""
+        """The shape of the first sequence of the structure, which stands for all of them."""
         return tuple(tree.flatten(self.parts)[0].shape)
 
-    def cast(self, dtype: Any) -> "Whole":
-        """The same in a dtype."""
-        return Whole(tree.map_structure(partial(keras.ops.cast, dtype=dtype), self.parts))
+    def cast(self, dtype: Any) -> "PackedInputs":
+        """Casts each sequence of the structure to a dtype."""
+        return PackedInputs(tree.map_structure(partial(keras.ops.cast, dtype=dtype), self.parts))
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
-        """The first part: on TensorFlow, Keras' `ops.shape` reads the shape of a tensor."""
+        """Returns the first sequence: on TensorFlow, Keras' `ops.shape` reads the shape of a tensor."""
         return tree.flatten(self.parts)[0]
 
     def __getitem__(self, index: tuple[slice, int, slice]) -> Any:
-        """The first step, zeros where there is none: Keras asks for it to know shapes and dtypes."""
-        return tree.map_structure(first, self.parts)
+        """Returns the first step of each sequence, whatever the index: Keras needs only shapes and dtypes."""
+        return tree.map_structure(first_step, self.parts)
 
 
-def first(x: Any) -> Any:
-    """The first step of sequences [batch, time, ...]; zeros where there is none."""
+def first_step(x: Any) -> Any:
+    """Returns the first step of a tensor [batch, time, ...]; zeros if it has no steps."""
     if x.shape[1] == 0:
         return keras.ops.zeros((x.shape[0], *x.shape[2:]), dtype=x.dtype)
     return x[:, 0]
 
 
-def together(steps: Any, lead: int) -> Any:
-    """A structure of tensors as one with their features side by side. lead: the number of axes before."""
+def pack_features(steps: Any, lead: int) -> Any:
+    """Concatenates the features of a structure of tensors into one tensor; a single tensor comes back as it
+    is.
+
+    lead: the number of axes before the features, which all tensors share.
+    """
     if not tree.is_nested(steps):
         return steps
     flat = [
@@ -56,8 +60,11 @@ def together(steps: Any, lead: int) -> Any:
     return keras.ops.concatenate(flat, axis=-1)
 
 
-def apart(x: Any, like: Any) -> Any:
-    """The structure of tensors [rows, ...] that lie side by side in one. like: tensors of its shapes."""
+def unpack_features(x: Any, like: Any) -> Any:
+    """Splits a tensor [rows, features] into a structure of tensors; the inverse of `pack_features`.
+
+    like: tensors that have the structure and, after the rows, the shapes of the result.
+    """
     if not tree.is_nested(like):
         return x
     parts, begin = list[Any](), 0
@@ -69,14 +76,14 @@ def apart(x: Any, like: Any) -> Any:
 
 
 def is_shape(shape: Any) -> bool:
-    """Whether this is one shape, and not a structure of them."""
+    """Tells a single shape from a structure of shapes."""
     if isinstance(shape, Mapping):
         return False
     return all(size is None or isinstance(size, int) for size in cast("Sequence[Any]", shape))
 
 
 def shapes_in(shapes: Any) -> list[Any]:
-    """The shapes of a structure of them, in order."""
+    """Lists the shapes of a structure of shapes, in order."""
     if is_shape(shapes):
         return [shapes]
     parts = cast("Mapping[Any, Any]", shapes).values() if isinstance(shapes, Mapping) else shapes
