@@ -272,7 +272,7 @@ def test_a_plan_larger_than_all_that_is_kept_is_kept_alone(monkeypatch: pytest.M
 def test_a_recurrence_keeps_the_traces_of_so_many_kinds_of_inputs(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(declared, "MOST_TRACES", 4)
+    monkeypatch.setattr(programs, "MOST_KINDS", 4)
 
     def any_width(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
         return x, h + x.sum(axis=-1)
