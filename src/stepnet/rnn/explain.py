@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from textwrap import wrap
 
-from stepnet.engines import engine_named, engines_of, joinings
-from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.machine.target import asked, target_texts
+from stepnet.engines import engine_named, engine_names, engines_of, joinings
+from stepnet.engines.base import SharedEngine
 from stepnet.engines.placed import choice as placed_on
 from stepnet.net.types import STEPS
 from stepnet.plan.load import WORDS, Size
@@ -86,10 +85,11 @@ def checked_size(rows: int | None, steps: int | None) -> Size | None:
 
 def partition_lines(plan: Plan, chosen: str | None, size: Size | None) -> list[str]:
     """How threads share a call of a size."""
-    if chosen != "llvm" or size is None:
+    engine = shared_engine(chosen)
+    if engine is None or size is None:
         return []
-    text = str(llvm().partition(plan, size))
-    inner = f", inner sequences of {WORDS}" if llvm().load(plan).words else ""
+    text = str(engine.partition(plan, size))
+    inner = f", inner sequences of {WORDS}" if engine.load(plan).words else ""
     return ["", f"threads, for {described_size(size)}{inner}", *indented(text)]
 
 
@@ -97,7 +97,8 @@ def shared_lines(schedule: Schedule, chosen: str | None, size: Size | None) -> l
     """Whether independent recurrences run at the same time, and how layers that read one another's outputs
     run as a wavefront.
     """
-    if chosen != "llvm":
+    engine = shared_engine(chosen)
+    if engine is None:
         return []
     lines, asked, parts = list[str](), size or SHOWN, schedule.parts
 
@@ -107,19 +108,18 @@ def shared_lines(schedule: Schedule, chosen: str | None, size: Size | None) -> l
 
     for wave in waves_of(parts):
         plans = {n: plan for n in wave if (plan := parts[n].plan) and parts[n].extent == STEPS}
-        plans = {place: plan for place, plan in plans.items() if llvm().load(plan).loop.weights}
+        plans = {place: plan for place, plan in plans.items() if engine.load(plan).loop.weights}
         if len(plans) > 1:
-            lines += weighed([*plans], llvm().at_once(list(plans.values()), asked))
+            lines += weighed([*plans], engine.at_once(list(plans.values()), asked))
     for line in lines_of(parts):
-        lines += weighed(line, llvm().wavefront([plan for n in line if (plan := parts[n].plan)], asked))
+        lines += weighed(line, engine.wavefront([plan for n in line if (plan := parts[n].plan)], asked))
     return lines
 
 
-def llvm() -> LlvmEngine:
-    """The engine llvm, whose calls threads divide."""
-    engine = engine_named("llvm")
-    assert isinstance(engine, LlvmEngine)
-    return engine
+def shared_engine(name: str | None) -> SharedEngine | None:
+    """The engine with this name if its threads share a call; None for several engines, or for none."""
+    engine = engine_named(name) if name in engine_names() else None
+    return engine if isinstance(engine, SharedEngine) else None
 
 
 def described_size(size: Size) -> str:
@@ -145,7 +145,9 @@ def end_lines(facts: Explanation) -> list[str]:
 def engine_lines(chosen: str | None, engines: dict[str, str | None]) -> list[str]:
     """The chosen engine, the processor if STEPNET_CPU names it, and the refusals of the other engines."""
     lines = [f"engine: {chosen or 'none of those asked for'}"]
-    lines += [f"  {'code for':<12}{target_texts()[0]}"] if chosen == "llvm" and asked() else []
+    engine = shared_engine(chosen)
+    code_for = None if engine is None else engine.code_for()
+    lines += [f"  {'code for':<12}{code_for}"] if code_for else []
     for name, reason in engines.items():
         says = f"refuses: {reason}" if reason else "chosen" if name == chosen else "runs it if asked for"
         lines += wrapped(f"  {name:<12}", says)

@@ -7,7 +7,7 @@ from stepnet.engines.base import Array, Cell, Kernel, narrow_cell
 from stepnet.engines.llvm.compile.compiled import MOST_BYTES, Compiled, Kept
 from stepnet.engines.llvm.compile.stored_plan import compiled, stored_plan
 from stepnet.engines.llvm.machine.lazy import lazy_import
-from stepnet.engines.llvm.machine.target import Target, host_target
+from stepnet.engines.llvm.machine.target import Target, asked, host_target, target_texts
 from stepnet.engines.llvm.products.constants import constant_values
 from stepnet.engines.llvm.running.finish import Finish, Rows, total
 from stepnet.engines.llvm.running.native import Native
@@ -65,6 +65,10 @@ class LlvmEngine:
         target, key = self.target or host_target(), self.key(plan)
         made = KEPT.get(key, lambda: compiled({key: plan}, target)[key])
         return LlvmKernel(plan, made, target)
+
+    def code_for(self) -> str | None:
+        """The processor that STEPNET_CPU names; None without it."""
+        return target_texts()[0] if asked() else None
 
     def load(self, plan: Plan) -> Load:
         """What the steps of a plan compute and read; the plan is not compiled for it."""
