@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from stepnet.cli.report.layouts import biases, entry, framework, matrix, sense
+from stepnet.explain.layouts import biases, entry, framework, matrix, sense
 from stepnet.layout.notation import Flat
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records

@@ -10,7 +10,7 @@ import pytest
 from seeds import SEEDS
 
 import stepnet as sn
-from stepnet.cli.report.picture import Shown, picture
+from stepnet.explain.page import Shown, picture
 from stepnet.layout.registry import record
 
 SCHEMES = ("light", "dark")

@@ -24,11 +24,13 @@ STAGES = {
     "plan": "plan",
     "grad": "grad",
     "engines": "engines",
-    "explain": "rnn.expressions rnn.value_names rnn.nesting rnn.explanation rnn.explain rnn.costs",
+    "plans explained": """
+        explain.expressions explain.value_names explain.parts explain.facts explain.plan explain.costs
+    """,
     "containers": "files.safetensors files.jsons files.store files.paths",
-    "rnn": "rnn",
+    "rnn": "rnn explain.layers explain.gradients",
     "cells": "cells",
-    "graph": "graph",
+    "graph": "graph explain.graph explain.svg",
     "torch": "torch",
     "layout": "layout",
     "keras": "keras",
@@ -41,7 +43,7 @@ STAGES = {
     "arrow": "arrow",
     "ray": "ray",
     "build": "build",
-    "report": "cli.report cli.demo",
+    "report": "explain cli.report cli.demo",
     "cli": "cli __main__",
 }
 

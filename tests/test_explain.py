@@ -10,12 +10,12 @@ import pytest
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines import engine_named
+from stepnet.explain.expressions import amount, expression, view
+from stepnet.explain.facts import Stage, explanation
+from stepnet.explain.plan import explain
 from stepnet.net.ir import Builder, Node, Recur
 from stepnet.net.types import ROWS, STEPS, Type
 from stepnet.plan.schedule import schedule
-from stepnet.rnn.explain import explain
-from stepnet.rnn.explanation import Stage, explanation
-from stepnet.rnn.expressions import amount, expression, view
 
 INPUTS, HIDDEN = 3, 4
 GRU = """\

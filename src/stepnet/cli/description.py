@@ -56,7 +56,7 @@ def layouts(
     """List the layouts that stepnet knows, or describe one of them."""
     from rich.console import Console
 
-    from stepnet.cli.report import layouts as report
+    from stepnet.explain import layouts as report
     from stepnet.layout.registry import record, records
 
     if as_json:

@@ -29,9 +29,9 @@ def library_name(file: Path) -> str:
 
 def explanations(model: Any, engine: str) -> Iterator[tuple[str, Any]]:
     """The facts about each recurrence of a model, with the name of its place."""
+    from stepnet.explain.facts import choice, explanation, plan_explanation
+    from stepnet.explain.parts import parts_of
     from stepnet.graph.graph import Graph
-    from stepnet.rnn.explanation import choice, explanation, plan_explanation
-    from stepnet.rnn.nesting import parts_of
 
     if not isinstance(model, Graph):
         yield from ((name, explanation(rnn.schedule, engine)) for name, rnn in parts(model))

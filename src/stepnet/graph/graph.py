@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.engines import checked_engine
+from stepnet.explain.plan import checked_size, explain, joining_lines
 from stepnet.graph.gradients import ModelSource
 from stepnet.graph.programs import GraphProgram, GraphPrograms
 from stepnet.graph.trace import Model
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.declared import parameter, same_parameters
-from stepnet.rnn.explain import checked_size, explain, joining_lines
 from stepnet.rnn.gradients import GradientSource
 from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked
@@ -167,7 +167,7 @@ class Graph:
         """
         order, program = checked_engine(self._engine(engine)), self.program
         names = [name or "output" for name, _ in named_leaves(program.traced.output)]
-        drawing: Any = import_module("stepnet.graph.svg")  # by name: it takes time, and few calls draw
+        drawing: Any = import_module("stepnet.explain.svg")  # by name: it takes time, and few calls draw
         made = drawing.picture(program.net, program.schedule_for(order), names, order)
         if path is not None:
             drawing.write(made, file_path(path), flag(force, "force"))

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from stepnet.errors import InputError, named
+from stepnet.explain.layers import explained
 from stepnet.rnn.batch import ZEROS
 from stepnet.rnn.control import Controls
-from stepnet.rnn.explain_layers import explained
 from stepnet.rnn.layers import LayersRun, scopes_of
 from stepnet.rnn.merge import checked_merge, merged
 from stepnet.rnn.program import Asked

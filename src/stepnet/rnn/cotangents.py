@@ -10,12 +10,12 @@ import numpy as np
 
 from stepnet.engines import Order, checked_engine
 from stepnet.errors import InputError
+from stepnet.explain.gradients import text
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import checked_array
 from stepnet.rnn.control import Controls
 from stepnet.rnn.gradient_explain import GradientExplanation, gradient_explanation
 from stepnet.rnn.gradient_runs import GradientRun
-from stepnet.rnn.gradient_text import text
 from stepnet.rnn.gradients import (
     CallArguments,
     Gradients,

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from stepnet.engines import Order
 from stepnet.engines.pairs import PairChoice, between
+from stepnet.explain.costs import Cost, Costs, Held, added, bytes_of, costs, held, sum_of
+from stepnet.explain.facts import choice, source
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.checkpoint import InPieces
-from stepnet.rnn.costs import Cost, Costs, Held, added, bytes_of, costs, held, sum_of
-from stepnet.rnn.explanation import choice, source
 from stepnet.rnn.gradient_runs import GradientRun, Halved
 from stepnet.rnn.in_sections import AtOnce, Sectioned
 from stepnet.rnn.paired import Paired

@@ -5,7 +5,7 @@ from typing import Any
 from rich.markdown import Markdown
 from rich.table import Table
 
-from stepnet.cli.report.equations import equations
+from stepnet.explain.equations import equations
 from stepnet.layout.notation import Term
 from stepnet.layout.places import regions
 from stepnet.layout.record import Record

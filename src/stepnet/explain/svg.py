@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from stepnet.errors import FileError, InputError
-from stepnet.graph.picture import Arrow, Box, Picture, picture
+from stepnet.explain.graph import Arrow, Box, Picture, picture
 
 __all__ = ["html", "picture", "svg", "write"]
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from stepnet.engines import AUTO, choose, engine_named, engine_names, order_of
 from stepnet.errors import RefusedError
+from stepnet.explain.expressions import expression, types_text
+from stepnet.explain.value_names import Names, is_reading, is_work, named, of_inner_step
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, Extent, Type
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
-from stepnet.rnn.expressions import expression, types_text
-from stepnet.rnn.value_names import Names, is_reading, is_work, named, of_inner_step
 
 Asked = str | Sequence[str]
 

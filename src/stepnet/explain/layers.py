@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from stepnet.engines import any_joins, checked_engine
 from stepnet.errors import named
+from stepnet.explain.facts import choice
+from stepnet.explain.plan import checked_size, joining_lines, shared_lines
 from stepnet.rnn.blank import blank_program
-from stepnet.rnn.explain import checked_size, joining_lines, shared_lines
-from stepnet.rnn.explanation import choice
 from stepnet.rnn.layers import Combined, LayersRun
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 from stepnet.engines import Order
 from stepnet.engines.pairs import PairChoice, between
+from stepnet.explain.costs import Cost, Held, sum_of
+from stepnet.explain.expressions import amount
+from stepnet.explain.plan import explain, wrapped
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
-from stepnet.rnn.costs import Cost, Held, sum_of
-from stepnet.rnn.explain import explain, wrapped
-from stepnet.rnn.expressions import amount
 from stepnet.rnn.gradient_explain import GradientExplanation, Sizes
 
 NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "once"}

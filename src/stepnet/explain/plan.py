@@ -6,15 +6,15 @@ from textwrap import wrap
 from stepnet.engines import engine_named, engine_names, engines_of, joinings
 from stepnet.engines.base import SharedEngine
 from stepnet.engines.placed import choice as placed_on
+from stepnet.explain.expressions import amount
+from stepnet.explain.facts import Asked, Explanation, Stage, choice, explanation, plan_explanation
+from stepnet.explain.parts import described, parts_of
 from stepnet.net.types import STEPS
 from stepnet.plan.load import WORDS, Size
 from stepnet.plan.partition import AtOnce, Wavefront
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.plan.waves import lines_of, waves_of
-from stepnet.rnn.explanation import Asked, Explanation, Stage, choice, explanation, plan_explanation
-from stepnet.rnn.expressions import amount
-from stepnet.rnn.nesting import described, parts_of
 from stepnet.values.arguments import whole
 
 WIDTH = 100

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from stepnet.explain.expressions import constant, view
 from stepnet.net.ir import Net, Node
 from stepnet.plan.plan import Plan, picks
-from stepnet.rnn.expressions import constant, view
 
 
 @dataclass

@@ -19,10 +19,10 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from stepnet.cli.report.drawing import Drawing, Line, Panel, drawings, numbers_left_out
-from stepnet.cli.report.equations import equations
-from stepnet.cli.report.ties import MARKS, Side, Ties, key
-from stepnet.cli.report.words import GATES, PARAMETERS, explained
+from stepnet.explain.drawing import Drawing, Line, Panel, drawings, numbers_left_out
+from stepnet.explain.equations import equations
+from stepnet.explain.ties import MARKS, Side, Ties, key
+from stepnet.explain.words import GATES, PARAMETERS, explained
 from stepnet.layout.convert import Conversion
 from stepnet.layout.places import Array, Block
 from stepnet.layout.record import Record
@@ -93,7 +93,7 @@ def template() -> Any:
 
 def resource(name: str) -> str:
     """A file of the page."""
-    return (files("stepnet.cli.report") / "page" / name).read_text(encoding="utf-8")
+    return (files("stepnet.explain") / "page_files" / name).read_text(encoding="utf-8")
 
 
 def digest(text: str) -> str:

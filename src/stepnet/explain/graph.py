@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from stepnet.engines import Engine, Order, engines_of
 from stepnet.engines.placed import choice
+from stepnet.explain.value_names import is_reading
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_text
 from stepnet.plan.recognise import Recognised, recognise
 from stepnet.plan.schedule import Part, Schedule
-from stepnet.rnn.value_names import is_reading
 
 HIDDEN = ("input", "constant", "index", "result", "recur", "detach")
 EACH = {ROWS: "a sequence", STEPS: "a step"}

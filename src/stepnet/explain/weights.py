@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from stepnet.cli.report.drawing import ALL, WIDEST, Cell, Drawing, drawings
-from stepnet.cli.report.equations import equations
-from stepnet.cli.report.ties import MARKS, Side
-from stepnet.cli.report.words import explained
+from stepnet.explain.drawing import ALL, WIDEST, Cell, Drawing, drawings
+from stepnet.explain.equations import equations
+from stepnet.explain.ties import MARKS, Side
+from stepnet.explain.words import explained
 from stepnet.layout.notation import Stack
 from stepnet.layout.places import Block
 from stepnet.layout.sizes import Sizes

@@ -1,0 +1,1 @@
+"""Explanations, drawings, pictures and reports: values that sources make, and what prints them."""
