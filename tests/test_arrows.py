@@ -25,7 +25,8 @@ STAGES = {
     "grad": "grad",
     "engines": "engines",
     "plans explained": """
-        explain.expressions explain.value_names explain.parts explain.facts explain.plan explain.costs
+        explain.document explain.text explain.expressions explain.value_names explain.parts explain.facts
+        explain.plan explain.costs
     """,
     "containers": "files.safetensors files.jsons files.store files.paths",
     "rnn": "rnn explain.layers explain.gradients",

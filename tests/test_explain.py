@@ -10,9 +10,10 @@ import pytest
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines import engine_named
-from stepnet.explain.expressions import amount, expression, view
+from stepnet.explain.expressions import expression, view
 from stepnet.explain.facts import Stage, explanation
 from stepnet.explain.plan import explain
+from stepnet.explain.text import amount
 from stepnet.net.ir import Builder, Node, Recur
 from stepnet.net.types import ROWS, STEPS, Type
 from stepnet.plan.schedule import schedule

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from stepnet.engines import AUTO, choose, engine_named, engine_names, order_of
 from stepnet.errors import RefusedError
+from stepnet.explain.document import Line
 from stepnet.explain.expressions import expression, types_text
 from stepnet.explain.value_names import Names, is_reading, is_work, named, of_inner_step
 from stepnet.net.ir import Net
@@ -17,15 +18,6 @@ from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 
 Asked = str | Sequence[str]
-
-
-@dataclass(frozen=True)
-class Line:
-    """One operation: the names of its values, its expression, and their types."""
-
-    gives: tuple[str, ...]
-    text: str
-    type: str
 
 
 @dataclass(frozen=True)

@@ -1,115 +1,105 @@
-"""The facts about a gradient as text. The plans of the halves are `explain`'s."""
+"""A gradient explained: what is saved, what both halves do and hold, and their plans."""
 
 from collections.abc import Iterator, Sequence
 
 from stepnet.engines import Order
 from stepnet.engines.pairs import PairChoice, between
-from stepnet.explain.costs import Cost, Held, sum_of
-from stepnet.explain.expressions import amount
-from stepnet.explain.plan import explain, wrapped
+from stepnet.explain.costs import Held, sum_of
+from stepnet.explain.document import Section, Table, headed
+from stepnet.explain.plan import costs_text, schedule_sections
+from stepnet.explain.text import amount, text
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
-from stepnet.rnn.gradient_explain import GradientExplanation, Sizes
+from stepnet.rnn.gradient_explain import GradientExplanation, Half, Sizes
 
 NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "once"}
 
 
-def text(facts: GradientExplanation, engine: Order) -> str:
+def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
     """The facts for people, and the plans of all halves."""
-    blocks = [head(facts), saved_lines(facts), work_lines(facts), memory_lines(facts)]
-    blocks += [] if facts.sizes is None else [size_lines(facts.sizes)]
-    nets = between(engine)
-    plans = [f"{half.title}:\n{half.by or explain(half.schedule, nets)}" for half in facts.halves]
-    return "\n\n".join(["\n".join(lines) for lines in blocks] + plans)
+    sections = [head(facts), saved_section(facts), work_section(facts), memory_section(facts)]
+    sections += [] if facts.sizes is None else [size_section(facts.sizes)]
+    for half in facts.halves:
+        plans = schedule_sections(half.schedule, between(engine)) if not half.by else [Section(half.by)]
+        sections += headed(f"{half.title}:", plans)
+    return text(sections)
 
 
-def head(facts: GradientExplanation) -> list[str]:
-    """What it is of, and how it runs."""
+def head(facts: GradientExplanation) -> Section:
+    """The arguments that have gradients, and how these run."""
     size = "sqrt(steps)" if isinstance(facts.checkpoint, str) else facts.checkpoint
     kept = "none: values of every step are saved" if size is None else f"memories ahead of every {size} steps"
-    return [
-        f"gradients of {', '.join(facts.kinds) or 'nothing'}",
-        f"  engine      {facts.engine or 'none of those asked for'}",
-        f"  checkpoint  {kept}",
-        *([f"  blocks      {'; '.join(dict.fromkeys(facts.blocks))}"] if facts.blocks else ()),
-        *choice_lines(facts.choices),
-    ]
+    rows = [("engine", facts.engine or "none of those asked for"), ("checkpoint", kept)]
+    rows += [("blocks", "; ".join(dict.fromkeys(facts.blocks)))] if facts.blocks else []
+    items = Table(tuple(rows), ("<11", "")), *choice_sections(facts.choices)
+    return Section(f"gradients of {', '.join(facts.kinds) or 'nothing'}", items)
 
 
-def choice_lines(choices: Sequence[PairChoice]) -> Iterator[str]:
+def choice_sections(choices: Sequence[PairChoice]) -> Iterator[Section]:
     """The engine of each recurrence, and the refusals of those before it."""
     for place, made in enumerate(choices, 1):
         name = f"recurrence {place}" if len(choices) > 1 else "recurrence"
-        yield f"  {name:<11} {made.engine}{f': {made.pair.text}' if made.pair else ''}"
-        for engine, reason in made.refusals.items():
-            yield from wrapped(f"    {engine:<10}", f"refuses: {reason}")
+        refusals = tuple((engine, f"refuses: {reason}") for engine, reason in made.refusals.items())
+        title = f"{name:<11} {made.engine}{f': {made.pair.text}' if made.pair else ''}"
+        yield Section(title, (Table(refusals, ("<9", ""), wraps=True),))
 
 
-def saved_lines(facts: GradientExplanation) -> list[str]:
-    """What is saved."""
+def saved_section(facts: GradientExplanation) -> Section:
+    """The values that the forward half saves."""
     where = "" if facts.checkpoint is None else ", of one piece at a time"
-    lines = [f"saved: {sizes_text(sum_of(*({value.extent: value.bytes} for value in facts.saved)))}{where}"]
-    width = max((len(value.name) for value in facts.saved), default=0)
-    return lines + [
-        f"  {value.name:<{width}}  {value.element:<10}  {amount(value.bytes, 'B'):>8} {name_of(value.extent)}"
-        for value in facts.saved
+    every = sizes_text(sum_of(*({value.extent: value.bytes} for value in facts.saved)))
+    rows = [
+        (value.name, value.element, amount(value.bytes, "B"), name_of(value.extent)) for value in facts.saved
     ]
+    return Section(f"saved: {every}{where}", (Table(tuple(rows), ("<", "<11", ">8", "")),))
 
 
-def work_lines(facts: GradientExplanation) -> list[str]:
-    """What each half does."""
-    lines = ["work"]
-    for half in facts.halves:
-        lines.append(f"  {half.title}")
-        for extent, cost in half.costs.items():
-            lines.append(f"    {name_of(extent):<13} {cost_text(cost)}")
-    return lines
+def work_section(facts: GradientExplanation) -> Section:
+    """The costs of each half."""
+    return Section("work", tuple(map(half_section, facts.halves)))
 
 
-def cost_text(cost: Cost) -> str:
-    """A cost as the titles of stages have it."""
-    parts = [amount(cost.flops, "flop")]
-    parts += [f"{amount(cost.weights, 'B')} of weights"] if cost.weights else []
-    parts += [f"{amount(cost.values, 'B')} of values"] if cost.values else []
-    return ", ".join(parts)
+def half_section(half: Half) -> Section:
+    """The costs of one half, by extent."""
+    costs = [(name_of(extent), cost) for extent, cost in half.costs.items()]
+    rows = [(name, costs_text(cost.flops, cost.weights, cost.values)) for name, cost in costs]
+    return Section(half.title, (Table(tuple(rows), ("<13", "")),))
 
 
-def memory_lines(facts: GradientExplanation) -> list[str]:
-    """What is held."""
+def memory_section(facts: GradientExplanation) -> Section:
+    """The bytes that are held beyond arguments and results."""
     memory = facts.memory
-    lines = ["memory beyond arguments and results"]
     between = sizes_text(memory.kept)
     if memory.piece is not None:
         ahead = f"{amount(memory.ahead, 'B')} per sequence and piece"
         between = ahead if not any(memory.kept.values()) else f"{ahead}, {between}"
-    lines.append(f"  between forward and backward  {between}")
+    rows = [("between forward and backward", between)]
     if any(memory.most.values()):
-        lines.append(f"  besides, in the backward pass {sizes_text(memory.most)}")
+        rows.append(("besides, in the backward pass", sizes_text(memory.most)))
     if memory.piece is not None:
-        lines.append(f"  besides, of one piece         {sizes_text(memory.piece)}")
-    return lines
+        rows.append(("besides, of one piece", sizes_text(memory.piece)))
+    return Section("memory beyond arguments and results", (Table(tuple(rows), ("<29", "")),))
 
 
-def size_lines(sizes: Sizes) -> list[str]:
-    """The figures of a batch."""
-    return [
-        f"for {sizes.rows} sequences of {sizes.steps} steps",
-        f"  forward   {amount(sizes.forward, 'flop')}",
-        f"  backward  {amount(sizes.backward, 'flop')}",
-        f"  memory    {amount(sizes.between, 'B')} between them, {amount(sizes.most, 'B')} at most",
+def size_section(sizes: Sizes) -> Section:
+    """The costs and the memory of a batch."""
+    held = f"{amount(sizes.between, 'B')} between them, {amount(sizes.most, 'B')} at most"
+    rows = [
+        ("forward", amount(sizes.forward, "flop")),
+        ("backward", amount(sizes.backward, "flop")),
+        ("memory", held),
     ]
+    return Section(f"for {sizes.rows} sequences of {sizes.steps} steps", (Table(tuple(rows)),))
 
 
 def sizes_text(each: Held) -> str:
-    """Bytes by extent."""
-    shown = [f"{amount(count, 'B')} {name_of(extent)}" for extent, count in sorted_by_depth(each) if count]
-    return ", ".join(shown) or "nothing"
-
-
-def sorted_by_depth(each: Held) -> Sequence[tuple[Extent, int]]:
-    """Entries, the deepest first."""
-    return sorted(each.items(), key=lambda pair: -len(pair[0]))
+    """Bytes by extent, the deepest first."""
+    ordered = sorted(each.items(), key=lambda pair: -len(pair[0]))
+    return (
+        ", ".join(f"{amount(count, 'B')} {name_of(extent)}" for extent, count in ordered if count)
+        or "nothing"
+    )
 
 
 def name_of(extent: Extent) -> str:
-    """What there is one for each of."""
+    """An extent in words: "per step"."""
     return NAMES.get(extent, f"per entry of {extent_text(extent)}")

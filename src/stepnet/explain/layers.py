@@ -1,11 +1,14 @@
-"""The plans of layers as text, and which of them an engine runs in one piece."""
+"""The plans of layers explained, and which of them an engine runs in one piece."""
 
 from collections.abc import Iterator
 
 from stepnet.engines import any_joins, checked_engine
 from stepnet.errors import named
+from stepnet.explain.document import Section, headed
 from stepnet.explain.facts import choice
-from stepnet.explain.plan import checked_size, joining_lines, shared_lines
+from stepnet.explain.plan import checked_size, joining_section, schedule_sections, shared_items
+from stepnet.explain.text import text
+from stepnet.plan.load import Size
 from stepnet.rnn.blank import blank_program
 from stepnet.rnn.layers import Combined, LayersRun
 from stepnet.rnn.program import Asked
@@ -21,27 +24,24 @@ def explained(layer: Combined, run: LayersRun, engine: Asked, sizes: Sizes) -> s
 
     Layers whose sequences may end early run one by one, so nothing is joined or shared.
     """
-    texts, order, size = list(part_texts(layer, engine, sizes)), checked_engine(engine), checked_size(*sizes)
-    if run.ends:
-        return "\n\n".join(texts)
-    joins, lines = any_joins(order), list[str]()
-    if joins or size is not None:
-        schedule = blank_program(run).schedule_for(order)
-        lines += joining_lines(schedule, order) if joins else []
-        shared = [] if size is None else shared_lines(schedule, choice(schedule, order)[0], size)
-        lines += ["threads", *shared[1:]] if shared else []
-    return "\n\n".join(["\n".join(lines), *texts] if lines else texts)
+    size, order = checked_size(*sizes), checked_engine(engine)
+    parts = list(part_sections(layer, order, size))
+    if run.ends or not (any_joins(order) or size is not None):
+        return text(parts)
+    schedule = blank_program(run).schedule_for(order)
+    items = list(joining_section(schedule, order).items)
+    if size is not None:
+        shared = [*shared_items(schedule, choice(schedule, order)[0], size)][1:]
+        items += [Section("threads", tuple(shared))] if shared else []
+    return text([Section("", tuple(items)), *parts] if items else parts)
 
 
-def part_texts(layer: Combined, engine: Asked, sizes: Sizes) -> Iterator[str]:
+def part_sections(layer: Combined, order: Asked, size: Size | None) -> Iterator[Section]:
     """The plan of each part, under its name."""
-    rows, steps = sizes
     for name, part in zip(layer.part_names, layer.layers, strict=True):
         with named(name):
-            whole = isinstance(part, RNN)
-            text = (
-                part.explain(engine, rows=rows, steps=steps)
-                if whole
-                else "\n\n".join(part_texts(part, engine, sizes))
-            )
-        yield f"{name}:\n{text}"
+            if isinstance(part, RNN):
+                sections = schedule_sections(part.schedule, order, size)
+            else:
+                sections = list(part_sections(part, order, size))
+        yield from headed(f"{name}:", sections)

@@ -1,14 +1,14 @@
-"""A plan as text: the work of each stage, its costs, the engine, and how threads divide a call."""
+"""A plan explained: the work of each stage, its costs, the engine, and how threads divide a call."""
 
-from collections.abc import Sequence
-from textwrap import wrap
+from collections.abc import Iterator, Sequence
 
 from stepnet.engines import engine_named, engine_names, engines_of, joinings
 from stepnet.engines.base import SharedEngine
 from stepnet.engines.placed import choice as placed_on
-from stepnet.explain.expressions import amount
-from stepnet.explain.facts import Asked, Explanation, Stage, choice, explanation, plan_explanation
+from stepnet.explain.document import Item, Section, Table
+from stepnet.explain.facts import Asked, Explanation, Stage, choice, plan_explanation
 from stepnet.explain.parts import described, parts_of
+from stepnet.explain.text import amount, text
 from stepnet.net.types import STEPS
 from stepnet.plan.load import WORDS, Size
 from stepnet.plan.partition import AtOnce, Wavefront
@@ -17,7 +17,6 @@ from stepnet.plan.schedule import Schedule
 from stepnet.plan.waves import lines_of, waves_of
 from stepnet.values.arguments import whole
 
-WIDTH = 100
 SHOWN = Size(1, 100, 100)
 """The size of the call whose time is estimated by default."""
 TITLES = {
@@ -33,44 +32,41 @@ TITLES = {
 
 
 def explain(schedule: Schedule, engine: Asked = "auto", size: Size | None = None) -> str:
-    """The schedule as text: inputs and results, the chosen engine and the refusals, then the work of each
+    """The text of `schedule_sections`."""
+    return text(schedule_sections(schedule, engine, size))
+
+
+def schedule_sections(schedule: Schedule, engine: Asked, size: Size | None = None) -> list[Section]:
+    """A schedule explained: inputs and results, the chosen engine and the refusals, then the work of each
     stage. size: of a call, for which it also says how threads share it.
 
     For nested recurrences: the engine, the parts in the order they run, and the stages of each. A flop is one
     operation on a number. Weights are the parameters that are read each time, values all else that is read or
     written.
     """
-    if schedule.whole is not None:
-        facts = explanation(schedule, engine)
-        return "\n".join(
-            [
-                *end_lines(facts),
-                "",
-                *engine_lines(facts.engine, facts.engines),
-                *partition_lines(schedule.whole, facts.engine, size),
-                *work_lines(facts),
-            ]
-        )
     chosen, engines = choice(schedule, engine)
+    if schedule.whole is not None:
+        facts = plan_explanation(schedule.whole, chosen, engines)
+        shared = partition_sections(schedule.whole, chosen, size)
+        return [ends_section(facts), engine_section(chosen, engines), *shared, *work_sections(facts)]
     named = list(parts_of(schedule))
-    width = max((len(number) for number, _, _ in named), default=0) + 2
-    lines = [f"  {number:<{width}}{described(part, inside)}" for number, part, inside in named]
-    texts = ["\n".join(["parts, in the order they run", *lines, *shared_lines(schedule, chosen, size)])]
-    texts += ["\n".join(engine_lines(chosen, engines))]
+    rows = tuple((number, described(part, inside)) for number, part, inside in named)
+    parts = Table(rows), *shared_items(schedule, chosen, size)
+    sections = [Section("parts, in the order they run", parts), engine_section(chosen, engines)]
     for number, part, _ in named:
         if part.plan is not None:
             facts = plan_explanation(part.plan, chosen, engines)
-            placed = part_engine_lines(part.plan, engine)
+            placed = Section(f"part {number}:", part_engine_tables(part.plan, engine))
             # The sizes of inner sequences are not those of the call.
             flat = size if part.extent == STEPS else None
-            placed += partition_lines(part.plan, chosen, flat)
-            texts.append("\n".join([f"part {number}:", *placed, *end_lines(facts), *work_lines(facts)]))
-    return "\n\n".join(texts)
+            sections += [Section("", (placed, ends_section(facts)))]
+            sections += [*partition_sections(part.plan, chosen, flat), *work_sections(facts)]
+    return sections
 
 
-def joining_lines(schedule: Schedule, engine: Asked) -> list[str]:
+def joining_section(schedule: Schedule, engine: Asked) -> Section:
     """The layers that an engine runs in one piece, and those that it refuses to, with the reason."""
-    return [line for each in joinings(schedule, engine) for line in str(each).splitlines()]
+    return Section("", tuple(map(str, joinings(schedule, engine))))
 
 
 def checked_size(rows: int | None, steps: int | None) -> Size | None:
@@ -83,37 +79,66 @@ def checked_size(rows: int | None, steps: int | None) -> Size | None:
     return Size(count, longest, count * longest)
 
 
-def partition_lines(plan: Plan, chosen: str | None, size: Size | None) -> list[str]:
+# ---- engines and threads -----------------------------------------------------------------------------------
+
+
+def engine_section(chosen: str | None, engines: dict[str, str | None]) -> Section:
+    """The chosen engine, the processor if the user chose it, and the refusals of the other engines."""
+    engine = shared_engine(chosen)
+    code_for = None if engine is None else engine.code_for()
+    rows = [("code for", code_for)] if code_for else []
+    for name, reason in engines.items():
+        says = f"refuses: {reason}" if reason else "chosen" if name == chosen else "runs it if asked for"
+        rows.append((name, says))
+    return Section(f"engine: {chosen or 'none of those asked for'}", (facts_table(rows),))
+
+
+def part_engine_tables(plan: Plan, asked: Asked) -> tuple[Table, ...]:
+    """The engine of one part and the refusals before it, where several engines are asked for."""
+    engines = engines_of(asked)
+    if len(engines) < 2:
+        return ()
+    engine, refusals = placed_on(plan, engines)
+    marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
+    rows = [("engine", engine.name if engine else "none")]
+    rows += [("enough", mark.dtype) for mark in marks if mark]
+    rows += [(name, f"refuses: {reason}") for name, reason in refusals.items()]
+    return (facts_table(rows),)
+
+
+def facts_table(rows: Sequence[tuple[str, str]]) -> Table:
+    """Facts with their names, in the columns of all explanations."""
+    return Table(tuple(rows), ("<11", ""), wraps=True)
+
+
+def partition_sections(plan: Plan, chosen: str | None, size: Size | None) -> list[Section]:
     """How threads share a call of a size."""
     engine = shared_engine(chosen)
     if engine is None or size is None:
         return []
-    text = str(engine.partition(plan, size))
     inner = f", inner sequences of {WORDS}" if engine.load(plan).words else ""
-    return ["", f"threads, for {described_size(size)}{inner}", *indented(text)]
+    title = f"threads, for {described_size(size)}{inner}"
+    return [Section(title, (str(engine.partition(plan, size)),))]
 
 
-def shared_lines(schedule: Schedule, chosen: str | None, size: Size | None) -> list[str]:
+def shared_items(schedule: Schedule, chosen: str | None, size: Size | None) -> Iterator[Item]:
     """Whether independent recurrences run at the same time, and how layers that read one another's outputs
-    run as a wavefront.
+    run as a wavefront; a gap ahead of each.
     """
-    engine = shared_engine(chosen)
+    engine, asked, parts = shared_engine(chosen), size or SHOWN, schedule.parts
     if engine is None:
-        return []
-    lines, asked, parts = list[str](), size or SHOWN, schedule.parts
-
-    def weighed(places: Sequence[int], text: AtOnce | Wavefront) -> list[str]:
-        title = f"parts {', '.join(map(str, places))}, for {described_size(asked)}"
-        return ["", f"  {title}", *("  " + line for line in indented(str(text)))]
-
+        return
+    ways: list[tuple[Sequence[int], AtOnce | Wavefront]] = []
     for wave in waves_of(parts):
         plans = {n: plan for n in wave if (plan := parts[n].plan) and parts[n].extent == STEPS}
         plans = {place: plan for place, plan in plans.items() if engine.load(plan).loop.weights}
         if len(plans) > 1:
-            lines += weighed([*plans], engine.at_once(list(plans.values()), asked))
+            ways.append(([*plans], engine.at_once(list(plans.values()), asked)))
     for line in lines_of(parts):
-        lines += weighed(line, engine.wavefront([plan for n in line if (plan := parts[n].plan)], asked))
-    return lines
+        ways.append((line, engine.wavefront([plan for n in line if (plan := parts[n].plan)], asked)))
+    for places, way in ways:
+        yield ""
+        yield Section(f"parts {', '.join(map(str, places))}, for {described_size(asked)}", (str(way),))
 
 
 def shared_engine(name: str | None) -> SharedEngine | None:
@@ -128,73 +153,38 @@ def described_size(size: Size) -> str:
     return f"{rows} of {size.longest} steps"
 
 
-def indented(text: str) -> list[str]:
-    """The lines of a text."""
-    return [f"  {line}" for line in text.splitlines()]
+# ---- the work of a plan ------------------------------------------------------------------------------------
 
 
-def end_lines(facts: Explanation) -> list[str]:
-    """The inputs and results of a plan."""
-    lines = [f"each sequence from its {'last' if facts.reverse else 'first'} step"]
-    for name in ("inputs", "memories", "statics", "parameters"):
-        ends = [f"{end} {element}" for end, element in getattr(facts, name).items()]
-        lines += wrapped(f"  {name:<12}", ", ".join(ends)) if ends else []
-    return lines
+def ends_section(facts: Explanation) -> Section:
+    """The inputs of a plan."""
+    rows = [
+        (name, ", ".join(f"{end} {element}" for end, element in getattr(facts, name).items()))
+        for name in ("inputs", "memories", "statics", "parameters")
+    ]
+    title = f"each sequence from its {'last' if facts.reverse else 'first'} step"
+    return Section(title, (facts_table([row for row in rows if row[1]]),))
 
 
-def engine_lines(chosen: str | None, engines: dict[str, str | None]) -> list[str]:
-    """The chosen engine, the processor if STEPNET_CPU names it, and the refusals of the other engines."""
-    lines = [f"engine: {chosen or 'none of those asked for'}"]
-    engine = shared_engine(chosen)
-    code_for = None if engine is None else engine.code_for()
-    lines += [f"  {'code for':<12}{code_for}"] if code_for else []
-    for name, reason in engines.items():
-        says = f"refuses: {reason}" if reason else "chosen" if name == chosen else "runs it if asked for"
-        lines += wrapped(f"  {name:<12}", says)
-    return lines
-
-
-def part_engine_lines(plan: Plan, asked: Asked) -> list[str]:
-    """The engine of one part and the refusals before it, where several engines are asked for."""
-    engines = engines_of(asked)
-    if len(engines) < 2:
-        return []
-    engine, refusals = placed_on(plan, engines)
-    lines = [f"  {'engine':<12}{engine.name if engine else 'none'}"]
-    marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
-    lines += [f"  {'enough':<12}{mark.dtype}" for mark in marks if mark]
-    for name, reason in refusals.items():
-        lines += wrapped(f"  {name:<12}", f"refuses: {reason}")
-    return lines
-
-
-def work_lines(facts: Explanation) -> list[str]:
+def work_sections(facts: Explanation) -> list[Section]:
     """The work of each stage, and the results."""
-    lines = list[str]()
-    for stage in facts.stages:
-        lines += ["", *stage_lines(stage)]
-    return [*lines, "", "results", *(f"  {name} = {value}" for name, value in facts.results.items())]
+    results = tuple(f"{name} = {value}" for name, value in facts.results.items())
+    return [*map(stage_section, facts.stages), Section("results", results)]
 
 
-def stage_lines(stage: Stage) -> list[str]:
-    """The title of a stage with its costs, and its lines by phase."""
-    costs = [amount(stage.flops, "flop")]
-    costs += [f"{amount(stage.weights, 'B')} of weights"] if stage.weights else []
-    costs += [f"{amount(stage.values, 'B')} of values"] if stage.values else []
-    costs += [f"{amount(stage.inner, 'flop')} for each step of the inner sequences"] if stage.inner else []
-    lines = [f"{TITLES[stage.name]}: {', '.join(costs)}"]
-    for place, phase in enumerate(stage.phases, 1):
-        indent = "  "
-        if len(stage.phases) > 1:
-            lines.append(f"  phase {place}")
-            indent = "    "
-        for entry in phase:
-            *all_but_last, last = wrapped(f"{indent}{', '.join(entry.gives)} = ", entry.text)
-            space = max(2, WIDTH - len(last) - len(entry.type))
-            lines += [*all_but_last, f"{last}{' ' * space}{entry.type}"]
-    return lines
+def stage_section(stage: Stage) -> Section:
+    """The costs of a stage, and its operations by phase."""
+    inner = f", {amount(stage.inner, 'flop')} for each step of the inner sequences" if stage.inner else ""
+    title = f"{TITLES[stage.name]}: {costs_text(stage.flops, stage.weights, stage.values)}{inner}"
+    if len(stage.phases) == 1:
+        return Section(title, stage.phases[0])
+    phases = enumerate(stage.phases, 1)
+    return Section(title, tuple(Section(f"phase {place}", phase) for place, phase in phases))
 
 
-def wrapped(head: str, text: str) -> list[str]:
-    """A text after its head, on as many lines as it needs."""
-    return wrap(text, WIDTH - 14, initial_indent=head, subsequent_indent=" " * len(head)) or [head]
+def costs_text(flops: int, weights: int, values: int) -> str:
+    """The costs of some work: flops, bytes of parameters, and bytes of other values."""
+    parts = [amount(flops, "flop")]
+    parts += [f"{amount(weights, 'B')} of weights"] if weights else []
+    parts += [f"{amount(values, 'B')} of values"] if values else []
+    return ", ".join(parts)

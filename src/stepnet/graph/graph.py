@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.engines import checked_engine
-from stepnet.explain.plan import checked_size, explain, joining_lines
+from stepnet.explain.document import Section
+from stepnet.explain.plan import checked_size, joining_section, schedule_sections
+from stepnet.explain.text import text
 from stepnet.graph.gradients import ModelSource
 from stepnet.graph.programs import GraphProgram, GraphPrograms
 from stepnet.graph.trace import Model
@@ -137,11 +139,12 @@ class Graph:
         """
         order, program = checked_engine(self._engine(engine)), self._programs.program
         schedule = program.schedule_for(order)
-        layers_in: Any = import_module("stepnet.plan.joined").layers_in  # as in `draw`
-        layers = joining_lines(schedule, order) or layers_in(program.net)
-        return "\n\n".join(
-            filter(None, ["\n".join(layers), explain(schedule, order, checked_size(rows, steps))])
-        )
+        layers = joining_section(schedule, order)
+        if not layers.items:
+            layers_in: Any = import_module("stepnet.plan.joined").layers_in  # as in `draw`
+            layers = Section("", tuple(layers_in(program.net)))
+        sections = schedule_sections(schedule, order, checked_size(rows, steps))
+        return text([layers, *sections] if layers.items else sections)
 
     def _engine(self, asked: Asked) -> Asked:
         """The engines that the argument `engine` stands for."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepnet.engines import Order, checked_engine
 from stepnet.errors import InputError
-from stepnet.explain.gradients import text
+from stepnet.explain.gradients import explain_gradient
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import checked_array
 from stepnet.rnn.control import Controls
@@ -173,7 +173,7 @@ class Vjp:
         ...
         """
         facts = self.explanation(wrt, checkpoint=checkpoint, rows=rows, steps=steps, engine=engine)
-        return text(facts, checked_engine(engine))
+        return explain_gradient(facts, checked_engine(engine))
 
 
 @dataclass(frozen=True)
