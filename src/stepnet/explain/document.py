@@ -21,8 +21,8 @@ class Line:
 class Table:
     """Rows of cells.
 
-    columns: the format of each column, as of `format`: "<11" or ">8". "<" alone is as wide as the widest
-    cell. Without columns, all but the last one are "<".
+    columns: the format of each column but the last one, as `format` has it: "<11" or ">8". "<" and ">" alone
+    are as wide as the widest cell. Without columns, all are "<".
     wraps: whether the last cell of a row goes on in further lines where it is too long for the page.
     """
 

@@ -30,7 +30,7 @@ def head(facts: GradientExplanation) -> Section:
     kept = "none: values of every step are saved" if size is None else f"memories ahead of every {size} steps"
     rows = [("engine", facts.engine or "none of those asked for"), ("checkpoint", kept)]
     rows += [("blocks", "; ".join(dict.fromkeys(facts.blocks)))] if facts.blocks else []
-    items = Table(tuple(rows), ("<11", "")), *choice_sections(facts.choices)
+    items = Table(tuple(rows), ("<11",)), *choice_sections(facts.choices)
     return Section(f"gradients of {', '.join(facts.kinds) or 'nothing'}", items)
 
 
@@ -40,7 +40,7 @@ def choice_sections(choices: Sequence[PairChoice]) -> Iterator[Section]:
         name = f"recurrence {place}" if len(choices) > 1 else "recurrence"
         refusals = tuple((engine, f"refuses: {reason}") for engine, reason in made.refusals.items())
         title = f"{name:<11} {made.engine}{f': {made.pair.text}' if made.pair else ''}"
-        yield Section(title, (Table(refusals, ("<9", ""), wraps=True),))
+        yield Section(title, (Table(refusals, ("<9",), wraps=True),))
 
 
 def saved_section(facts: GradientExplanation) -> Section:
@@ -50,7 +50,7 @@ def saved_section(facts: GradientExplanation) -> Section:
     rows = [
         (value.name, value.element, amount(value.bytes, "B"), name_of(value.extent)) for value in facts.saved
     ]
-    return Section(f"saved: {every}{where}", (Table(tuple(rows), ("<", "<11", ">8", "")),))
+    return Section(f"saved: {every}{where}", (Table(tuple(rows), ("<", "<11", ">8")),))
 
 
 def work_section(facts: GradientExplanation) -> Section:
@@ -62,7 +62,7 @@ def half_section(half: Half) -> Section:
     """The costs of one half, by extent."""
     costs = [(name_of(extent), cost) for extent, cost in half.costs.items()]
     rows = [(name, costs_text(cost.flops, cost.weights, cost.values)) for name, cost in costs]
-    return Section(half.title, (Table(tuple(rows), ("<13", "")),))
+    return Section(half.title, (Table(tuple(rows), ("<13",)),))
 
 
 def memory_section(facts: GradientExplanation) -> Section:
@@ -77,7 +77,7 @@ def memory_section(facts: GradientExplanation) -> Section:
         rows.append(("besides, in the backward pass", sizes_text(memory.most)))
     if memory.piece is not None:
         rows.append(("besides, of one piece", sizes_text(memory.piece)))
-    return Section("memory beyond arguments and results", (Table(tuple(rows), ("<29", "")),))
+    return Section("memory beyond arguments and results", (Table(tuple(rows), ("<29",)),))
 
 
 def size_section(sizes: Sizes) -> Section:

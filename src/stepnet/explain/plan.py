@@ -108,7 +108,7 @@ def part_engine_tables(plan: Plan, asked: Asked) -> tuple[Table, ...]:
 
 def facts_table(rows: Sequence[tuple[str, str]]) -> Table:
     """Facts with their names, in the columns of all explanations."""
-    return Table(tuple(rows), ("<11", ""), wraps=True)
+    return Table(tuple(rows), ("<11",), wraps=True)
 
 
 def partition_sections(plan: Plan, chosen: str | None, size: Size | None) -> list[Section]:

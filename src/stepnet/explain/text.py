@@ -46,27 +46,18 @@ def line_of_types(line: Line, indent: str) -> Iterator[str]:
 
 def table_lines(table: Table, indent: str) -> Iterator[str]:
     """The rows of a table."""
-    for row in table.rows:
-        *ahead, last = map(formatted, row, specs(table))
-        head = indent + "".join(f"{cell} " for cell in ahead)
+    if not table.rows:
+        return
+    columns = table.columns or ("<",) * (len(table.rows[0]) - 1)
+    widest = [max(map(len, cells)) for cells in zip(*table.rows, strict=True)]
+    for *ahead, last in table.rows:
+        head = indent + "".join(map(padded, ahead, columns, widest))
         yield from wrapped(head, last) if table.wraps else [f"{head}{last}".rstrip()]
 
 
-def specs(table: Table) -> list[str]:
-    """The format of each column, with its width."""
-    columns = table.columns or ("<",) * (max(map(len, table.rows), default=1) - 1) + ("",)
-    cells = zip(*table.rows, strict=True) if table.rows else columns
-    widest = [max(map(len, column)) for column in cells]
-    auto = {"<": 1, ">": 0}  # beside the space between columns
-    return [
-        f"{spec}{wide + auto[spec]}" if spec in auto else spec
-        for spec, wide in zip(columns, widest, strict=True)
-    ]
-
-
-def formatted(cell: str, spec: str) -> str:
-    """A cell in the width of its column."""
-    return f"{cell:{spec}}"
+def padded(cell: str, column: str, widest: int) -> str:
+    """A cell in the width of its column, and the space to the next one."""
+    return f"{cell:{column}{widest}}  " if column in ("<", ">") else f"{cell:{column}} "
 
 
 def wrapped(head: str, text: str) -> list[str]:

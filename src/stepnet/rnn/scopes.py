@@ -12,6 +12,8 @@ import numpy as np
 
 from stepnet.engines.packed import Form, Packed
 from stepnet.errors import InputError
+from stepnet.explain.document import Section, Table
+from stepnet.explain.text import text
 from stepnet.net.interpret import Segments, by_steps, interpret
 from stepnet.net.ir import Net
 from stepnet.net.types import ROWS, Type, is_static_extent
@@ -113,8 +115,7 @@ class Scopes:
         for name, value in self.values.items():
             shape = ", ".join(["*"] * (value.levels - 1) + [str(size) for size in value.features])
             table.append((name, f"{DTYPES[value.dtype.name].text}[{shape}]", numbers_text(first.get(name))))
-        names, kinds = (max(len(line[column]) for line in table) for column in (0, 1))
-        return "\n".join(f"{name:<{names}}  {kind:<{kinds}}  {text}".rstrip() for name, kind, text in table)
+        return text([Section("", (Table(tuple(table)),))])
 
 
 def numbers_text(value: Any) -> str:
