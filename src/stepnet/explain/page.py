@@ -64,7 +64,6 @@ def picture(modules: Sequence[Shown | Left], title: str = "") -> str:
     cells = {side.record.cell for side in sides}
     parameters = {block.parameter for side in sides for block in side.places}
     kinds = {kind for tied in ties for side in tied.sides for kind in tied.kinds(side).values()}
-    left = [module for module in modules if isinstance(module, Left)]
     return template().render(
         title=modules[0].title if len(modules) == 1 else title,
         goes=any(tied.several for tied in ties),
@@ -74,8 +73,8 @@ def picture(modules: Sequence[Shown | Left], title: str = "") -> str:
         ),
         parameters=[(name, PARAMETERS[name]) for name in PARAMETERS if name in parameters],
         marks=[(kind, *MARKS[kind]) for kind in MARKS if kind in kinds and kind != "moved"],
-        modules=[module_shown(module, tied) for module, tied in zip(drawn, ties, strict=True)],
-        left=left,
+        modules=list(zip(drawn, ties, strict=True)),
+        left=[module for module in modules if isinstance(module, Left)],
         style=Markup(style),
         script=Markup(script),
         style_hash=digest(style),
@@ -84,11 +83,11 @@ def picture(modules: Sequence[Shown | Left], title: str = "") -> str:
 
 
 def template() -> Any:
-    """The page's template, with escaping."""
-    loader = FunctionLoader(resource)
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(
-        "picture.html.jinja"
-    )
+    """The page's template, with escaping, and the functions that it calls."""
+    page = Environment(loader=FunctionLoader(resource), autoescape=True, undefined=StrictUndefined)
+    page.globals |= {"repr": repr, "equations": parted_equations, "explained": explained}
+    page.globals |= {"drawings": drawings, "numbers_left_out": numbers_left_out, "panels": panels}
+    return page.get_template("picture.html.jinja")
 
 
 def resource(name: str) -> str:
@@ -101,34 +100,12 @@ def digest(text: str) -> str:
     return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
 
 
-# ---- the values of the template ----------------------------------------------------------------------------
+# ---- what the template calls -------------------------------------------------------------------------------
 
 
-def module_shown(module: Shown, tied: Ties) -> dict[str, Any]:
-    """A module as values for the template."""
-    report = module.conversion.report
-    return {
-        "name": module.name,
-        "title": module.title,
-        "sizes": str(report.sizes),
-        "sides": [shown(side, tied) for side in tied.sides],
-        "steps": report.steps if tied.several else (),
-        "settings": [(name, repr(value)) for name, value in report.settings.items()],
-        "notes": report.notes,
-    }
-
-
-def shown(side: Side, tied: Ties) -> dict[str, Any]:
-    """A side as values for the template."""
-    kinds = tied.kinds(side)
-    return {
-        "key": side.key,
-        "layout": side.record.name,
-        "equations": [list(parted(line)) for line in equations(side.semantics, side.places)],
-        "drawings": [
-            drawn(drawing, side, tied, kinds) for drawing in drawings(side.arrays, side.record, side.sizes)
-        ],
-    }
+def parted_equations(side: Side) -> list[list[tuple[str, str, str]]]:
+    """The equations of a side in pieces."""
+    return [list(parted(line)) for line in equations(side.semantics, side.places)]
 
 
 def parted(line: str) -> Iterator[tuple[str, str, str]]:
@@ -144,36 +121,18 @@ def parted(line: str) -> Iterator[tuple[str, str, str]]:
             yield piece, "", ""
 
 
-def drawn(drawing: Drawing, side: Side, tied: Ties, kinds: Mapping[Block, str]) -> dict[str, Any]:
-    """An array as values for the template."""
-    seen: set[Block] = set()
-    left_out = numbers_left_out(drawing)
-    return {
-        "name": drawing.name,
-        "search": drawing.name,
-        "shape": ", ".join(map(str, drawing.shape)),
-        "dtype": drawing.dtype,
-        "notation": str(drawing.pattern),
-        "signs": explained(drawing.pattern),
-        "left_out": f"{left_out:,}" if left_out else "",
-        "panels": [
-            {
-                "title": panel.title,
-                "columns": panel.columns,
-                "lines": [
-                    {"label": line.label, "cells": list(cells(panel, number, side, tied, kinds, seen))}
-                    for number, line in enumerate(panel.lines)
-                ],
-            }
-            for panel in drawing.panels
-        ],
-    }
+def panels(drawing: Drawing, side: Side, tied: Ties) -> Iterator[tuple[Panel, list[Any]]]:
+    """The panels of an array, each with its lines: labels and numbers."""
+    kinds, seen = tied.kinds(side), set[Block]()
+    for panel in drawing.panels:
+        lines = enumerate(panel.lines)
+        yield panel, [(line.label, list(cells(panel, n, side, tied, kinds, seen))) for n, line in lines]
 
 
 def cells(
     panel: Panel, number: int, side: Side, tied: Ties, kinds: Mapping[Block, str], seen: set[Block]
 ) -> Iterator[dict[str, Any] | None]:
-    """The numbers of a line as values for the template; the first number of each block shows its name."""
+    """The numbers of a line; the first number of each block shows its name."""
     line = panel.lines[number]
     above = panel.lines[number - 1] if number else None
     for place, cell in enumerate(line.cells):
