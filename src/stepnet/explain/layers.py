@@ -1,14 +1,17 @@
-"""The plans of layers explained, and which of them an engine runs in one piece."""
+"""The plans of layers and models explained, and which layers an engine runs in one piece."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from stepnet.engines import any_joins, checked_engine
 from stepnet.errors import named
 from stepnet.explain.document import Section, headed
-from stepnet.explain.facts import choice
+from stepnet.explain.facts import Explanation, choice, plan_explanation
+from stepnet.explain.parts import parts_of
 from stepnet.explain.plan import checked_size, joining_section, schedule_sections, shared_items
 from stepnet.explain.text import text
 from stepnet.plan.load import Size
+from stepnet.plan.schedule import Schedule
 from stepnet.rnn.blank import blank_program
 from stepnet.rnn.layers import Combined, LayersRun
 from stepnet.rnn.program import Asked
@@ -45,3 +48,20 @@ def part_sections(layer: Combined, order: Asked, size: Size | None) -> Iterator[
             else:
                 sections = list(part_sections(part, order, size))
         yield from headed(f"{name}:", sections)
+
+
+def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
+    """The facts about each recurrence of a layer or a graph, with the name of its place."""
+    if isinstance(model, Combined):
+        for name, part in zip(model.part_names, model.layers, strict=True):
+            place = name.removeprefix("the ").removesuffix(" direction")
+            yield from ((f"{place} {inner}".strip(), facts) for inner, facts in model_facts(part, engine))
+        return
+    schedule: Schedule = model.schedule
+    chosen = choice(schedule, engine)
+    if schedule.whole is not None:
+        yield "", plan_explanation(schedule.whole, *chosen)
+        return
+    for number, part, _ in parts_of(schedule):
+        if part.plan is not None:
+            yield f"part {number}", plan_explanation(part.plan, *chosen)

@@ -79,15 +79,21 @@ def picture(modules: Sequence[Shown | Left], title: str = "") -> str:
         script=Markup(script),
         style_hash=digest(style),
         script_hash=digest(script),
+        repr=repr,
+        drawings=drawings,
+        equations=parted_equations,
+        explained=explained,
+        numbers_left_out=numbers_left_out,
+        panels=panels,
     )
 
 
 def template() -> Any:
-    """The page's template, with escaping, and the functions that it calls."""
-    page = Environment(loader=FunctionLoader(resource), autoescape=True, undefined=StrictUndefined)
-    page.globals |= {"repr": repr, "equations": parted_equations, "explained": explained}
-    page.globals |= {"drawings": drawings, "numbers_left_out": numbers_left_out, "panels": panels}
-    return page.get_template("picture.html.jinja")
+    """The page's template, with escaping."""
+    loader = FunctionLoader(resource)
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(
+        "picture.html.jinja"
+    )
 
 
 def resource(name: str) -> str:
