@@ -31,6 +31,10 @@ class Table:
     wraps: bool = False
 
 
+FACTS = ("<11",)
+"""The columns of names and facts, as wide in all explanations."""
+
+
 @dataclass(frozen=True)
 class Section:
     """A title, and what it is the title of. Without a title the items stand one below the other."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from stepnet.engines import Order
 from stepnet.engines.pairs import PairChoice, between
 from stepnet.explain.costs import Held, sum_of
-from stepnet.explain.document import Section, Table, headed
+from stepnet.explain.document import FACTS, Section, Table, headed
 from stepnet.explain.plan import costs_text, schedule_sections
 from stepnet.explain.text import amount, text
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
@@ -30,7 +30,7 @@ def head(facts: GradientExplanation) -> Section:
     kept = "none: values of every step are saved" if size is None else f"memories ahead of every {size} steps"
     rows = [("engine", facts.engine or "none of those asked for"), ("checkpoint", kept)]
     rows += [("blocks", "; ".join(dict.fromkeys(facts.blocks)))] if facts.blocks else []
-    items = Table(tuple(rows), ("<11",)), *choice_sections(facts.choices)
+    items = Table(tuple(rows), FACTS), *choice_sections(facts.choices)
     return Section(f"gradients of {', '.join(facts.kinds) or 'nothing'}", items)
 
 

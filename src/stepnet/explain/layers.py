@@ -6,11 +6,10 @@ from typing import Any
 from stepnet.engines import any_joins, checked_engine
 from stepnet.errors import named
 from stepnet.explain.document import Section, headed
-from stepnet.explain.facts import Explanation, choice, plan_explanation
+from stepnet.explain.facts import Explanation, choice, explanation, plan_explanation
 from stepnet.explain.parts import parts_of
 from stepnet.explain.plan import checked_size, joining_section, schedule_sections, shared_items
 from stepnet.explain.text import text
-from stepnet.plan.load import Size
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.blank import blank_program
 from stepnet.rnn.layers import Combined, LayersRun
@@ -27,8 +26,8 @@ def explained(layer: Combined, run: LayersRun, engine: Asked, sizes: Sizes) -> s
 
     Layers whose sequences may end early run one by one, so nothing is joined or shared.
     """
+    parts = list(part_sections(layer, engine, sizes))
     size, order = checked_size(*sizes), checked_engine(engine)
-    parts = list(part_sections(layer, order, size))
     if run.ends or not (any_joins(order) or size is not None):
         return text(parts)
     schedule = blank_program(run).schedule_for(order)
@@ -39,14 +38,14 @@ def explained(layer: Combined, run: LayersRun, engine: Asked, sizes: Sizes) -> s
     return text([Section("", tuple(items)), *parts] if items else parts)
 
 
-def part_sections(layer: Combined, order: Asked, size: Size | None) -> Iterator[Section]:
+def part_sections(layer: Combined, engine: Asked, sizes: Sizes) -> Iterator[Section]:
     """The plan of each part, under its name."""
     for name, part in zip(layer.part_names, layer.layers, strict=True):
         with named(name):
             if isinstance(part, RNN):
-                sections = schedule_sections(part.schedule, order, size)
+                sections = schedule_sections(part.schedule, checked_engine(engine), checked_size(*sizes))
             else:
-                sections = list(part_sections(part, order, size))
+                sections = list(part_sections(part, engine, sizes))
         yield from headed(f"{name}:", sections)
 
 
@@ -58,10 +57,10 @@ def model_facts(model: Any, engine: Asked) -> Iterator[tuple[str, Explanation]]:
             yield from ((f"{place} {inner}".strip(), facts) for inner, facts in model_facts(part, engine))
         return
     schedule: Schedule = model.schedule
-    chosen = choice(schedule, engine)
     if schedule.whole is not None:
-        yield "", plan_explanation(schedule.whole, *chosen)
+        yield "", explanation(schedule, engine)
         return
+    chosen = choice(schedule, engine)
     for number, part, _ in parts_of(schedule):
         if part.plan is not None:
             yield f"part {number}", plan_explanation(part.plan, *chosen)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from stepnet.engines import engine_named, engine_names, engines_of, joinings
 from stepnet.engines.base import SharedEngine
 from stepnet.engines.placed import choice as placed_on
-from stepnet.explain.document import Item, Section, Table
+from stepnet.explain.document import FACTS, Item, Section, Table
 from stepnet.explain.facts import Asked, Explanation, Stage, choice, plan_explanation
 from stepnet.explain.parts import described, parts_of
 from stepnet.explain.text import amount, text
@@ -108,7 +108,7 @@ def part_engine_tables(plan: Plan, asked: Asked) -> tuple[Table, ...]:
 
 def facts_table(rows: Sequence[tuple[str, str]]) -> Table:
     """Facts with their names, in the columns of all explanations."""
-    return Table(tuple(rows), ("<11",), wraps=True)
+    return Table(tuple(rows), FACTS, wraps=True)
 
 
 def partition_sections(plan: Plan, chosen: str | None, size: Size | None) -> list[Section]:

@@ -22,7 +22,7 @@ from stepnet.engines import AUTO, engine_names
 from stepnet.engines.llvm.machine.target import host_name, target_texts
 from stepnet.engines.threads import threads_limit
 from stepnet.errors import StepnetError
-from stepnet.explain.document import Section, Table
+from stepnet.explain.document import FACTS, Section, Table
 from stepnet.explain.text import text
 from stepnet.values.packages import PACKAGES
 from stepnet.values.version import __version__
@@ -143,7 +143,7 @@ def health_text(health: Health) -> str:
 
 def named_facts(title: str, rows: Sequence[tuple[str, str]]) -> Section:
     """Facts with their names, below a title."""
-    return Section(title, (Table(tuple(rows), ("<11",)),))
+    return Section(title, (Table(tuple(rows), FACTS),))
 
 
 def engine_text(health: Health, name: str) -> str:
