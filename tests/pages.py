@@ -10,7 +10,7 @@ import pytest
 from seeds import SEEDS
 
 import stepnet as sn
-from stepnet.explain.page import Shown, picture
+from stepnet.explain.page import ModuleView, weights_page
 from stepnet.layout.registry import record
 
 SCHEMES = ("light", "dark")
@@ -28,14 +28,14 @@ def shown(browser: Any, folder: Path, text: str, scheme: str = "light") -> None:
     browser.get_log("browser")
 
 
-def of_conversion(arrays: Any, source: str, target: str, name: str = "the weights") -> Shown:
+def of_conversion(arrays: Any, source: str, target: str, name: str = "the weights") -> ModuleView:
     """A module to draw, in two layouts."""
-    return Shown(name, arrays, record(source), sn.convert(arrays, source, target))
+    return ModuleView(name, arrays, record(source), sn.convert(arrays, source, target))
 
 
-def page(*modules: Shown) -> str:
+def page(*modules: ModuleView) -> str:
     """The page of modules."""
-    return picture(modules, "model.pt")
+    return weights_page(modules, "model.pt")
 
 
 def of_seed(cell: str) -> str:

@@ -70,7 +70,7 @@ def expression(node: Node, operands: Sequence[str]) -> str:
 
 
 def encoded(node: Node) -> str:
-    """How the weights of a product are encoded, as an addition to its text."""
+    """The encoding of a product's weights, to be added to its text; "" without one."""
     weights = node.attributes.get("weights")
     return f" in {weights}" if weights else ""
 

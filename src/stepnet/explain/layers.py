@@ -20,7 +20,7 @@ Sizes = tuple[int | None, int | None]
 """The rows and the steps of a call, as far as the caller said them."""
 
 
-def explained(layer: Combined, run: LayersRun, engine: Asked, sizes: Sizes) -> str:
+def explain_layers(layer: Combined, run: LayersRun, engine: Asked, sizes: Sizes) -> str:
     """The plans of the parts, one under the other; in front the recurrences that the engine may join, and for
     a call of some rows and steps which of them run at the same time.
 

@@ -112,7 +112,7 @@ def facts_table(rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def partition_sections(plan: Plan, chosen: str | None, size: Size | None) -> list[Section]:
-    """How threads share a call of a size."""
+    """The way in which threads share a call of a size; nothing without a size."""
     engine = shared_engine(chosen)
     if engine is None or size is None:
         return []
@@ -122,8 +122,8 @@ def partition_sections(plan: Plan, chosen: str | None, size: Size | None) -> lis
 
 
 def shared_items(schedule: Schedule, chosen: str | None, size: Size | None) -> Iterator[Item]:
-    """Whether independent recurrences run at the same time, and how layers that read one another's outputs
-    run as a wavefront; a gap ahead of each.
+    """The times of independent recurrences one after the other and at once, and of layers that read one
+    another's outputs as a wavefront; a gap ahead of each.
     """
     engine, asked, parts = shared_engine(chosen), size or SHOWN, schedule.parts
     if engine is None:

@@ -66,8 +66,11 @@ def html(picture: Picture, title: str) -> str:
     return PAGE.format(title=escape(title), svg=svg(picture))
 
 
-FORMS: Mapping[str, Callable[[Picture, str], str]] = {".svg": lambda made, title: svg(made), ".html": html}
-"""What writes a picture, by the end of its file's name."""
+FORMS: Mapping[str, Callable[[Picture, str], str]] = {
+    ".svg": lambda picture, title: svg(picture),
+    ".html": html,
+}
+"""The function that writes a picture, by the end of its file's name."""
 
 
 def write(picture: Picture, path: Path, force: bool = False) -> None:
@@ -127,7 +130,7 @@ def box_svg(box: Box, spot: Spot, colour: str) -> list[str]:
 
 
 def arrows_svg(arrows: list[Arrow], spots: list[Spot]) -> list[str]:
-    """What a box gives: each value with its size below the box, and a line to each of its readers."""
+    """The values that a box gives: each with its size below the box, and a line to each of its readers."""
     drawn = list[str]()
     for number, arrow in enumerate(arrows):
         spot = spots[arrow.source]

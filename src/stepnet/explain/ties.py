@@ -47,8 +47,8 @@ class Side:
 
 
 class Ties:
-    """What became of every block of a conversion, with sentences about its numbers. For a conversion to the
-    same layout there is only one side.
+    """The fate of every block in a conversion, with sentences about its numbers. A conversion to the same
+    layout has only one side.
 
     >>> import numpy as np
     >>> from stepnet.layout.convert import convert
@@ -69,18 +69,18 @@ class Ties:
         self.several = report.source != report.target
         self.sides = (self.source, self.target) if self.several else (self.source,)
         moves = [move for step in report.steps for move in step.moves]
-        self.made = {move.target: move for move in moves}
+        self.move_to = {move.target: move for move in moves}
         self.used: dict[Block, list[Move]] = {}
         for move in moves:
             for block, _ in move.terms:
                 self.used.setdefault(block, []).append(move)
 
     def kinds(self, side: Side) -> dict[Block, str]:
-        """What became of each block of a side, as a key of `MARKS`."""
+        """The fate of each block of a side, as a key of `MARKS`."""
         if not self.several:
             return dict.fromkeys(side.places, "moved")
         if side is self.target:
-            return {block: move.kind for block, move in self.made.items()}
+            return {block: move.kind for block, move in self.move_to.items()}
         ordered = list(MARKS)
         return {
             block: max((move.kind for move in self.used.get(block, [])), key=ordered.index, default="dropped")
@@ -93,7 +93,7 @@ class Ties:
             return []
         if side is self.source:
             return [key("target", move.target, cell.place) for move in self.used.get(cell.block, [])]
-        return [key("source", block, cell.place) for block, _ in self.made[cell.block].terms]
+        return [key("source", block, cell.place) for block, _ in self.move_to[cell.block].terms]
 
     def tells(self, side: Side, cell: Cell) -> str:
         """A sentence about a number: what it is, and where it goes or comes from."""
@@ -124,7 +124,7 @@ class Ties:
 
     def comes(self, cell: Cell) -> str:
         """Where a number of the target comes from."""
-        move = self.made[cell.block]
+        move = self.move_to[cell.block]
         if not move.terms:
             return f"it is filled with {move.constant:g}"
         parts = [

@@ -12,10 +12,12 @@ from dataclasses import replace
 
 from rich.text import Text
 
+from stepnet.explain.document import Section, Table
 from stepnet.explain.drawing import ALL, WIDEST, Cell, Drawing, drawings
 from stepnet.explain.equations import equations
+from stepnet.explain.text import text
 from stepnet.explain.ties import MARKS, Side
-from stepnet.explain.words import explained
+from stepnet.explain.words import sign_meanings
 from stepnet.layout.notation import Stack
 from stepnet.layout.places import Block
 from stepnet.layout.sizes import Sizes
@@ -39,7 +41,7 @@ NUMBER = 11  # characters of a number with its gate
 def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None = None) -> Text:
     """The equations and the arrays of a layout, in lines of at most `width` characters if possible.
 
-    kinds: what became of each block, as keys of `MARKS`.
+    kinds: the fate of each block, as a key of `MARKS`.
 
     >>> from stepnet.layout.registry import record
     >>> from stepnet.layout.semantics import Semantics
@@ -77,7 +79,7 @@ def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None
 
 
 def is_large(block: Block, sizes: Sizes) -> bool:
-    """Whether a block is shown by its shape and not by its numbers."""
+    """True for a block that is shown by its shape and not by its numbers."""
     return max(block.shape(sizes)) > ALL
 
 
@@ -97,7 +99,7 @@ def numbers(drawing: Drawing, room: int, marks: Mapping[Block, str]) -> Iterator
 
 
 def piece(cell: Cell, marks: Mapping[Block, str]) -> Text:
-    """A number with the letter of its gate, and the mark of what became of it."""
+    """A number with the letter of its gate, and the mark of its fate."""
     block, size = cell.block, abs(cell.value)
     value = (
         f"{cell.value:.4f}" if size < 10 else f"{cell.value:.4g}" if size < 10_000 else f"{cell.value:.0e}"
@@ -134,14 +136,14 @@ def blocks(drawing: Drawing, side: Side, width: int, marks: Mapping[Block, str])
 def signs(side: Side, kinds: Mapping[Block, str]) -> dict[str, str]:
     """The marks, and the signs of the notation, that occur in a side, with their explanations."""
     held = set(kinds.values()) - {"moved"}
-    explained_signs = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}
+    meanings = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}
     for entry in side.record.entries(side.sizes):
         if entry.name in side.arrays:
-            explained_signs |= explained(entry.pattern)
-    return explained_signs
+            meanings |= sign_meanings(entry.pattern)
+    return meanings
 
 
-def legend(explained_signs: Mapping[str, str]) -> Text:
+def legend(meanings: Mapping[str, str]) -> Text:
     """Signs with their explanations, a line each.
 
     >>> print(legend({"x": "inputs", "{L: ...}": "for every layer"}))
@@ -149,6 +151,4 @@ def legend(explained_signs: Mapping[str, str]) -> Text:
       x         inputs
       {L: ...}  for every layer
     """
-    wide = max(map(len, explained_signs))
-    lines = [f"{INDENT}{sign:<{wide}}  {words}" for sign, words in explained_signs.items()]
-    return Text("\n".join(["where", *lines]), style="dim")
+    return Text(text([Section("where", (Table(tuple(meanings.items())),))]), style="dim")

@@ -42,11 +42,11 @@ LOOPS = {
 STACKED = {0: ("/", "on top of one another"), -1: ("|", "beside one another")}
 
 
-def explained(pattern: Pattern) -> dict[str, str]:
+def sign_meanings(pattern: Pattern) -> dict[str, str]:
     """The explanation of each sign of a pattern's notation, in order.
 
     >>> from stepnet.layout.notation import parse
-    >>> for sign, words in explained(parse("{L: W[(g:rzn h) x]; R[(g:rzn h) k]}")).items():
+    >>> for sign, words in sign_meanings(parse("{L: W[(g:rzn h) x]; R[(g:rzn h) k]}")).items():
     ...     print(f"{sign:<12}{words}")
     {L: ...}    for every layer
     ;           one buffer behind the other

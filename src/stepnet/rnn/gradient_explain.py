@@ -151,7 +151,7 @@ def gradient_explanation(
 
 
 def blocks_of(run: Sectioned | Halved) -> tuple[str, ...]:
-    """How many steps each recurrence runs at a time, with the reason where that is one."""
+    """The number of steps that each recurrence runs at a time, with the reason where that is one."""
     if isinstance(run, Sectioned) and run.checkpoint is not None:
         return ("1 step: a gradient with checkpoint= runs step by step",)
     if isinstance(run, Sectioned) and run.choices:

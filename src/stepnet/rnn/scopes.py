@@ -34,7 +34,7 @@ from stepnet.values.structure import leaves, rebuild
 
 Array = np.ndarray
 SHOWN = 4
-"""How many numbers of a value are shown."""
+"""The count of numbers that are shown of a value."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,7 +172,7 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Whether a value is a static that is a sequence: the same whole sequence at each step."""
+    """True for a static that is a sequence, which every step sees whole."""
     if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"
