@@ -6,8 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from stepnet.plan.load import Load, Size
-from stepnet.plan.partition import AtOnce, Partition, Wavefront
+from stepnet.plan.load import Load, Machine
 from stepnet.plan.passes.narrow import narrow_weights
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
@@ -371,26 +370,19 @@ class LowEngine(Engine, Protocol):
 
 @runtime_checkable
 class SharedEngine(Engine, Protocol):
-    """An engine whose threads share a call, and which tells explanations how."""
+    """An engine whose threads share a call by estimated times, which explanations then show."""
 
-    def code_for(self) -> str | None:
-        """The processor that code is generated for, if the user chose it; None for the one at hand."""
+    @property
+    def machine(self) -> Machine:
+        """The properties of the processor that determine these times."""
         ...
 
     def load(self, plan: Plan) -> Load:
         """The work and the memory traffic of the steps of a plan."""
         ...
 
-    def partition(self, plan: Plan, size: Size) -> Partition:
-        """How the threads divide a call of a plan."""
-        ...
-
-    def at_once(self, plans: Sequence[Plan], size: Size) -> AtOnce:
-        """Whether calls of plans that do not depend on each other run at the same time."""
-        ...
-
-    def wavefront(self, plans: Sequence[Plan], size: Size) -> Wavefront:
-        """How calls of plans run if each reads the outputs of the one before."""
+    def code_for(self) -> str | None:
+        """The processor that code is generated for, if the user chose it; None for the one at hand."""
         ...
 
 

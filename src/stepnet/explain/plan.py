@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from stepnet.engines import engine_named, engine_names, engines_of, joinings
 from stepnet.engines.base import SharedEngine
 from stepnet.engines.placed import choice as placed_on
+from stepnet.engines.threads import threads
 from stepnet.explain.document import FACTS, Item, Section, Table
 from stepnet.explain.facts import Asked, Explanation, Stage, choice, plan_explanation
 from stepnet.explain.parts import described, parts_of
 from stepnet.explain.text import amount, text
 from stepnet.net.types import STEPS
 from stepnet.plan.load import WORDS, Size
-from stepnet.plan.partition import AtOnce, Wavefront
+from stepnet.plan.partition import AtOnce, Wavefront, at_once, partition, wavefront
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 from stepnet.plan.waves import lines_of, waves_of
@@ -118,7 +119,7 @@ def partition_sections(plan: Plan, chosen: str | None, size: Size | None) -> lis
         return []
     inner = f", inner sequences of {WORDS}" if engine.load(plan).words else ""
     title = f"threads, for {described_size(size)}{inner}"
-    return [Section(title, (str(engine.partition(plan, size)),))]
+    return [Section(title, (str(partition(engine.load(plan), size, threads(), engine.machine)),))]
 
 
 def shared_items(schedule: Schedule, chosen: str | None, size: Size | None) -> Iterator[Item]:
@@ -131,11 +132,13 @@ def shared_items(schedule: Schedule, chosen: str | None, size: Size | None) -> I
     ways: list[tuple[Sequence[int], AtOnce | Wavefront]] = []
     for wave in waves_of(parts):
         plans = {n: plan for n in wave if (plan := parts[n].plan) and parts[n].extent == STEPS}
-        plans = {place: plan for place, plan in plans.items() if engine.load(plan).loop.weights}
-        if len(plans) > 1:
-            ways.append(([*plans], engine.at_once(list(plans.values()), asked)))
+        loads = {place: load for place, plan in plans.items() if (load := engine.load(plan)).loop.weights}
+        if len(loads) > 1:
+            sizes = [asked] * len(loads)
+            ways.append(([*loads], at_once([*loads.values()], sizes, threads(), engine.machine)))
     for line in lines_of(parts):
-        ways.append((line, engine.wavefront([plan for n in line if (plan := parts[n].plan)], asked)))
+        layers = [engine.load(plan) for n in line if (plan := parts[n].plan)]
+        ways.append((line, wavefront(layers, asked, threads(), engine.machine)))
     for places, way in ways:
         yield ""
         yield Section(f"parts {', '.join(map(str, places))}, for {described_size(asked)}", (str(way),))
