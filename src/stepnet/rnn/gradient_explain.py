@@ -252,7 +252,9 @@ def of_pieces(part: InPieces) -> SectionFacts:
     net, backward, again = part.section.net, part.backward, part.again
     programs = {FORWARD: part.forward, AGAIN: again, BACKWARD: backward}
     halves = (
-        Half(name, program.schedule, costs(program.schedule)) for name, program in programs.items() if program
+        Half(name, program.schedule, costs(program.schedule))
+        for name, program in programs.items()
+        if program is not None
     )
     read = () if again is None else saved_values(again.net, [again.net.results[at] for at in part.saved])
     memories = (net.type_of(number) for number in net.inputs[len(part.section.reads) :])
