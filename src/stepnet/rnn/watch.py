@@ -66,7 +66,7 @@ def watched(step: Step, names: Names) -> Step:
 
 
 def roles(**structures: Any) -> Names:
-    """Values by the names of their roles in a recurrence: `before` if there is one memory, else `before.h`."""
+    """Values by their roles in a recurrence: `before` if there is one memory, else `before.h`."""
     return dict(named_leaves(structures))
 
 
