@@ -158,6 +158,13 @@ def test_no_arrow_runs_up():
     assert upward(arrows()) == []
 
 
+def test_explanations_know_no_engine():
+    engines = ("engines.llvm", "engines.onednn", "engines.interpreter")
+    known = {name: others for name, others in arrows().items() if name.startswith("explain.")}
+    assert known
+    assert [(name, other) for name in known for other in known[name] if other.startswith(engines)] == []
+
+
 def test_there_is_no_circle():
     assert " -> ".join(circle(arrows())) == ""
 
