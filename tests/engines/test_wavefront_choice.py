@@ -104,7 +104,7 @@ def test_a_wavefront_says_what_was_weighed():
     sn.set_threads(2)
     plan: Any = layer(64, 64, 0).schedule.whole
     engine = LlvmEngine()
-    front = wavefront([engine.load(plan)] * 3, call(1), 2, engine.machine)
+    front = wavefront([engine.load(plan)] * 3, call(1), 2, engine.machine())
     text = str(front)
     assert "2 layers as a wavefront, blocks of" in text
     assert "one layer alone" in text

@@ -372,7 +372,6 @@ class LowEngine(Engine, Protocol):
 class SharedEngine(Engine, Protocol):
     """An engine whose threads share a call by estimated times, which explanations then show."""
 
-    @property
     def machine(self) -> Machine:
         """The properties of the processor that determine these times."""
         ...

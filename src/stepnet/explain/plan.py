@@ -119,7 +119,7 @@ def partition_sections(plan: Plan, chosen: str | None, size: Size | None) -> lis
         return []
     inner = f", inner sequences of {WORDS}" if engine.load(plan).words else ""
     title = f"threads, for {described_size(size)}{inner}"
-    return [Section(title, (str(partition(engine.load(plan), size, threads(), engine.machine)),))]
+    return [Section(title, (str(partition(engine.load(plan), size, threads(), engine.machine())),))]
 
 
 def shared_items(schedule: Schedule, chosen: str | None, size: Size | None) -> Iterator[Item]:
@@ -135,10 +135,10 @@ def shared_items(schedule: Schedule, chosen: str | None, size: Size | None) -> I
         loads = {place: load for place, plan in plans.items() if (load := engine.load(plan)).loop.weights}
         if len(loads) > 1:
             sizes = [asked] * len(loads)
-            ways.append(([*loads], at_once([*loads.values()], sizes, threads(), engine.machine)))
+            ways.append(([*loads], at_once([*loads.values()], sizes, threads(), engine.machine())))
     for line in lines_of(parts):
         layers = [engine.load(plan) for n in line if (plan := parts[n].plan)]
-        ways.append((line, wavefront(layers, asked, threads(), engine.machine)))
+        ways.append((line, wavefront(layers, asked, threads(), engine.machine())))
     for places, way in ways:
         yield ""
         yield Section(f"parts {', '.join(map(str, places))}, for {described_size(asked)}", (str(way),))

@@ -75,7 +75,6 @@ class LlvmEngine:
         made: Load = lazy_import("lower.program").lowered(plan, target).load if known is None else known.load
         return made
 
-    @property
     def machine(self) -> Machine:
         """The processor at hand, with the vectors of the target."""
         return machine_for((self.target or host_target()).vector_bytes)
