@@ -26,7 +26,7 @@ STAGES = {
     "engines": "engines",
     "plans explained": """
         explain.document explain.text explain.expressions explain.value_names explain.parts explain.facts
-        explain.plan explain.costs
+        explain.plan explain.costs explain.bars explain.progress
     """,
     "containers": "files.safetensors files.jsons files.store files.paths",
     "rnn": "rnn explain.layers explain.gradients",
@@ -54,7 +54,7 @@ STAGES = {
 LATE = {
     *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
     *("cli.models", "cli.options", "cli.run", "engines", "engines.llvm.machine.target"),
-    *("engines.llvm.running.run", "engines.progress", "rnn.generate"),
+    *("engines.llvm.running.run", "explain.progress", "rnn.generate"),
     *("rnn.compose", "rnn.gradient_explain", "rnn.recurrence", "rnn.streams.stream", "rnn.ways"),
 }
 

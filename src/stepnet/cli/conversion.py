@@ -54,12 +54,12 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Write the recurrent layers of FILE in another framework's layout and kind of file."""
-    from stepnet.cli.report.progress import progress
+    from stepnet.explain.bars import work_bar
     from stepnet.files.interchange import convert_file
     from stepnet.files.model import bare
 
     chosen = choice(layout, module, size, semantics, stack, drop)
-    with progress("modules", None, shown=not as_json) as advance:
+    with work_bar("modules", None, shown=not as_json) as advance:
         done = convert_file(
             file,
             target,
@@ -137,13 +137,13 @@ def verify(
     The rest of such files is listed. The exit code is 1 if a difference is more than rounding, and 3 for what
     was not verified: outputs that are NaN or infinite, and models with layers that cannot be run.
     """
-    from stepnet.cli.report.progress import progress
     from stepnet.cli.report.verdicts import on_data, verdicts
+    from stepnet.explain.bars import work_bar
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     if column is not None and not inputs:
         raise typer.BadParameter("--column is the one of --inputs, and there are none")
-    with progress("sequences" if inputs else "modules", None, shown=not as_json) as advance:
+    with work_bar("sequences" if inputs else "modules", None, shown=not as_json) as advance:
         if inputs:
             made = on_data((first, second), chosen, inputs, column, advance, recurrent_only)
         else:

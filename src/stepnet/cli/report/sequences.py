@@ -7,7 +7,7 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemai
 from rich.text import Text
 
 from stepnet.arrow import Progress as Done
-from stepnet.cli.report.progress import shown_late
+from stepnet.explain.bars import shown_late
 
 
 class Rate(ProgressColumn):
