@@ -10,7 +10,7 @@ import pytest
 from seeds import SEEDS
 
 import stepnet as sn
-from stepnet.explain.page import ModuleView, weights_page
+from stepnet.explain.page import PageModule, picture
 from stepnet.layout.registry import record
 
 SCHEMES = ("light", "dark")
@@ -28,14 +28,14 @@ def shown(browser: Any, folder: Path, text: str, scheme: str = "light") -> None:
     browser.get_log("browser")
 
 
-def of_conversion(arrays: Any, source: str, target: str, name: str = "the weights") -> ModuleView:
+def of_conversion(arrays: Any, source: str, target: str, name: str = "the weights") -> PageModule:
     """A module to draw, in two layouts."""
-    return ModuleView(name, arrays, record(source), sn.convert(arrays, source, target))
+    return PageModule(name, arrays, record(source), sn.convert(arrays, source, target))
 
 
-def page(*modules: ModuleView) -> str:
+def page(*modules: PageModule) -> str:
     """The page of modules."""
-    return weights_page(modules, "model.pt")
+    return picture(modules, "model.pt")
 
 
 def of_seed(cell: str) -> str:

@@ -10,7 +10,7 @@ from stepnet.explain.drawing import ALL, SOME, Drawing, drawings, numbers_left_o
 from stepnet.explain.equations import equations
 from stepnet.explain.ties import Side
 from stepnet.explain.weights import signs, weights_text
-from stepnet.explain.words import sign_meanings
+from stepnet.explain.words import explain_notation
 from stepnet.layout.notation import axes_text, parse, terms
 from stepnet.layout.places import Block, index_map
 from stepnet.layout.record import Record
@@ -233,7 +233,7 @@ def test_numbers_that_were_not_moved_have_a_mark():
 @pytest.mark.parametrize("record", ALL_RECORDS)
 def test_every_sign_of_the_notation_is_explained(record: Record):
     for pattern in record.patterns.values():
-        said = sign_meanings(pattern)
+        said = explain_notation(pattern)
         assert all(said.values())
         for term in terms(pattern):
             assert any(sign.startswith(term.parameter) for sign in said)
@@ -244,7 +244,7 @@ def test_every_sign_of_the_notation_is_explained(record: Record):
 
 
 def test_what_the_notation_says_of_several_buffers():
-    assert sign_meanings(parse("R[k (g:zr h)]; R_n[k h] : k (3 h)")) == {
+    assert explain_notation(parse("R[k (g:zr h)]; R_n[k h] : k (3 h)")) == {
         ";": "one buffer behind the other",
         "R": "recurrent weights",
         "k": "outputs of the step before",
@@ -253,6 +253,6 @@ def test_what_the_notation_says_of_several_buffers():
         "h": "hidden units",
         ": k (3 h)": "the shape that the array is declared with",
     }
-    assert sign_meanings(parse("W[x (g:zrn h) ~ h x]"))["~ h x"] == (
+    assert explain_notation(parse("W[x (g:zrn h) ~ h x]"))["~ h x"] == (
         "in the place of each gate lies the buffer of an array [h x]"
     )

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import stepnet as sn
 from stepnet.cli.commands import app
-from stepnet.explain.page import ModuleView, Omission, resource, weights_page
+from stepnet.explain.page import PageModule, UndrawnModule, picture, resource
 from stepnet.layout import registry
 from stepnet.layout.convert import Conversion
 from stepnet.layout.record import Record
@@ -59,7 +59,7 @@ def page(arrays: dict[str, Any], source: str, target: str, **options: Any) -> st
 
 def of_conversion(arrays: dict[str, Any], source: str | Record, conversion: Conversion) -> str:
     """The page of a conversion that was done."""
-    return weights_page([ModuleView("the weights", arrays, registry.record(source), conversion)])
+    return picture([PageModule("the weights", arrays, registry.record(source), conversion)])
 
 
 def test_every_number_tells_where_it_goes():
@@ -243,10 +243,10 @@ def test_a_page_is_of_all_modules(tmp_path: Path):
 
 def test_a_module_of_which_something_is_open_is_named_on_the_page(tmp_path: Path):
     arrays = gru()
-    drawn = ModuleView(
+    drawn = PageModule(
         "a", arrays, registry.record("keras.gru"), sn.convert(arrays, "keras.gru", "keras.gru")
     )
-    found = Page(weights_page([drawn, Omission("b", "63 numbers fit <several> sizes")], "two.pt"))
+    found = Page(picture([drawn, UndrawnModule("b", "63 numbers fit <several> sizes")], "two.pt"))
     assert "b is not drawn: 63 numbers fit <several> sizes" in found.text
     np.savez(tmp_path / "open.npz", weight_space=np.ones(63))
     code, said = stepnet("show", tmp_path / "open.npz", "--html", tmp_path / "open.html")

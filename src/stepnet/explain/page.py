@@ -22,14 +22,14 @@ from markupsafe import Markup
 from stepnet.explain.drawing import Drawing, Line, Panel, drawings, numbers_left_out
 from stepnet.explain.equations import equations
 from stepnet.explain.ties import MARKS, Side, Ties, key
-from stepnet.explain.words import GATES, PARAMETERS, sign_meanings
+from stepnet.explain.words import GATES, PARAMETERS, explain_notation
 from stepnet.layout.convert import Conversion
 from stepnet.layout.places import Array, Block
 from stepnet.layout.record import Record
 
 
 @dataclass(frozen=True)
-class ModuleView:
+class PageModule:
     """A module on the page: its name, its arrays with their record, and their conversion. If that is to the
     same layout, only one side is drawn.
     """
@@ -47,7 +47,7 @@ class ModuleView:
 
 
 @dataclass(frozen=True)
-class Omission:
+class UndrawnModule:
     """A module that is not drawn because a setting is missing: its name, and the message."""
 
     name: str
@@ -55,10 +55,10 @@ class Omission:
     title = "not drawn"
 
 
-def weights_page(modules: Sequence[ModuleView | Omission], title: str = "") -> str:
+def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> str:
     """The page, as HTML; title: the heading if there are several modules, such as the file's name."""
     style, script = resource("picture.css"), resource("picture.js")
-    drawn = [module for module in modules if isinstance(module, ModuleView)]
+    drawn = [module for module in modules if isinstance(module, PageModule)]
     ties = [Ties(module.arrays, module.record, module.conversion) for module in drawn]
     sides = [side for tied in ties for side in tied.sides]
     cells = {side.record.cell for side in sides}
@@ -74,7 +74,7 @@ def weights_page(modules: Sequence[ModuleView | Omission], title: str = "") -> s
         parameters=[(name, PARAMETERS[name]) for name in PARAMETERS if name in parameters],
         marks=[(kind, *MARKS[kind]) for kind in MARKS if kind in kinds and kind != "moved"],
         modules=list(zip(drawn, ties, strict=True)),
-        left=[module for module in modules if isinstance(module, Omission)],
+        left=[module for module in modules if isinstance(module, UndrawnModule)],
         style=Markup(style),
         script=Markup(script),
         style_hash=digest(style),
@@ -82,7 +82,7 @@ def weights_page(modules: Sequence[ModuleView | Omission], title: str = "") -> s
         repr=repr,
         drawings=drawings,
         equations=parted_equations,
-        sign_meanings=sign_meanings,
+        explain_notation=explain_notation,
         numbers_left_out=numbers_left_out,
         panels=panels,
     )
@@ -151,7 +151,7 @@ def cells(
             "key": key(side.key, block, cell.place),
             "to": " ".join(tied.to(side, cell)),
             "what": cell.what,
-            "tells": tied.tells(side, cell),
+            "tells": tied.sentence(side, cell),
             "classes": " ".join(filter(None, [block.gate or "none", block.parameter, kind, *edges])),
             "mark": MARKS[kind][0],
             "letter": block.gate or block.parameter,

@@ -26,7 +26,7 @@ MARKS = {  # by kind of move, the most remarkable last: a sign, and the text of 
 
 @dataclass(frozen=True)
 class Side:
-    """A side of a conversion: its arrays, with their record, sizes and semantics."""
+    """A side of a conversion: arrays with record, sizes and semantics. key: "source" or "target"."""
 
     key: str
     arrays: Mapping[str, Array]
@@ -36,19 +36,20 @@ class Side:
 
     @property
     def places(self) -> dict[Block, Region]:
-        """The region of each of its blocks."""
+        """The region of each block of this side."""
         placed = regions(self.record, self.sizes)
         return {region.block: region for region in placed if region.array in self.arrays}
 
     def where(self, region: Region, place: tuple[int, ...]) -> str:
-        """The place in an array of a number of a block."""
+        """Returns the place of a number of a block as text: array and index."""
         shape = self.arrays[region.array].shape
         return f"{region.array}{list(place_in(region, place, shape))}"
 
 
 class Ties:
-    """The fate of every block in a conversion, with sentences about its numbers. A conversion to the same
-    layout has only one side.
+    """The correspondence of the numbers of a conversion, and sentences about them.
+
+    A conversion to the source's own layout has only one side.
 
     >>> import numpy as np
     >>> from stepnet.layout.convert import convert
@@ -60,6 +61,7 @@ class Ties:
     """
 
     def __init__(self, arrays: Mapping[str, Array], record: Record, conversion: Conversion) -> None:
+        """Indexes the moves of the conversion by target block and by source block."""
         report = conversion.report
         self.source = Side("source", arrays, record, report.sizes, report.source_semantics)
         self.target = Side(
@@ -69,48 +71,50 @@ class Ties:
         self.several = report.source != report.target
         self.sides = (self.source, self.target) if self.several else (self.source,)
         moves = [move for step in report.steps for move in step.moves]
-        self.move_to = {move.target: move for move in moves}
-        self.used: dict[Block, list[Move]] = {}
+        self.by_target = {move.target: move for move in moves}
+        self.by_source: dict[Block, list[Move]] = {}
         for move in moves:
             for block, _ in move.terms:
-                self.used.setdefault(block, []).append(move)
+                self.by_source.setdefault(block, []).append(move)
 
     def kinds(self, side: Side) -> dict[Block, str]:
-        """The fate of each block of a side, as a key of `MARKS`."""
+        """Returns what became of each block of a side, as keys of `MARKS`."""
         if not self.several:
             return dict.fromkeys(side.places, "moved")
         if side is self.target:
-            return {block: move.kind for block, move in self.move_to.items()}
+            return {block: move.kind for block, move in self.by_target.items()}
         ordered = list(MARKS)
         return {
-            block: max((move.kind for move in self.used.get(block, [])), key=ordered.index, default="dropped")
+            block: max(
+                (move.kind for move in self.by_source.get(block, [])), key=ordered.index, default="dropped"
+            )
             for block in self.source_regions
         }
 
     def to(self, side: Side, cell: Cell) -> list[str]:
-        """The keys of the corresponding numbers of the other side."""
+        """Returns the keys of the numbers on the other side that correspond to a number."""
         if not self.several:
             return []
         if side is self.source:
-            return [key("target", move.target, cell.place) for move in self.used.get(cell.block, [])]
-        return [key("source", block, cell.place) for block, _ in self.move_to[cell.block].terms]
+            return [key("target", move.target, cell.place) for move in self.by_source.get(cell.block, [])]
+        return [key("source", block, cell.place) for block, _ in self.by_target[cell.block].terms]
 
-    def tells(self, side: Side, cell: Cell) -> str:
-        """A sentence about a number: what it is, and where it goes or comes from."""
+    def sentence(self, side: Side, cell: Cell) -> str:
+        """Describes a number in a sentence: what it is, and where it goes or comes from."""
         text = f"{cell.value:.6g} at {cell.where} is {cell.what}"
         if not self.several:
             return f"{text}."
-        return f"{text}; {self.goes(cell) if side is self.source else self.comes(cell)}."
+        return f"{text}; {self.destination_text(cell) if side is self.source else self.origin_text(cell)}."
 
-    def goes(self, cell: Cell) -> str:
-        """Where a number of the source goes."""
-        moves = self.used.get(cell.block, [])
+    def destination_text(self, cell: Cell) -> str:
+        """Describes where a number of the source goes."""
+        moves = self.by_source.get(cell.block, [])
         if not moves:
             return f"{self.target.record.name} has no place for it, and the function is the same without it"
-        return ", and ".join(self.went(move, cell) for move in moves)
+        return ", and ".join(self.move_text(move, cell) for move in moves)
 
-    def went(self, move: Move, cell: Cell) -> str:
-        """A place that a number goes to, in words."""
+    def move_text(self, move: Move, cell: Cell) -> str:
+        """Describes one place that a number goes to."""
         where = self.target.where(self.target_regions[move.target], cell.place)
         sign = next(sign for block, sign in move.terms if block == cell.block)
         others = [
@@ -122,9 +126,9 @@ class Ties:
         what = f"summed with {' and '.join(others)}" if others else move.kind
         return f"it is {'negated and ' if others and sign < 0 else ''}{what}, to {where}"
 
-    def comes(self, cell: Cell) -> str:
-        """Where a number of the target comes from."""
-        move = self.move_to[cell.block]
+    def origin_text(self, cell: Cell) -> str:
+        """Describes where a number of the target comes from."""
+        move = self.by_target[cell.block]
         if not move.terms:
             return f"it is filled with {move.constant:g}"
         parts = [
@@ -136,5 +140,5 @@ class Ties:
 
 
 def key(side: str, block: Block, place: tuple[int, ...]) -> str:
-    """The key of a number in the page."""
+    """Returns the key of a number in the page."""
     return f"{side}.{block.parameter}{block.gate}.{block.layer}.{block.direction}.{'.'.join(map(str, place))}"

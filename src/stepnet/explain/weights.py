@@ -17,12 +17,12 @@ from stepnet.explain.drawing import ALL, WIDEST, Cell, Drawing, drawings
 from stepnet.explain.equations import equations
 from stepnet.explain.text import text
 from stepnet.explain.ties import MARKS, Side
-from stepnet.explain.words import sign_meanings
+from stepnet.explain.words import explain_notation
 from stepnet.layout.notation import Stack
 from stepnet.layout.places import Block
 from stepnet.layout.sizes import Sizes
 
-# The colours of the page, by M. Okabe and K. Ito, mixed with white: black letters are read on all of them.
+# The colours of the page, by M. Okabe and K. Ito, mixed with white: black letters are legible on all of them.
 STYLES = {
     "r": "black on #f0bd94",
     "z": "black on #99d8c7",
@@ -39,9 +39,9 @@ NUMBER = 11  # characters of a number with its gate
 
 
 def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None = None) -> Text:
-    """The equations and the arrays of a layout, in lines of at most `width` characters if possible.
+    """Formats the equations and the arrays of a layout, in lines of at most `width` characters if possible.
 
-    kinds: the fate of each block, as a key of `MARKS`.
+    kinds: what became of each block, as keys of `MARKS`.
 
     >>> from stepnet.layout.registry import record
     >>> from stepnet.layout.semantics import Semantics
@@ -65,7 +65,7 @@ def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None
     for line in equations(side.semantics, side.places):
         shown.append(f"  {line}\n")
     room = max((width - len(INDENT)) // NUMBER, 1)
-    room -= room % side.sizes.hidden if room > side.sizes.hidden else 0  # whole gates
+    room -= room % side.sizes.hidden if room > side.sizes.hidden else 0  # a line ends with a gate
     for drawing in drawings(side.arrays, side.record, side.sizes, FIRST, min(room, WIDEST)):
         shown.append(drawing.name, style="bold")
         shown.append(f" {list(drawing.shape)} {drawing.dtype}  {drawing.pattern}\n", style="dim")
@@ -79,12 +79,12 @@ def weights_text(side: Side, width: int = 100, kinds: Mapping[Block, str] | None
 
 
 def is_large(block: Block, sizes: Sizes) -> bool:
-    """True for a block that is shown by its shape and not by its numbers."""
+    """Tells if a block is shown by its shape instead of its numbers."""
     return max(block.shape(sizes)) > ALL
 
 
 def numbers(drawing: Drawing, room: int, marks: Mapping[Block, str]) -> Iterator[Text]:
-    """The numbers of an array, at most `room` on a line; the columns of a wider table are split."""
+    """Formats the numbers of an array, at most `room` on a line; a wider table is split by columns."""
     for panel in drawing.panels:
         if panel.title:
             yield Text(f"{INDENT}{panel.title}", style="dim")
@@ -99,7 +99,7 @@ def numbers(drawing: Drawing, room: int, marks: Mapping[Block, str]) -> Iterator
 
 
 def piece(cell: Cell, marks: Mapping[Block, str]) -> Text:
-    """A number with the letter of its gate, and the mark of its fate."""
+    """Formats a number with the letter of its gate, and the mark of what became of it."""
     block, size = cell.block, abs(cell.value)
     value = (
         f"{cell.value:.4f}" if size < 10 else f"{cell.value:.4g}" if size < 10_000 else f"{cell.value:.0e}"
@@ -108,8 +108,9 @@ def piece(cell: Cell, marks: Mapping[Block, str]) -> Text:
 
 
 def blocks(drawing: Drawing, side: Side, width: int, marks: Mapping[Block, str]) -> Iterator[Text]:
-    """The blocks of an array in order: those that begin on the same line of a table share a line, which is
-    wrapped at `width`.
+    """Formats the blocks of an array in order; blocks that begin on one line of a table share a line.
+
+    A line is wrapped at `width`. marks: the sign of what became of each block.
     """
     lines = [[cell.block for cell in line.cells if cell] for panel in drawing.panels for line in panel.lines]
     if not isinstance(drawing.pattern, Stack):
@@ -134,21 +135,21 @@ def blocks(drawing: Drawing, side: Side, width: int, marks: Mapping[Block, str])
 
 
 def signs(side: Side, kinds: Mapping[Block, str]) -> dict[str, str]:
-    """The marks, and the signs of the notation, that occur in a side, with their explanations."""
+    """Returns the explanations of the marks, and of the signs of the notation, that a side contains."""
     held = set(kinds.values()) - {"moved"}
-    meanings = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}
+    explained_signs = {sign: words for kind, (sign, words) in MARKS.items() if kind in held}
     for entry in side.record.entries(side.sizes):
         if entry.name in side.arrays:
-            meanings |= sign_meanings(entry.pattern)
-    return meanings
+            explained_signs |= explain_notation(entry.pattern)
+    return explained_signs
 
 
-def legend(meanings: Mapping[str, str]) -> Text:
-    """Signs with their explanations, a line each.
+def legend(explained_signs: Mapping[str, str]) -> Text:
+    """Formats signs with their explanations, a line each.
 
     >>> print(legend({"x": "inputs", "{L: ...}": "for every layer"}))
     where
       x         inputs
       {L: ...}  for every layer
     """
-    return Text(text([Section("where", (Table(tuple(meanings.items())),))]), style="dim")
+    return Text(text([Section("where", (Table(tuple(explained_signs.items())),))]), style="dim")

@@ -1,4 +1,4 @@
-"""The letters of gates, parameters and axes in words, and explanations of texts in the notation.
+"""Words for the letters of gates, parameters and axes, and explanations of texts in the notation.
 
 {L D: W[(g:rzn h) x]}      {L D: ...}    for every layer, and in it for every direction
                            W             weights of the input
@@ -42,11 +42,11 @@ LOOPS = {
 STACKED = {0: ("/", "on top of one another"), -1: ("|", "beside one another")}
 
 
-def sign_meanings(pattern: Pattern) -> dict[str, str]:
-    """The explanation of each sign of a pattern's notation, in order.
+def explain_notation(pattern: Pattern) -> dict[str, str]:
+    """Returns the explanation of each sign of a pattern's notation, in order.
 
     >>> from stepnet.layout.notation import parse
-    >>> for sign, words in sign_meanings(parse("{L: W[(g:rzn h) x]; R[(g:rzn h) k]}")).items():
+    >>> for sign, words in explain_notation(parse("{L: W[(g:rzn h) x]; R[(g:rzn h) k]}")).items():
     ...     print(f"{sign:<12}{words}")
     {L: ...}    for every layer
     ;           one buffer behind the other
@@ -60,7 +60,7 @@ def sign_meanings(pattern: Pattern) -> dict[str, str]:
 
 
 def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
-    """Each sign with its explanation; signs may repeat."""
+    """Yields each sign of a pattern with its explanation; signs may repeat."""
     if isinstance(pattern, Stack):
         if len(pattern.terms) > 1:
             along = f"/{pattern.axis}", f"one behind the other along axis {pattern.axis}"
@@ -79,7 +79,7 @@ def signs(pattern: Pattern | Loop) -> Iterator[tuple[str, str]]:
 
 
 def term_signs(term: Term) -> Iterator[tuple[str, str]]:
-    """The signs of a term with their explanations."""
+    """Yields the signs of a term with their explanations."""
     name = f"{term.parameter}_{term.gate}" if term.gate else term.parameter
     yield name, PARAMETERS[term.parameter] + (f" of gate {term.gate}" if term.gate else "")
     for axis in term.axes:
@@ -91,7 +91,7 @@ def term_signs(term: Term) -> Iterator[tuple[str, str]]:
 
 
 def axis_words(axis: Axis) -> str:
-    """An axis in words, its outermost part first.
+    """Describes an axis in words, its outermost part first.
 
     >>> from stepnet.layout.notation import parse
     >>> axis_words(parse("W[(h g:ifgo) x]").terms[0].axes[0])

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stepnet.errors import LayoutError, named
-from stepnet.explain.page import ModuleView, Omission, weights_page
+from stepnet.explain.page import PageModule, UndrawnModule, picture
 from stepnet.explain.ties import Side, Ties
 from stepnet.explain.weights import legend, signs, weights_text
 from stepnet.files import account
@@ -41,7 +41,7 @@ def shown(
     model = read(file, choice.layout, choice.layouts)
     console = Console(highlight=False, quiet=quiet)
     plain: list[dict[str, Any]] = []
-    parts: list[ModuleView | Omission] = []
+    parts: list[PageModule | UndrawnModule] = []
     explained: dict[str, str] = {}
     with named(str(file)):
         for module in choice.modules(model):
@@ -49,7 +49,7 @@ def shown(
                 if target is None and (reason := unsettled(module)):
                     console.print(f"{title(module)}: {reason}", style="yellow", markup=False)
                     plain.append(listed(module) | {"open": reason})
-                    parts.append(Omission(title(module), reason))
+                    parts.append(UndrawnModule(title(module), reason))
                     continue
                 conversion = converted(module, target, False, dtype) if target else None
                 if not quiet:
@@ -57,7 +57,7 @@ def shown(
                 plain.append(listed(module) | known(module, conversion))
                 if html is not None:
                     drawn = conversion or itself(module)
-                    parts.append(ModuleView(title(module), module.arrays, module.record, drawn))
+                    parts.append(PageModule(title(module), module.arrays, module.record, drawn))
     if explained:
         console.print(legend(explained))
     if html is not None:
@@ -73,12 +73,12 @@ def shown(
     return {"file": str(file), "modules": plain, "rest": list(model.rest), "spare": dict(model.spare)}
 
 
-def write_page(parts: list[ModuleView | Omission], file: Path, html: Path, force: bool) -> None:
+def write_page(parts: list[PageModule | UndrawnModule], file: Path, html: Path, force: bool) -> None:
     """Writes the page with the modules of a file; raises `LayoutError` if none of them can be drawn."""
-    reasons = [part.reason for part in parts if isinstance(part, Omission)]
+    reasons = [part.reason for part in parts if isinstance(part, UndrawnModule)]
     if len(reasons) == len(parts):
         raise LayoutError(f"{file}: there is nothing to draw: {reasons[0]}")
-    page = weights_page(parts, file.name)
+    page = picture(parts, file.name)
     with new_file(html, force) as partial:
         partial.write_text(page, encoding="utf-8")
 
