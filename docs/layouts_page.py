@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 
-from stepnet.cli.report.layouts import biases, entry, framework, matrix, sense
+from stepnet.explain.layouts import entry, framework, summary
 from stepnet.layout.notation import Flat
 from stepnet.layout.record import Record
 from stepnet.layout.registry import records
@@ -34,15 +34,7 @@ def markdown() -> str:
 
 def row(record: Record, columns: Iterable[str]) -> str:
     """One row of a table."""
-    cells = {
-        "layout": f"[`{record.name}`](#{anchor(record)})",
-        "W": matrix(record, "W"),
-        "R": matrix(record, "R"),
-        "biases": biases(record),
-        "reset": sense(record, "reset") if record.cell in ("gru", "mgu") else "",
-        "update": sense(record, "update") if record.cell in ("gru", "mgu") else "",
-        "more": more(record),
-    }
+    cells = {"layout": f"[`{record.name}`](#{anchor(record)})", **summary(record), "more": more(record)}
     return f"| {framework(record)} | {' | '.join(cells[name] for name in columns)} |"
 
 

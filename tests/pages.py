@@ -10,7 +10,7 @@ import pytest
 from seeds import SEEDS
 
 import stepnet as sn
-from stepnet.cli.report.picture import PageModule, picture
+from stepnet.explain.page import PageModule, picture
 from stepnet.layout.registry import record
 
 SCHEMES = ("light", "dark")

@@ -24,11 +24,14 @@ STAGES = {
     "plan": "plan",
     "grad": "grad",
     "engines": "engines",
-    "explain": "rnn.expressions rnn.value_names rnn.nesting rnn.explanation rnn.explain rnn.costs",
+    "plans explained": """
+        explain.document explain.text explain.expressions explain.value_names explain.parts explain.facts
+        explain.plan explain.costs explain.bars explain.progress
+    """,
     "containers": "files.safetensors files.jsons files.store files.paths",
-    "rnn": "rnn",
+    "rnn": "rnn explain.layers explain.gradients",
     "cells": "cells",
-    "graph": "graph",
+    "graph": "graph explain.graph explain.svg",
     "torch": "torch",
     "layout": "layout",
     "keras": "keras",
@@ -41,7 +44,7 @@ STAGES = {
     "arrow": "arrow",
     "ray": "ray",
     "build": "build",
-    "report": "cli.report cli.demo",
+    "report": "explain cli.report cli.demo",
     "cli": "cli __main__",
 }
 
@@ -51,7 +54,7 @@ STAGES = {
 LATE = {
     *(f"cli.{name}" for name in ("build", "commands", "conversion", "description", "installation")),
     *("cli.models", "cli.options", "cli.run", "engines", "engines.llvm.machine.target"),
-    *("engines.llvm.running.run", "engines.progress", "rnn.generate"),
+    *("engines.llvm.running.run", "explain.progress", "rnn.generate"),
     *("rnn.compose", "rnn.gradient_explain", "rnn.recurrence", "rnn.streams.stream", "rnn.ways"),
 }
 
@@ -153,6 +156,13 @@ def test_every_name_of_a_stage_is_a_module():
 
 def test_no_arrow_runs_up():
     assert upward(arrows()) == []
+
+
+def test_explanations_know_no_engine():
+    engines = ("engines.llvm", "engines.onednn", "engines.interpreter")
+    known = {name: others for name, others in arrows().items() if name.startswith("explain.")}
+    assert known
+    assert [(name, other) for name in known for other in known[name] if other.startswith(engines)] == []
 
 
 def test_there_is_no_circle():

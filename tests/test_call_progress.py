@@ -12,9 +12,9 @@ from rich.console import Console
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines.llvm.running import chain
-from stepnet.engines.progress_bar import bar
 from stepnet.engines.watching import Progress, watching
 from stepnet.errors import InputError
+from stepnet.explain.bars import call_bar
 
 Array = np.ndarray
 LENGTHS = np.array([900, 40, 0, 900, 333, 1000])
@@ -199,7 +199,7 @@ def test_a_callback_that_is_no_function(wrong: object):
 def test_the_bar_shows_steps_sequences_and_times():
     output = io.StringIO()
     console = Console(file=output, force_terminal=True, width=120, color_system=None)
-    with bar(console) as show:
+    with call_bar(console) as show:
         show(Progress(300, 1200, 2, 8, 1.5))
         show(Progress(1200, 1200, 8, 8, 6.0))
         show(Progress(10, 40, 0, 2, 0.5))

@@ -23,8 +23,8 @@ from typer.main import get_command
 import stepnet as sn
 from stepnet.arrow.folders import tables
 from stepnet.cli.commands import app
-from stepnet.cli.report import progress
 from stepnet.disk import store
+from stepnet.explain import bars
 
 DATA = Path(sn.__file__).parent / "cli" / "data"
 MODEL = DATA / "speaker_gru.safetensors"
@@ -344,10 +344,10 @@ def test_cache_says_why_it_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_progress_is_shown_of_what_takes_long(
     patience: float, seen: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(progress, "PATIENCE", patience)
+    monkeypatch.setattr(bars, "PATIENCE", patience)
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes stderr for a terminal
     monkeypatch.setenv("TERM", "xterm")
-    with progress.progress("sequences", 100) as advance:
+    with bars.work_bar("sequences", 100) as advance:
         advance(40)
         time.sleep(0.3)
     captured = capsys.readouterr()

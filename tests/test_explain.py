@@ -10,12 +10,14 @@ import pytest
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines import engine_named
+from stepnet.explain.document import Line, Section, Table, headed
+from stepnet.explain.expressions import expression, view
+from stepnet.explain.facts import Stage, explanation
+from stepnet.explain.plan import explain
+from stepnet.explain.text import WIDTH, WRAPPED, amount, text
 from stepnet.net.ir import Builder, Node, Recur
 from stepnet.net.types import ROWS, STEPS, Type
 from stepnet.plan.schedule import schedule
-from stepnet.rnn.explain import explain
-from stepnet.rnn.explanation import Stage, explanation
-from stepnet.rnn.expressions import amount, expression, view
 
 INPUTS, HIDDEN = 3, 4
 GRU = """\
@@ -237,3 +239,35 @@ results
   next h = %2
   row = %4""",
     )
+
+
+# ---- the printer -------------------------------------------------------------------------------------------
+
+
+def test_items_are_indented_below_their_title_and_gaps_are_empty_lines() -> None:
+    inner = Section("phase 1", (Line(("%1", "%2"), "x @ W", "2 x f32[4]"),))
+    last = " " * (WIDTH - len("    %1, %2 = x @ W") - len("2 x f32[4]"))
+    assert text([Section("loop", ("a note\nof two lines", "", inner)), Section("results")]) == (
+        f"loop\n  a note\n  of two lines\n\n  phase 1\n    %1, %2 = x @ W{last}2 x f32[4]\n\nresults"
+    )
+
+
+def test_without_a_title_items_stand_one_below_the_other() -> None:
+    first, second = headed("layer 0:", [Section("engine: llvm", ("chosen",)), Section("results")])
+    assert text([first, second]) == "layer 0:\nengine: llvm\n  chosen\n\nresults"
+
+
+def test_columns_are_as_wide_as_said_or_as_their_widest_cell() -> None:
+    rows = (("W", "96 B", "per step"), ("weights", "1.2 kB", ""))
+    assert text([Section("", (Table(rows),))]) == "W        96 B    per step\nweights  1.2 kB"
+    assert text([Section("", (Table(rows, ("<", ">")),))]) == "W          96 B  per step\nweights  1.2 kB"
+    assert text([Section("", (Table(rows, ("<4", ">7")),))]) == "W       96 B per step\nweights  1.2 kB"
+    assert text([Section("none", (Table(()),))]) == "none"
+
+
+def test_the_last_cell_goes_on_below_itself() -> None:
+    words = " ".join(["word"] * 40)
+    first, *others = text([Section("", (Table((("llvm", words),), ("<11",), wraps=True),))]).splitlines()
+    assert first.startswith("llvm        word")
+    assert others
+    assert all(line.startswith(" " * 12 + "word") and len(line) <= WRAPPED for line in others)

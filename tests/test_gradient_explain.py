@@ -18,8 +18,8 @@ import stepnet as sn
 from stepnet.cells.gated import CELLS
 from stepnet.engines.llvm.machine import memory
 from stepnet.errors import InputError
+from stepnet.explain.plan import explain
 from stepnet.net.types import CONST, ROWS, STEPS
-from stepnet.rnn.explain import explain
 from stepnet.rnn.gradient_explain import AGAIN, BACKWARD, FORWARD, GradientExplanation
 
 Array = np.ndarray

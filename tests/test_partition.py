@@ -243,7 +243,8 @@ def test_explain_says_how_threads_share_a_call():
     sn.set_threads(2)
     try:
         assert rnn.schedule.whole is not None
-        weighed = LlvmEngine().partition(rnn.schedule.whole, call(4, 20))
+        engine = LlvmEngine()
+        weighed = partition(engine.load(rnn.schedule.whole), call(4, 20), 2, engine.machine())
         text = rnn.explain(rows=4, steps=20)
         assert "threads, for 4 sequences of 20 steps\n" in text
         assert all(f"  {line}\n" in text for line in str(weighed).splitlines())

@@ -49,9 +49,9 @@ NOT_IMPORTED = """
     keras tensorflow jax onnx onnxruntime msgpack h5py matplotlib stepnet.cli stepnet.cli.demo
     stepnet.files stepnet.torch stepnet.onnx stepnet.paddle stepnet.keras stepnet.build stepnet.arrow
     stepnet.ray ray
-    stepnet.engines.llvm.writing.code stepnet.cli.report.show stepnet.cli.report.picture
+    stepnet.engines.llvm.writing.code stepnet.cli.report.show stepnet.explain.page
     stepnet.cells stepnet.layout stepnet.graph stepnet.grad stepnet.rnn.compose stepnet.rnn.cotangents
-    stepnet.rnn.explain
+    stepnet.explain.plan
 """
 MOST = {"of stepnet": 160, "of Python": 110, "of all others": 140}
 """How many modules may be loaded: some more than are, NumPy's among the last."""

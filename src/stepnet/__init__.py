@@ -3,10 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from stepnet.engines.progress import progress
 from stepnet.engines.threads import set_threads
 from stepnet.engines.watching import Progress
 from stepnet.errors import StepnetError
+from stepnet.explain.progress import progress
 from stepnet.ragged import Ragged
 from stepnet.rnn.nested import expand, reduce, softmax_over_steps
 from stepnet.rnn.recurrence import RNN, scan

@@ -276,9 +276,10 @@ def test_the_values_of_options_are_those_of_the_function():
 def test_the_bar_of_a_run_shows_the_rate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     import time
 
-    from stepnet.cli.report import progress, sequences
+    from stepnet.cli.report import sequences
+    from stepnet.explain import bars
 
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(bars, "PATIENCE", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with sequences.bar() as show:

@@ -103,7 +103,8 @@ def test_a_block_is_shorter_where_there_are_more_rows_and_longer_where_it_costs_
 def test_a_wavefront_says_what_was_weighed():
     sn.set_threads(2)
     plan: Any = layer(64, 64, 0).schedule.whole
-    front = LlvmEngine().wavefront([plan] * 3, call(1))
+    engine = LlvmEngine()
+    front = wavefront([engine.load(plan)] * 3, call(1), 2, engine.machine())
     text = str(front)
     assert "2 layers as a wavefront, blocks of" in text
     assert "one layer alone" in text

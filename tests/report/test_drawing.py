@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from rich.text import Text
 
-from stepnet.cli.report.drawing import ALL, SOME, Drawing, drawings, numbers_left_out
-from stepnet.cli.report.equations import equations
-from stepnet.cli.report.ties import Side
-from stepnet.cli.report.weights import signs, weights_text
-from stepnet.cli.report.words import explain_notation
+from stepnet.explain.drawing import ALL, SOME, Drawing, drawings, numbers_left_out
+from stepnet.explain.equations import equations
+from stepnet.explain.ties import Side
+from stepnet.explain.weights import signs, weights_text
+from stepnet.explain.words import explain_notation
 from stepnet.layout.notation import axes_text, parse, terms
 from stepnet.layout.places import Block, index_map
 from stepnet.layout.record import Record

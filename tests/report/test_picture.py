@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import stepnet as sn
 from stepnet.cli.commands import app
-from stepnet.cli.report.picture import PageModule, UndrawnModule, picture, resource
+from stepnet.explain.page import PageModule, UndrawnModule, picture, resource
 from stepnet.layout import registry
 from stepnet.layout.convert import Conversion
 from stepnet.layout.record import Record

@@ -13,8 +13,8 @@ import torch
 CODE = """
 import sys
 sys.modules["torch"] = sys.modules["keras"] = None  # nobody is asked who takes seconds to import
-from stepnet.cli.report import progress
-progress.PATIENCE = 0.0
+from stepnet.explain import bars
+bars.PATIENCE = 0.0
 from stepnet.cli.commands import main
 main()
 """

@@ -54,12 +54,12 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Write the recurrent layers of FILE in another framework's layout and kind of file."""
-    from stepnet.cli.report.progress import progress
+    from stepnet.explain.bars import work_bar
     from stepnet.files.interchange import convert_file
     from stepnet.files.model import bare
 
     chosen = choice(layout, module, size, semantics, stack, drop)
-    with progress("modules", None, shown=not as_json) as advance:
+    with work_bar("modules", None, shown=not as_json) as advance:
         done = convert_file(
             file,
             target,
@@ -138,13 +138,13 @@ def verify(
     more than rounding, and 3 if something was not verified: outputs that are NaN or infinite, and models with
     layers that cannot be run.
     """
-    from stepnet.cli.report.progress import progress
     from stepnet.cli.report.verdicts import compare_on_data, compare_sides
+    from stepnet.explain.bars import work_bar
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     if column is not None and not inputs:
         raise typer.BadParameter("--column names a column of --inputs: give --inputs too")
-    with progress("sequences" if inputs else "modules", None, shown=not as_json) as advance:
+    with work_bar("sequences" if inputs else "modules", None, shown=not as_json) as advance:
         if inputs:
             comparison = compare_on_data((first, second), chosen, inputs, column, advance, recurrent_only)
         else:

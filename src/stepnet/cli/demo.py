@@ -21,8 +21,8 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 import stepnet as sn
-from stepnet.cli.report.progress import progress
 from stepnet.engines.threads import threads
+from stepnet.explain.bars import work_bar
 from stepnet.files.safetensors import read
 from stepnet.layout import from_torch
 from stepnet.ragged.arrow import pyarrow_module
@@ -124,7 +124,7 @@ def contenders(
 
 def torch_contenders(data: Speakers) -> dict[str, Callable[[], Any]]:
     """Returns PyTorch's own runs of the model, on utterances that are already packed or padded."""
-    with progress("importing torch"):
+    with work_bar("importing torch"):
         torch: Any = import_module("torch")
     model = torch.nn.ModuleDict(
         {"gru": torch.nn.GRU(12, 64, batch_first=True), "head": torch.nn.Linear(64, 9)}
@@ -154,7 +154,7 @@ def race(runners: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
     """
     seconds: dict[str, list[float]] = {name: [] for name in runners}
     spent = 0.0
-    with same_threads(), progress("runs in turn", RACE_SECONDS) as advance:
+    with same_threads(), work_bar("runs in turn", RACE_SECONDS) as advance:
         for done in range(ROUNDS[1]):
             if done >= ROUNDS[0] and spent > RACE_SECONDS:
                 break

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from stepnet.cli.models import explanations
 from stepnet.cli.options import (
     DropOption,
     DtypeOption,
@@ -56,7 +55,7 @@ def layouts(
     """List the layouts that stepnet knows, or describe one of them."""
     from rich.console import Console
 
-    from stepnet.cli.report import layouts as report
+    from stepnet.explain import layouts as report
     from stepnet.layout.registry import record, records
 
     if as_json:
@@ -84,12 +83,13 @@ def explain(
 
     The model is read as by `stepnet run`.
     """
+    from stepnet.explain.layers import model_facts
     from stepnet.model_file import read_model
 
     chosen = choice(layout, module, size, semantics, stack, drop)
     source = read_model(file, chosen, recurrent_only=recurrent_only)
     if as_json:
-        plans = [{"name": name, **asdict(facts)} for name, facts in explanations(source.model, engine)]
+        plans = [{"name": name, **asdict(facts)} for name, facts in model_facts(source.model, engine)]
         write_json({"file": str(file), "left_out": source.left_out, "recurrences": plans})
     else:
         typer.echo(source.model.explain(engine))

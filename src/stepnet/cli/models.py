@@ -1,7 +1,6 @@
-"""Models for the commands: the model of a file, its name in a library, and its recurrences."""
+"""Models for the commands: the model of a file, and its name in a library."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,35 +27,3 @@ def library_name(file: Path) -> str:
     """
     name = re.sub(r"[^0-9A-Za-z]+", "_", file.stem.encode("ascii", "ignore").decode()).strip("_")[:50]
     return name if name[:1].isalpha() else f"model_{name}".rstrip("_")
-
-
-def explanations(model: Any, engine: str) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the explanation of each recurrence of a model."""
-    from stepnet.graph.graph import Graph
-    from stepnet.rnn.explanation import choice, explanation, plan_explanation
-    from stepnet.rnn.nesting import parts_of
-
-    if not isinstance(model, Graph):
-        yield from ((name, explanation(rnn.schedule, engine)) for name, rnn in parts(model))
-    elif model.schedule.whole is not None:
-        yield "", explanation(model.schedule, engine)
-    else:
-        chosen = choice(model.schedule, engine)
-        for number, part, _ in parts_of(model.schedule):
-            if part.plan is not None:
-                yield f"part {number}", plan_explanation(part.plan, *chosen)
-
-
-def parts(layer: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each recurrence of a layer with its place, such as "layer 1 backward". name: the prefix."""
-    from stepnet.rnn.compose import DIRECTIONS, Bidirectional, Stack
-
-    if isinstance(layer, Bidirectional):
-        inner = zip(DIRECTIONS, layer.layers, strict=True)
-    elif isinstance(layer, Stack):
-        inner = ((f"layer {place}", inner_layer) for place, inner_layer in enumerate(layer.layers))
-    else:
-        yield name, layer
-        return
-    for title, inner_layer in inner:
-        yield from parts(inner_layer, f"{name} {title}".strip())

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from stepnet.plan.load import Load, Machine
 from stepnet.plan.passes.narrow import narrow_weights
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
@@ -275,6 +276,23 @@ class LowEngine(Engine, Protocol):
 
     def cell(self, plan: Plan) -> Cell | str:
         """The cell for the recurrence of a plan, in its precision, or the reason why there is none."""
+        ...
+
+
+@runtime_checkable
+class SharedEngine(Engine, Protocol):
+    """An engine whose threads share a call by estimated times, which explanations then show."""
+
+    def machine(self) -> Machine:
+        """The properties of the processor that determine these times."""
+        ...
+
+    def load(self, plan: Plan) -> Load:
+        """The work and the memory traffic of the steps of a plan."""
+        ...
+
+    def code_for(self) -> str | None:
+        """The processor that code is generated for, if the user chose it; None for the one at hand."""
         ...
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from stepnet.engines import checked_engine
+from stepnet.explain.plan import checked_size, schedule_sections
+from stepnet.explain.text import text
 from stepnet.graph.gradients import ModelSource
 from stepnet.graph.programs import GraphProgram, GraphPrograms
 from stepnet.graph.trace import Model
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.declared import parameter, same_parameters
-from stepnet.rnn.explain import checked_size, explain
 from stepnet.rnn.gradients import GradientSource
 from stepnet.rnn.nested import is_traced
 from stepnet.rnn.program import Asked
@@ -133,7 +134,8 @@ class Graph:
             InputError: Before the inputs are known, and for sizes that no call has.
         """
         order, program = checked_engine(self._engine(engine)), self._programs.program
-        return explain(program.schedule_for(order), order, checked_size(rows, steps))
+        schedule = program.schedule_for(order)
+        return text(schedule_sections(schedule, order, checked_size(rows, steps)))
 
     def _engine(self, asked: Asked) -> Asked:
         """The engines that the argument `engine` stands for."""
@@ -159,7 +161,7 @@ class Graph:
         """
         order, program = checked_engine(self._engine(engine)), self.program
         names = [name or "output" for name, _ in named_leaves(program.traced.output)]
-        drawing: Any = import_module("stepnet.graph.svg")  # by name: it takes time, and few calls draw
+        drawing: Any = import_module("stepnet.explain.svg")  # by name: it takes time, and few calls draw
         made = drawing.picture(program.net, program.schedule_for(order), names, order)
         if path is not None:
             drawing.write(made, file_path(path), flag(force, "force"))

@@ -13,10 +13,10 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class OutputError:
-    """How far an output is from that in float32, over all samples.
+    """The error of an output in low precision, relative to the output in float32, over all samples.
 
-    Where float32 gives an infinity, as a model that rules out a class with one does, the same infinity is no
-    difference; the scale is that of the other numbers.
+    An infinity in both is no difference, as a model may rule out a class with one; the scale is that of
+    the finite numbers.
 
     Attributes:
         name: The output, by its name in the model's outputs; "" for the only one.
@@ -64,15 +64,15 @@ def rms(values: Array) -> float:
 
 @dataclass(frozen=True)
 class QuantizedRecurrence:
-    """What was chosen for one recurrence.
+    """The dtype that was chosen for one recurrence.
 
     Attributes:
         number: Its place among the model's recurrences, in the order that the model calls them.
-        what: What it is.
+        what: Its cell and size.
         dtype: float32, bfloat16 or int8.
-        precision: The same with the scale and the shift of its inputs; None in float32.
+        precision: This dtype with the scale and the shift of the inputs; None in float32.
         alone: The largest relative error of an output with this recurrence alone in a dtype, as tried.
-        reasons: Why it is not in a dtype.
+        reasons: For a dtype that was not chosen, why.
     """
 
     number: int
@@ -91,13 +91,13 @@ class QuantizedRecurrence:
 
 @dataclass(frozen=True)
 class Quantization:
-    """What was chosen for a model, and how far its outputs are from those in float32.
+    """The dtypes that were chosen for a model, and the errors of its outputs.
 
     Attributes:
-        recurrences: What was chosen for each recurrence.
+        recurrences: The choice for each recurrence.
         outputs: The error of each output with all choices.
-        samples: How many samples there were.
-        steps: How many steps they have.
+        samples: The number of samples.
+        steps: The number of their steps.
         within: The largest relative error that was allowed.
     """
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from stepnet.errors import InputError, named
+from stepnet.explain.layers import explain_layers
 from stepnet.rnn.batch import ZEROS
 from stepnet.rnn.control import Controls
-from stepnet.rnn.explain_layers import explained
 from stepnet.rnn.layers import LayersRun, scopes_of
 from stepnet.rnn.merge import checked_merge, merged
 from stepnet.rnn.program import Asked
@@ -133,7 +133,7 @@ class Bidirectional:
         Returns:
             The text of `RNN.explain` for each direction.
         """
-        return explained(self, self.run, engine, (rows, steps))
+        return explain_layers(self, self.run, engine, (rows, steps))
 
     # ---- what it is made of, for `layers`
 
@@ -303,7 +303,7 @@ class Stack:
         Returns:
             The text of `RNN.explain` for each layer.
         """
-        return explained(self, self.run, engine, (rows, steps))
+        return explain_layers(self, self.run, engine, (rows, steps))
 
     # ---- what it is made of, for `layers`
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from stepnet.engines import Order, gradient_order
 from stepnet.errors import InputError
+from stepnet.explain.gradients import explain_gradient
 from stepnet.ragged import Ragged
 from stepnet.rnn.batch import checked_array
 from stepnet.rnn.control import Controls
 from stepnet.rnn.gradient_explain import GradientExplanation, gradient_explanation
 from stepnet.rnn.gradient_runs import GradientRun
-from stepnet.rnn.gradient_text import text
 from stepnet.rnn.gradients import (
     CallArguments,
     GradientPrograms,
@@ -173,7 +173,7 @@ class Vjp:
         ...
         """
         facts = self.explanation(wrt, checkpoint=checkpoint, rows=rows, steps=steps, engine=engine)
-        return text(facts, gradient_order(engine))
+        return explain_gradient(facts, gradient_order(engine))
 
 
 @dataclass(frozen=True)

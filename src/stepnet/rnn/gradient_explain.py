@@ -1,20 +1,20 @@
 """The facts about a gradient: the saved values, the costs of both halves, and the peak memory.
 
-`gradient_text.py` writes them.
+`explain/gradients.py` makes an explanation of them.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from stepnet.engines import Order
+from stepnet.explain.costs import Cost, Costs, Held, added, bytes_of, costs, held, sum_of
+from stepnet.explain.facts import choice, source
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.schedule import Schedule
 from stepnet.rnn.checkpoint import InPieces
-from stepnet.rnn.costs import Cost, Costs, Held, added, bytes_of, costs, held, sum_of
-from stepnet.rnn.explanation import choice, source
 from stepnet.rnn.gradient_runs import GradientRun, Halved
-from stepnet.rnn.in_sections import AtOnce, Sectioned
+from stepnet.rnn.in_sections import AtOnce, Sectioned, SectionRun
 from stepnet.rnn.pieces import Checkpoint, piece_size
 
 FORWARD, AGAIN, BACKWARD = "forward", "forward again", "backward"
@@ -32,9 +32,12 @@ class Saved:
 
 @dataclass(frozen=True)
 class Half:
-    """One net that is run: what it does it for, its schedule and costs. section: where a gradient runs in
-    several, which it is, from 1. blocks: how many steps one step of the schedule is; costs are those of one
-    of them.
+    """One net that runs in a gradient, forward or backward.
+
+    name: FORWARD, AGAIN or BACKWARD.
+    costs: those of one step, also where the schedule runs blocks of steps.
+    section: its number, from 1, in a gradient that runs in several sections.
+    blocks: the number of steps that one step of the schedule does.
     """
 
     name: str
@@ -91,9 +94,12 @@ class Sizes:
 
 @dataclass(frozen=True)
 class GradientExplanation:
-    """The facts about a gradient. saved: what the backward half reads of the forward one; with checkpoint of
-    one piece alone. sizes: for a batch that was asked for. blocks: how many steps each recurrence runs at a
-    time, and the reason where that is one.
+    """The facts about a gradient.
+
+    kinds: the arguments that have gradients.
+    saved: the values that the backward half reads of the forward one; with checkpoint, those of one piece.
+    sizes: the costs of a batch, if one was asked for.
+    blocks: how many steps each recurrence runs at a time, and the reason where that is one.
     """
 
     kinds: tuple[str, ...]
@@ -106,7 +112,7 @@ class GradientExplanation:
     blocks: tuple[str, ...] = ()
 
     def costs_of(self, *names: str) -> Costs:
-        """What the halves of these names do."""
+        """The costs of the halves with these names, by extent."""
         return added(pair for half in self.halves if half.name in names for pair in half.costs.items())
 
 
@@ -119,125 +125,154 @@ def gradient_explanation(
     steps: int | None = None,
 ) -> GradientExplanation:
     """The facts about how a gradient is run. rows, steps: of a batch whose costs are asked for too."""
-    saved, halves, memory = in_sections(run) if isinstance(run, Sectioned) else at_once(run)
-    chosen = choice(halves[0].schedule, engine)[0] if halves else None
-    made = GradientExplanation(kinds, checkpoint, chosen, saved, halves, memory, None, blocks_of(run))
+    assert isinstance(run, Sectioned | Halved)
+    facts = of_sections(run) if isinstance(run, Sectioned) else of_halves(run)
+    chosen = choice(facts.halves[0].schedule, engine)[0] if facts.halves else None
+    made = GradientExplanation(
+        kinds, checkpoint, chosen, facts.saved, facts.halves, facts.memory, None, blocks_of(run)
+    )
     if rows is None or steps is None:
         return made
     forward, backward = (
         total({extent: cost.flops for extent, cost in made.costs_of(*names).items()}, rows, steps)
         for names in ((FORWARD,), (AGAIN, BACKWARD))
     )
+    memory = facts.memory
     between, most = (each(rows, steps, checkpoint) for each in (memory.between, memory.height))
     sizes = Sizes(rows, steps, forward, backward, between, most)
     return replace(made, sizes=sizes)
 
 
-def blocks_of(run: GradientRun) -> tuple[str, ...]:
-    """How many steps each recurrence runs at a time, with the reason where that is one."""
-    assert isinstance(run, Sectioned | Halved)
+def blocks_of(run: Sectioned | Halved) -> tuple[str, ...]:
+    """The number of steps that each recurrence runs at a time, with the reason where that is one."""
     if isinstance(run, Sectioned) and run.checkpoint is not None:
         return ("1 step: a gradient with checkpoint= runs step by step",)
     return run.blocks
 
 
-# ---- the facts ---------------------------------------------------------------------------------------------
+# ---- the facts of a section --------------------------------------------------------------------------------
 
 
-def at_once(run: GradientRun) -> tuple[tuple[Saved, ...], tuple[Half, ...], Memory]:
-    """Of a gradient in two halves."""
-    assert isinstance(run, Halved)
+@dataclass(frozen=True)
+class SectionFacts:
+    """The values that a section saves, its halves, and the memory that it holds."""
+
+    saved: tuple[Saved, ...]
+    halves: tuple[Half, ...]
+    memory: Memory
+
+
+def of_sections(run: Sectioned) -> SectionFacts:
+    """The facts of all sections together.
+
+    With checkpoint, sections in pieces follow one another: memory for one piece of the largest is enough.
+    """
+    parts = [of_section(part) for part in run.sections]
+    numbers = range(1, len(parts) + 1) if len(parts) > 1 else [None]
+    halves = [
+        replace(half, section=number)
+        for number, part in zip(numbers, parts, strict=True)
+        for half in part.halves
+    ]
+    saved = [value for part in parts for value in part.saved]
+    crossing = bytes_of(run.net.type_of(number) for number in run.others)
+    kept, most = crossing, crossing  # a value that goes from one section to another has a cotangent too
+    ahead, piece, once = 0, dict[Extent, int](), dict[Extent, int]()
+    for section, memory in zip(run.sections, (part.memory for part in parts), strict=True):
+        if memory.piece is not None:
+            ahead += memory.ahead
+            piece = max(piece, memory.piece, key=lambda sizes: sizes.get(STEPS, 0))
+            once = max(once, memory.most, key=lambda sizes: sizes.get(CONST, 0))
+        elif run.checkpoint is None or not isinstance(section, AtOnce):
+            kept, most = sum_of(kept, memory.kept), max_of(most, memory.most)
+    most = sum_of(most, {extent: count for extent, count in once.items() if extent in (CONST, ROWS)})
+    pieces = (0, None) if run.checkpoint is None else (ahead, piece)
+    return SectionFacts(tuple(saved), tuple(halves), Memory(kept, most, *pieces))
+
+
+def of_section(part: SectionRun) -> SectionFacts:
+    """The facts of one section, by the way in which it runs."""
+    from stepnet.rnn.in_blocks import InBlocks  # late: not everybody trains
+
+    match part:
+        case AtOnce():
+            return of_halves(part.halved)
+        case InBlocks():
+            return per_step(of_halves(part.by_blocks), part.size)
+        case InPieces():
+            return of_pieces(part)
+        case _:
+            raise AssertionError(f"no facts are known of {type(part).__name__}")
+
+
+def of_halves(run: Halved) -> SectionFacts:
+    """The facts of a gradient in two halves."""
     first, second = run.first.schedule, run.second.schedule
     halves = Half(FORWARD, first, costs(first)), Half(BACKWARD, second, costs(second))
     values = [run.first.net.results[place] for place in run.saved]
     extra = {place for place in run.saved if place >= run.own}
     kept = bytes_of(run.first.net.type_of(run.first.net.results[place]) for place in extra)
-    return tuple(saved_values(run.first.net, values)), halves, Memory(kept, held(second))
+    return SectionFacts(tuple(saved_values(run.first.net, values)), halves, Memory(kept, held(second)))
 
 
-def in_sections(run: Sectioned) -> tuple[tuple[Saved, ...], tuple[Half, ...], Memory]:
-    """Of a gradient that runs section by section."""
-    from stepnet.rnn.in_blocks import InBlocks  # late: not everybody trains
-
-    saved, halves = list[Saved](), list[Half]()
-    crossing = bytes_of(run.net.type_of(number) for number in run.others)
-    kept, most, ahead = dict(crossing), dict(crossing), 0
-    piece, once = dict[Extent, int](), dict[Extent, int]()
-    for place, part in enumerate(run.sections, 1):
-        section = place if len(run.sections) > 1 else None
-        if isinstance(part, AtOnce):
-            values, both, memory = at_once(part.halved)
-            saved += values
-            halves += [replace(half, section=section) for half in both]
-            if run.checkpoint is None:
-                kept, most = sum_of(kept, memory.kept), max_of(most, memory.most)
-        elif isinstance(part, InBlocks):
-            values, both, memory = at_once(part.by_blocks)
-            saved += [of_one(value, part.size) for value in values]
-            halves += [replace(of_steps(half, part.size), section=section) for half in both]
-            kept, most = (
-                sum_of(kept, a_step(memory.kept, part.size)),
-                max_of(most, a_step(memory.most, part.size)),
-            )
-        elif isinstance(part, InPieces):
-            programs = {FORWARD: part.forward, AGAIN: part.again, BACKWARD: part.backward}
-            for name, program in programs.items():
-                if program is not None:
-                    halves.append(Half(name, program.schedule, costs(program.schedule), section))
-            net = part.section.net
-            memories = (net.type_of(number) for number in net.inputs[len(part.section.reads) :])
-            ahead += bytes_of(memories)[ROWS]
-            if part.again is not None:
-                saved += saved_values(part.again.net, [part.again.net.results[place] for place in part.saved])
-            own_piece = of_a_piece(part)
-            piece = max(piece, own_piece, key=lambda sizes: sizes.get(STEPS, 0))
-            once = max(once, bytes_of(types_of(part.backward.net)), key=lambda sizes: sizes.get(CONST, 0))
-    fixed = {extent: count for extent, count in once.items() if extent in (CONST, ROWS)}
-    # What crosses has a cotangent too.
-    most = sum_of(most, fixed)
-    if run.checkpoint is None:
-        return tuple(saved), tuple(halves), Memory(kept, most)
-    return tuple(saved), tuple(halves), Memory(kept, most, ahead, piece)
+def of_pieces(part: InPieces) -> SectionFacts:
+    """The facts of a section that runs in pieces. `memory.most`: the results of a backward half."""
+    net, backward, again = part.section.net, part.backward, part.again
+    programs = {FORWARD: part.forward, AGAIN: again, BACKWARD: backward}
+    halves = (
+        Half(name, program.schedule, costs(program.schedule))
+        for name, program in programs.items()
+        if program is not None
+    )
+    read = () if again is None else saved_values(again.net, [again.net.results[at] for at in part.saved])
+    memories = (net.type_of(number) for number in net.inputs[len(part.section.reads) :])
+    memory = Memory({}, bytes_of(types_of(backward.net)), bytes_of(memories)[ROWS], piece_bytes(part))
+    return SectionFacts(tuple(read), tuple(halves), memory)
 
 
-def of_steps(half: Half, size: int) -> Half:
-    """A half that runs blocks of so many steps, with the costs of one step."""
-    costs = {
-        extent: Cost(*(-(-count // size) for count in (cost.flops, cost.weights, cost.values)))
-        if extent == STEPS
-        else cost
-        for extent, cost in half.costs.items()
-    }
-    return replace(half, costs=costs, blocks=size)
-
-
-def of_one(value: Saved, size: int) -> Saved:
-    """A value that is saved once for so many steps, with the bytes of one step."""
-    if value.extent != STEPS:
-        return value
-    return replace(value, name=f"{value.name}, for {size} steps", bytes=-(-value.bytes // size))
-
-
-def a_step(each: Held, size: int) -> dict[Extent, int]:
-    """Bytes of blocks of so many steps as those of steps."""
-    return {extent: -(-count // size) if extent == STEPS else count for extent, count in each.items()}
-
-
-def max_of(first: Held, second: Held) -> Held:
-    """The larger of two amounts, extent by extent."""
-    return {extent: max(first.get(extent, 0), second.get(extent, 0)) for extent in {**first, **second}}
-
-
-def of_a_piece(part: InPieces) -> dict[Extent, int]:
-    """What is held of each step of a piece: copies of what is read and given, what is saved, and what the
+def piece_bytes(part: InPieces) -> dict[Extent, int]:
+    """The bytes held of each step of a piece: copies of what is read and given, what is saved, and what the
     backward half holds and gives.
     """
     net, backward = part.section.net, part.backward
     read = [net.type_of(number) for number in net.inputs]
     again = [] if part.again is None else types_of(part.again.net)
     types = [*read, *types_of(net), *again, *types_of(backward.net)]
-    whole = sum_of(bytes_of(types), held(backward.schedule))
-    return {extent: count for extent, count in whole.items() if len(extent) > 1}
+    every = sum_of(bytes_of(types), held(backward.schedule))
+    return {extent: count for extent, count in every.items() if len(extent) > 1}
+
+
+def per_step(facts: SectionFacts, size: int) -> SectionFacts:
+    """The facts of one step, from those of a schedule whose steps are blocks of `size` steps."""
+    saved = tuple(
+        replace(value, name=f"{value.name}, for {size} steps", bytes=-(-value.bytes // size))
+        if value.extent == STEPS
+        else value
+        for value in facts.saved
+    )
+    halves = tuple(replace(half, costs=divided_costs(half.costs, size), blocks=size) for half in facts.halves)
+    memory = Memory(divided(facts.memory.kept, size), divided(facts.memory.most, size))
+    return SectionFacts(saved, halves, memory)
+
+
+def divided_costs(costs: Costs, size: int) -> dict[Extent, Cost]:
+    """Costs with those of blocks of `size` steps divided among the steps."""
+    return {
+        extent: Cost(*(-(-count // size) for count in (cost.flops, cost.weights, cost.values)))
+        if extent == STEPS
+        else cost
+        for extent, cost in costs.items()
+    }
+
+
+def divided(each: Held, size: int) -> dict[Extent, int]:
+    """Bytes with those of blocks of `size` steps divided among the steps."""
+    return {extent: -(-count // size) if extent == STEPS else count for extent, count in each.items()}
+
+
+def max_of(first: Held, second: Held) -> dict[Extent, int]:
+    """The larger of two amounts, extent by extent."""
+    return {extent: max(first.get(extent, 0), second.get(extent, 0)) for extent in {**first, **second}}
 
 
 def types_of(net: Net) -> list[Type]:
@@ -249,11 +284,11 @@ def saved_values(net: Net, numbers: Iterable[int]) -> Iterator[Saved]:
     """The values of a net that are saved, by what they are in the step."""
     for number in numbers:
         type_ = net.type_of(number)
-        yield Saved(said(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
+        yield Saved(described(net, number), type_.element, type_.extent, type_.size * type_.itemsize)
 
 
-def said(net: Net, number: int) -> str:
-    """What a value is: the operation that makes it, in the step of its recurrence."""
+def described(net: Net, number: int) -> str:
+    """A value in words: the operation that makes it, in the step of its recurrence."""
     node = net.nodes[number]
     if node.operation == "result" and net.nodes[node.inputs[0]].operation == "recur":
         body = net.nodes[node.inputs[0]].recur.body
@@ -271,5 +306,5 @@ def total(each: Held, rows: int, steps: int) -> int:
 
 
 def pieces_of(checkpoint: "int | str", steps: int) -> int:
-    """How many pieces there are."""
+    """The number of pieces that so many steps are run in."""
     return -(-steps // piece_size(checkpoint, steps))

@@ -8,7 +8,7 @@ So one program runs them: their parts run one after the other, and nothing is ch
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar, Unpack
+from typing import Any, Generic, Protocol, TypeVar, Unpack, runtime_checkable
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from stepnet.values.structure import leaves, named_leaves, rebuild, transform
 Array = np.ndarray
 
 
+@runtime_checkable
 class Combined(Protocol):
     """Layers or directions that run as one: a `Stack`, a `Bidirectional`."""
 

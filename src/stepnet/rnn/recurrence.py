@@ -109,7 +109,7 @@ class RNN(Declared):
         >>> "threads, for 4 sequences of 20 steps" in rnn.explain(rows=4, steps=20)
         True
         """
-        from stepnet.rnn.explain import checked_size, explain  # late: it is not what runs
+        from stepnet.explain.plan import checked_size, explain  # late: it is not what runs
 
         return explain(self.schedule, checked_engine(engine), checked_size(rows, steps))
 

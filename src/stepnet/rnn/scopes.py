@@ -12,6 +12,8 @@ import numpy as np
 
 from stepnet.engines.packed import Form, Packed
 from stepnet.errors import InputError
+from stepnet.explain.document import Section, Table
+from stepnet.explain.text import text
 from stepnet.net.interpret import Segments, by_steps, interpret
 from stepnet.net.ir import Net
 from stepnet.net.types import ROWS, Type, is_static_extent
@@ -32,7 +34,7 @@ from stepnet.values.structure import leaves, rebuild
 
 Array = np.ndarray
 SHOWN = 4
-"""How many numbers of a value are shown."""
+"""The count of numbers that are shown of a value."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,8 +115,7 @@ class Scopes:
         for name, value in self.values.items():
             shape = ", ".join(["*"] * (value.levels - 1) + [str(size) for size in value.features])
             table.append((name, f"{DTYPES[value.dtype.name].text}[{shape}]", numbers_text(first.get(name))))
-        names, kinds = (max(len(line[column]) for line in table) for column in (0, 1))
-        return "\n".join(f"{name:<{names}}  {kind:<{kinds}}  {text}".rstrip() for name, kind, text in table)
+        return text([Section("", (Table(tuple(table)),))])
 
 
 def numbers_text(value: Any) -> str:
@@ -171,7 +172,7 @@ def step_scopes(
 
 
 def is_static_sequence(leaf: Any) -> bool:
-    """Whether a value is a static that is a sequence: the same whole sequence at each step."""
+    """True for a static that is a sequence, which every step sees whole."""
     if not isinstance(leaf, Traced) or not is_static_extent(leaf.type.extent):
         return False
     return leaf.builder.nodes[leaf.number].operation == "input"

@@ -36,8 +36,8 @@ INNER_NAMES: ContextVar[InnerNames | None] = ContextVar("INNER_NAMES", default=N
 def watched(step: Step, names: Names) -> Step:
     """The step, wrapped so that each trace records the names of its values in `names`.
 
-    They are values of its net, and arrays where a value is one. `inputs`, `before`, `statics`, `outputs` and
-    `after` are what they are to the recurrence.
+    A value is one of the step's net, or an array. `inputs`, `before`, `statics`, `outputs` and `after` are
+    named by their roles in the recurrence.
     """
     code = code_of(step)
 
@@ -66,7 +66,7 @@ def watched(step: Step, names: Names) -> Step:
 
 
 def roles(**structures: Any) -> Names:
-    """What values are to a recurrence, by name: `before` where there is one memory, else `before.h`."""
+    """Values by their roles in a recurrence: `before` if there is one memory, else `before.h`."""
     return dict(named_leaves(structures))
 
 
@@ -75,7 +75,7 @@ def local_values(
 ) -> dict[str, Traced]:
     """The local variables that are values of a step: its own by their names, others as `function.name`.
 
-    Parameters are none, which the caller has; what is made of them is one.
+    A parameter is not among them, as the caller has it; a value computed from parameters is.
     """
     named: dict[str, Traced] = {}
     for code, variables in sorted(returned.items(), key=lambda pair: pair[0] is not step):
@@ -90,7 +90,7 @@ def local_values(
 def values_in(variables: Names, builder: Builder) -> Iterator[tuple[str, Traced]]:
     """The values of a net among variables, and in the plain dicts, lists and tuples among them.
 
-    A variable may hold anything: what is no plain container stays shut, and none is opened twice.
+    A variable may hold anything: other objects are not opened, and no container is opened twice.
     """
     opened: set[int] = set()
     remaining = list(variables.items())[::-1]
@@ -115,8 +115,8 @@ def children(value: Any) -> list[tuple[Any, Any]]:
 
 
 def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], InnerNames]:
-    """What a trace gives, the local variables that each of the user's functions left as it returned, the last
-    ones of each, and what recurrences inside the step said.
+    """Runs a trace; returns its result, the local variables of each of the user's functions at its last
+    return, and the names from recurrences inside the step.
     """
     names: dict[CodeType, Names] = {}
     inside = InnerNames()
@@ -139,7 +139,7 @@ def watching(trace: Callable[[], Any]) -> tuple[Any, dict[CodeType, Names], Inne
 
 
 def name_values(values: Names) -> None:
-    """Names values of the step that is being traced, where it is watched and nobody's variables hold them."""
+    """Names values of the step that is being traced and watched, for values that no local variable holds."""
     if (inner := INNER_NAMES.get()) is not None:
         inner.values.update(values)
 
@@ -148,10 +148,11 @@ def name_values(values: Names) -> None:
 
 
 def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
-    """A recurrence inside a step as it is run there, and what takes the step's output from its outputs.
+    """A recurrence to run inside a step in place of `rnn`, and a function from its outputs to those of `rnn`.
 
-    Itself where nobody watches. Else one whose named values are outputs too, which become values of the step
-    around it: `name.value`, by the variable that holds the recurrence, or else by the name of its step.
+    If the step around it is not watched, this is `rnn` itself. Otherwise its named values are outputs too,
+    and become values of the step around it: `name.value`, by the variable that holds the recurrence, or else
+    by the name of its step.
     """
     inside = INNER_NAMES.get()
     if inside is None:
@@ -175,7 +176,7 @@ def as_watched(rnn: Declared) -> tuple[Declared, Callable[[Any], Any]]:
 
 
 def like(rnn: Declared, step: Step) -> Declared:
-    """The same recurrence of another step."""
+    """A recurrence with the settings of `rnn` and another step."""
     other = Declared(
         step, rnn.params, memory=rnn.memory, reverse=rnn.reverse, unroll=rnn.unroll, until=rnn.until
     )

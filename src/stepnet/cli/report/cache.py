@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from stepnet.disk.overview import CacheEntry, clear, entries, foreign_names, why_not
 from stepnet.disk.settings import settings
+from stepnet.explain.document import Item, Section, Table, headed
+from stepnet.explain.text import text
 
 KINDS = {
     "plan": "machine code of a recurrence",
@@ -52,24 +54,24 @@ def state(cache: Cache) -> str:
 
 
 def cache_text(cache: Cache) -> str:
-    """Formats the cache as text: sums by kind, and the entries that were used last."""
-    lines = [] if cache.cleared is None else [f"{cache.cleared} entries removed"]
-    lines.append(state(cache))
+    """The cache as text: by kind, and the entries that were used last."""
+    kinds = list[tuple[str, ...]]()
     for kind, what in KINDS.items():
         own = [each for each in cache.entries if each.kind == kind]
         if own:
             hits, total = sum(each.hits for each in own), size(sum(each.bytes for each in own))
-            lines.append(f"  {kind:<10}{len(own):>5} entries {total:>9}  read {hits:>6} times  {what}")
+            kinds.append((kind, f"{len(own)} entries", total, f"read {hits} times", what))
+    items: list[Item] = [Table(tuple(kinds), ("<", ">", ">", ">"))]
     if cache.entries:
-        lines += ["", f"  {'entry':<42}{'size':>9}  {'read':>6}  last used"]
-    for each in cache.entries[:SHOWN]:
-        lines.append(f"  {each.name:<42}{size(each.bytes):>9}  {each.hits:>6}  {ago(each.used)} ago")
+        latest = [(one.name, size(one.bytes), str(one.hits), f"{ago(one.used)} ago") for one in cache.entries]
+        rows = ("entry", "size", "read", "last used"), *latest[:SHOWN]
+        items += ["", Table(rows, ("<", ">", ">"))]
     if len(cache.entries) > SHOWN:
-        lines.append(f"  and {len(cache.entries) - SHOWN} more, which --json lists")
+        items.append(f"and {len(cache.entries) - SHOWN} more, which --json lists")
     if cache.left:
-        lines += ["", "  not removed, because they are not files:"]
-        lines += [f"  {name}" for name in cache.left[:SHOWN]]
-    return "\n".join(lines)
+        items += ["", "not removed, because they are not files:", *cache.left[:SHOWN]]
+    sections = [Section(state(cache), tuple(items))]
+    return text(sections if cache.cleared is None else headed(f"{cache.cleared} entries removed", sections))
 
 
 def size(count: int) -> str:

@@ -1,7 +1,7 @@
 """The facts of a machine: its processor, engines and packages, and its problems."""
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +22,8 @@ from stepnet.engines import AUTO, engine_names
 from stepnet.engines.llvm.machine.target import host_name, target_texts
 from stepnet.engines.threads import threads_limit
 from stepnet.errors import StepnetError
+from stepnet.explain.document import FACTS, Section, Table
+from stepnet.explain.text import text
 from stepnet.values.packages import PACKAGES
 from stepnet.values.version import __version__
 
@@ -111,6 +113,7 @@ def thread_limit() -> tuple[int | None, str]:
 def health_text(health: Health) -> str:
     """Formats the facts of a machine as text."""
     first, *others = health.targets or ("nothing, as LLVM does not work",)
+    threads = health.threads_by if health.threads is None else f"{health.threads}: {health.threads_by}"
     facts = [
         ("stepnet", health.stepnet),
         ("python", health.python),
@@ -118,32 +121,43 @@ def health_text(health: Health) -> str:
         ("processor", health.processor),
         ("code for", first),
         *[("", f"also runs {target}") for target in others],
-        (
-            "threads",
-            health.threads_by if health.threads is None else f"{health.threads}: {health.threads_by}",
-        ),
+        ("threads", threads),
         ("cache", health.cache),
     ]
-    lines = [f"{name:<14}{value}".rstrip() for name, value in facts]
-    lines += ["", "engines"]
-    for name, reason in health.engines.items():
-        said = "works" if name in AUTO else "works, where asked for by name"
-        if reason is not None:
-            said = missing_text(health, name) if name in health.missing else f"does not work: {reason}"
-        lines.append(f"  {name:<12}{said}")
-    for title, needed in (("needed", True), ("optional", False)):
-        lines += ["", title]
-        for package in PACKAGES:
-            if (package.extra is None) == needed:
-                version_text = health.packages[package.name] or missing_text(health, package.name)
-                lines.append(f"  {package.name:<12}{version_text}")
-    lines += ["", "problems" if health.problems else "no problems found"]
-    for problem in health.problems:
-        lines += [
-            f"  {'error' if problem.needed else 'warning':<12}{problem.what}",
-            f"  {'':<12}{problem.cure}",
+    problems = [
+        row
+        for problem in health.problems
+        for row in (("error" if problem.needed else "warning", problem.what), ("", problem.cure))
+    ]
+    return text(
+        [
+            Section("", (Table(tuple(facts), ("<13",)),)),
+            named_facts("engines", [(name, engine_text(health, name)) for name in health.engines]),
+            named_facts("needed", list(packages_text(health, needed=True))),
+            named_facts("optional", list(packages_text(health, needed=False))),
+            named_facts("problems" if problems else "no problems found", problems),
         ]
-    return "\n".join(lines)
+    )
+
+
+def named_facts(title: str, rows: Sequence[tuple[str, str]]) -> Section:
+    """Facts with their names, below a title."""
+    return Section(title, (Table(tuple(rows), FACTS),))
+
+
+def engine_text(health: Health, name: str) -> str:
+    """Whether an engine works, or why not."""
+    reason = health.engines[name]
+    if reason is None:
+        return "works" if name in AUTO else "works, where asked for by name"
+    return missing_text(health, name) if name in health.missing else f"does not work: {reason}"
+
+
+def packages_text(health: Health, needed: bool) -> Iterator[tuple[str, str]]:
+    """The packages that are needed, or those that are optional, with their versions."""
+    for package in PACKAGES:
+        if (package.extra is None) == needed:
+            yield package.name, health.packages[package.name] or missing_text(health, package.name)
 
 
 def missing_text(health: Health, name: str) -> str:

@@ -7,7 +7,7 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemai
 from rich.text import Text
 
 from stepnet.arrow import Progress as Done
-from stepnet.cli.report.progress import delayed_progress
+from stepnet.explain.bars import shown_late
 
 
 class Rate(ProgressColumn):
@@ -26,7 +26,7 @@ def bar(shown: bool = True) -> Generator[Callable[[Done], None]]:
     a terminal.
     """
     columns = BarColumn(), TextColumn("{task.percentage:>3.0f}%"), Rate(), TimeRemainingColumn()
-    with delayed_progress(shown, *columns) as progress:
+    with shown_late(shown, *columns) as progress:
         task = progress.add_task("", total=None, sequences=0)
 
         def show(done: Done) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from stepnet.cli.report.picture import PageModule, UndrawnModule, picture
-from stepnet.cli.report.ties import Side, Ties
-from stepnet.cli.report.weights import legend, signs, weights_text
 from stepnet.errors import LayoutError, named
+from stepnet.explain.page import PageModule, UndrawnModule, picture
+from stepnet.explain.ties import Side, Ties
+from stepnet.explain.weights import legend, signs, weights_text
 from stepnet.files import account
 from stepnet.files.choice import Choice
 from stepnet.files.formats import read

@@ -7,18 +7,16 @@ from stepnet.engines.base import Array, Cell, Kernel, narrow_cell
 from stepnet.engines.llvm.compile.compiled import MOST_BYTES, Compiled, Kept
 from stepnet.engines.llvm.compile.stored_plan import compiled, stored_plan
 from stepnet.engines.llvm.machine.lazy import lazy_import
-from stepnet.engines.llvm.machine.target import Target, host_target
+from stepnet.engines.llvm.machine.target import Target, asked, host_target, target_texts
 from stepnet.engines.llvm.products.constants import constant_values
 from stepnet.engines.llvm.running.finish import Finish, Rows, total
 from stepnet.engines.llvm.running.native import Native
 from stepnet.engines.llvm.running.run import Runner, chained
 from stepnet.engines.parts import Means, in_parts
 from stepnet.engines.processor import machine_for
-from stepnet.engines.threads import threads
 from stepnet.net.digest import digest
 from stepnet.net.ir import Node
-from stepnet.plan.load import Load, Size
-from stepnet.plan.partition import AtOnce, Partition, Wavefront, at_once, partition, wavefront
+from stepnet.plan.load import Load, Machine
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
 
@@ -65,6 +63,10 @@ class LlvmEngine:
         made = KEPT.get(key, lambda: compiled({key: plan}, target)[key])
         return LlvmKernel(plan, made, target)
 
+    def code_for(self) -> str | None:
+        """The processor that STEPNET_CPU names; None without it."""
+        return target_texts()[0] if asked() else None
+
     def load(self, plan: Plan) -> Load:
         """What the steps of a plan compute and read; the plan is not compiled for it."""
         target, key = self.target or host_target(), self.key(plan)
@@ -72,20 +74,9 @@ class LlvmEngine:
         made: Load = lazy_import("lower.program").lowered(plan, target).load if known is None else known.load
         return made
 
-    def partition(self, plan: Plan, size: Size) -> Partition:
-        """How the threads divide a call of a plan."""
-        machine = machine_for((self.target or host_target()).vector_bytes)
-        return partition(self.load(plan), size, threads(), machine)
-
-    def at_once(self, plans: Sequence[Plan], size: Size) -> AtOnce:
-        """Whether calls of plans that do not depend on each other run at the same time."""
-        machine = machine_for((self.target or host_target()).vector_bytes)
-        return at_once(list(map(self.load, plans)), [size] * len(plans), threads(), machine)
-
-    def wavefront(self, plans: Sequence[Plan], size: Size) -> Wavefront:
-        """How calls of plans run if each reads the outputs of the one before."""
-        machine = machine_for((self.target or host_target()).vector_bytes)
-        return wavefront(list(map(self.load, plans)), size, threads(), machine)
+    def machine(self) -> Machine:
+        """The processor at hand, with the vectors of the target."""
+        return machine_for((self.target or host_target()).vector_bytes)
 
     def key(self, plan: Plan) -> str:
         """The cache key of a plan for this target."""

@@ -7,7 +7,7 @@ kernel[0, 4]  W_r[1, 0]  ---- moved ---->  weight_space[2]  W_r[1, 0]
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stepnet.cli.report.drawing import Cell, place_in
+from stepnet.explain.drawing import Cell, place_in
 from stepnet.layout.convert import Conversion
 from stepnet.layout.moves import Move
 from stepnet.layout.places import Array, Block, Region, regions

@@ -18,12 +18,12 @@ def parts_of(schedule: Schedule, before: str = "") -> Iterator[tuple[str, Part, 
 
 
 def reads_inner(part: Part) -> bool:
-    """Whether the steps of a recurrence read inner sequences."""
+    """True if the steps of a recurrence read inner sequences."""
     return part.node is not None and has_inner(part.node.recur.body)
 
 
 def inside(part: Part) -> str:
-    """How the steps of a recurrence use inner sequences."""
+    """The word for what the steps of a recurrence have inside: sequences, a recurrence, or several."""
     assert part.node is not None
     operations = [node.operation for node in part.node.recur.body.nodes]
     names = {0: "sequences", 1: "recurrence"}

@@ -1,11 +1,11 @@
-"""What values are called in an explanation: numbered in the order in which they are computed."""
+"""The names of values in an explanation: numbered in the order in which they are computed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from stepnet.explain.expressions import constant, view
 from stepnet.net.ir import Net, Node
 from stepnet.plan.plan import Plan, picks
-from stepnet.rnn.expressions import constant, view
 
 
 @dataclass
@@ -38,12 +38,12 @@ class Names:
 
 
 def is_reading(node: Node) -> bool:
-    """Whether a node only reads one value in another way: a view, or a value that is seen at every step."""
+    """True for a node that only reads one value in another way: a view, or a value that every step reads."""
     return node.operation == "expand" or node.is_view
 
 
 def is_work(node: Node) -> bool:
-    """Whether a node computes something: it is no way to read a value and no input."""
+    """True for a node that computes something: it is neither a way to read a value nor an input."""
     return not is_reading(node) and node.operation not in ("input", "constant", "index", "result")
 
 

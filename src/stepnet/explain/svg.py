@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from stepnet.errors import FileError, InputError
-from stepnet.graph.picture import Arrow, Box, Picture, picture
+from stepnet.explain.graph import Arrow, Box, Picture, picture
 
 __all__ = ["html", "picture", "svg", "write"]
 
@@ -66,8 +66,11 @@ def html(picture: Picture, title: str) -> str:
     return PAGE.format(title=escape(title), svg=svg(picture))
 
 
-FORMS: Mapping[str, Callable[[Picture, str], str]] = {".svg": lambda made, title: svg(made), ".html": html}
-"""What writes a picture, by the end of its file's name."""
+FORMS: Mapping[str, Callable[[Picture, str], str]] = {
+    ".svg": lambda picture, title: svg(picture),
+    ".html": html,
+}
+"""The function that writes a picture, by the end of its file's name."""
 
 
 def write(picture: Picture, path: Path, force: bool = False) -> None:
@@ -127,7 +130,7 @@ def box_svg(box: Box, spot: Spot, colour: str) -> list[str]:
 
 
 def arrows_svg(arrows: list[Arrow], spots: list[Spot]) -> list[str]:
-    """What a box gives: each value with its size below the box, and a line to each of its readers."""
+    """The values that a box gives: each with its size below the box, and a line to each of its readers."""
     drawn = list[str]()
     for number, arrow in enumerate(arrows):
         spot = spots[arrow.source]

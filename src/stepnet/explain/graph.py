@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from stepnet.engines import Engine, Order, engines_of
 from stepnet.engines.placed import choice
+from stepnet.explain.value_names import is_reading
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_text
 from stepnet.plan.recognise import Recognised, recognise
 from stepnet.plan.schedule import Part, Schedule
-from stepnet.rnn.value_names import is_reading
 
 HIDDEN = ("input", "constant", "index", "result", "recur", "detach")
 EACH = {ROWS: "a sequence", STEPS: "a step"}
@@ -49,7 +49,7 @@ class Box:
 
     @property
     def is_input(self) -> bool:
-        """Whether the box is an input of the graph."""
+        """True for an input of the graph, false for a part that an engine runs."""
         return not self.engine
 
 
@@ -81,7 +81,7 @@ class Picture:
 
 
 def each(type_: Type) -> str:
-    """What there is one of: a step, a sequence."""
+    """The entry of a value's extent in words: a step, a sequence."""
     return EACH.get(type_.extent, extent_text(type_.extent))
 
 
@@ -134,19 +134,19 @@ def part_box(part: Part, schedule: Schedule, known: list[Node], engine: str) -> 
     traced = max(alike, key=lambda other: len(other.recur.body.nodes), default=node)
     inside = list(operations(node.recur.body.nodes))
     if known_cell(traced):  # what it computes is in its name
-        inside = besides(inside, Counter(operations(traced.recur.body.nodes)))
+        inside = without_cell(inside, Counter(operations(traced.recur.body.nodes)))
     return Box(cell_title(traced), wrapped(inside + rest), engine)
 
 
-def besides(names: Iterable[str], own: Counter[str]) -> list[str]:
+def without_cell(names: Iterable[str], own: Counter[str]) -> list[str]:
     """Names of operations without those of a cell, of which the first are its own."""
-    left, made = own.copy(), list[str]()
+    remaining, others = own.copy(), list[str]()
     for name in names:
-        if left[name]:
-            left[name] -= 1
+        if remaining[name]:
+            remaining[name] -= 1
         else:
-            made.append(name)
-    return made
+            others.append(name)
+    return others
 
 
 def nodes_of(part: Part, net: Net) -> list[Node]:
@@ -161,7 +161,7 @@ def nodes_of(part: Part, net: Net) -> list[Node]:
 
 
 def is_within(traced: Node, node: Node) -> bool:
-    """Whether a recurrence as traced is a scheduled one, into which more work was moved."""
+    """True if a traced recurrence became a scheduled one, into which passes moved more work."""
     small, large = traced.recur, node.recur
     carried, carries = ([recur.body.type_of(n) for n in recur.memories] for recur in (small, large))
     inner, outer = (Counter(operations(recur.body.nodes)) for recur in (small, large))
@@ -185,7 +185,7 @@ def cell_title(node: Node) -> str:
 
 
 def operations(nodes: Iterable[Node]) -> Iterator[str]:
-    """What nodes compute, by the names of operations."""
+    """The names of the operations that nodes compute."""
     for node in nodes:
         if node.operation == "reduce":
             yield f"{node.attributes['how']} over steps"

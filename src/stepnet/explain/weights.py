@@ -12,10 +12,12 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from stepnet.cli.report.drawing import ALL, WIDEST, Cell, Drawing, drawings
-from stepnet.cli.report.equations import equations
-from stepnet.cli.report.ties import MARKS, Side
-from stepnet.cli.report.words import explain_notation
+from stepnet.explain.document import Section, Table
+from stepnet.explain.drawing import ALL, WIDEST, Cell, Drawing, drawings
+from stepnet.explain.equations import equations
+from stepnet.explain.text import text
+from stepnet.explain.ties import MARKS, Side
+from stepnet.explain.words import explain_notation
 from stepnet.layout.notation import Stack
 from stepnet.layout.places import Block
 from stepnet.layout.sizes import Sizes
@@ -150,6 +152,4 @@ def legend(explained_signs: Mapping[str, str]) -> Text:
       x         inputs
       {L: ...}  for every layer
     """
-    wide = max(map(len, explained_signs))
-    lines = [f"{INDENT}{sign:<{wide}}  {words}" for sign, words in explained_signs.items()]
-    return Text("\n".join(["where", *lines]), style="dim")
+    return Text(text([Section("where", (Table(tuple(explained_signs.items())),))]), style="dim")

@@ -40,9 +40,9 @@ def progress(callback: Watch | None = None) -> Generator[None]:
         finally:
             WATCH.reset(token)
         return
-    from stepnet.engines.progress_bar import bar  # rich takes long to import
+    from stepnet.explain.bars import call_bar  # rich takes long to import
 
-    with bar() as shown:
+    with call_bar() as shown:
         token = WATCH.set(shown)
         try:
             yield

@@ -5,7 +5,7 @@ from typing import Any
 from rich.markdown import Markdown
 from rich.table import Table
 
-from stepnet.cli.report.equations import equations
+from stepnet.explain.equations import equations
 from stepnet.layout.notation import Term
 from stepnet.layout.places import regions
 from stepnet.layout.record import Record
@@ -99,6 +99,14 @@ def sense(record: Record, name: str) -> str:
     return str(record.semantics.get(name, getattr(Semantics(record.cell), name)))
 
 
+def summary(record: Record) -> dict[str, str]:
+    """A record in short, by column of a table of layouts."""
+    gated = record.cell in ("gru", "mgu")
+    matrices = {parameter: matrix(record, parameter) for parameter in "WR"}
+    senses = {name: sense(record, name) if gated else "" for name in ("reset", "update")}
+    return {**matrices, "biases": biases(record), **senses}
+
+
 # ---- a record in full -------------------------------------------------------------------------------------
 
 
@@ -160,11 +168,8 @@ def table() -> Table:
     for column in ("layout", "framework", "W", "R", "biases", "reset", "update"):
         listing.add_column(column)
     for record in records().values():
-        gated = record.cell in ("gru", "mgu")
-        fields = [sense(record, name).strip("`") if gated else "" for name in ("reset", "update")]
-        listing.add_row(
-            record.name, framework(record), matrix(record, "W"), matrix(record, "R"), biases(record), *fields
-        )
+        cells = (cell.strip("`") for cell in summary(record).values())
+        listing.add_row(record.name, framework(record), *cells)
     return listing
 
 

@@ -19,10 +19,10 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from stepnet.cli.report.drawing import Drawing, Line, Panel, drawings, numbers_left_out
-from stepnet.cli.report.equations import equations
-from stepnet.cli.report.ties import MARKS, Side, Ties, key
-from stepnet.cli.report.words import GATES, PARAMETERS, explain_notation
+from stepnet.explain.drawing import Drawing, Line, Panel, drawings, numbers_left_out
+from stepnet.explain.equations import equations
+from stepnet.explain.ties import MARKS, Side, Ties, key
+from stepnet.explain.words import GATES, PARAMETERS, explain_notation
 from stepnet.layout.convert import Conversion
 from stepnet.layout.places import Array, Block
 from stepnet.layout.record import Record
@@ -30,9 +30,8 @@ from stepnet.layout.record import Record
 
 @dataclass(frozen=True)
 class PageModule:
-    """A module on the page: its name, its arrays with their record, and their conversion.
-
-    Only one side is drawn if the conversion is to the module's own layout.
+    """A module on the page: its name, its arrays with their record, and their conversion. If that is to the
+    same layout, only one side is drawn.
     """
 
     name: str
@@ -49,7 +48,7 @@ class PageModule:
 
 @dataclass(frozen=True)
 class UndrawnModule:
-    """A module that is not drawn for lack of a setting. reason: the message that asks for it."""
+    """A module that is not drawn because a setting is missing: its name, and the message."""
 
     name: str
     reason: str
@@ -57,7 +56,7 @@ class UndrawnModule:
 
 
 def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> str:
-    """Renders the page as HTML. title: the heading if there are several modules, such as the file's name."""
+    """The page, as HTML; title: the heading if there are several modules, such as the file's name."""
     style, script = resource("picture.css"), resource("picture.js")
     drawn = [module for module in modules if isinstance(module, PageModule)]
     ties = [Ties(module.arrays, module.record, module.conversion) for module in drawn]
@@ -65,7 +64,6 @@ def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> s
     cells = {side.record.cell for side in sides}
     parameters = {block.parameter for side in sides for block in side.places}
     kinds = {kind for tied in ties for side in tied.sides for kind in tied.kinds(side).values()}
-    left = [module for module in modules if isinstance(module, UndrawnModule)]
     return template().render(
         title=modules[0].title if len(modules) == 1 else title,
         goes=any(tied.several for tied in ties),
@@ -75,12 +73,18 @@ def picture(modules: Sequence[PageModule | UndrawnModule], title: str = "") -> s
         ),
         parameters=[(name, PARAMETERS[name]) for name in PARAMETERS if name in parameters],
         marks=[(kind, *MARKS[kind]) for kind in MARKS if kind in kinds and kind != "moved"],
-        modules=[module_values(module, tied) for module, tied in zip(drawn, ties, strict=True)],
-        left=left,
+        modules=list(zip(drawn, ties, strict=True)),
+        left=[module for module in modules if isinstance(module, UndrawnModule)],
         style=Markup(style),
         script=Markup(script),
         style_hash=digest(style),
         script_hash=digest(script),
+        repr=repr,
+        drawings=drawings,
+        equations=parted_equations,
+        explain_notation=explain_notation,
+        numbers_left_out=numbers_left_out,
+        panels=panels,
     )
 
 
@@ -93,8 +97,8 @@ def template() -> Any:
 
 
 def resource(name: str) -> str:
-    """Reads a file of the page: style, script or template."""
-    return (files("stepnet.cli.report") / "page" / name).read_text(encoding="utf-8")
+    """A file of the page."""
+    return (files("stepnet.explain") / "page_files" / name).read_text(encoding="utf-8")
 
 
 def digest(text: str) -> str:
@@ -102,35 +106,12 @@ def digest(text: str) -> str:
     return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()
 
 
-# ---- the values of the template ----------------------------------------------------------------------------
+# ---- what the template calls -------------------------------------------------------------------------------
 
 
-def module_values(module: PageModule, tied: Ties) -> dict[str, Any]:
-    """Returns the values of a module for the template."""
-    report = module.conversion.report
-    return {
-        "name": module.name,
-        "title": module.title,
-        "sizes": str(report.sizes),
-        "sides": [side_values(side, tied) for side in tied.sides],
-        "steps": report.steps if tied.several else (),
-        "settings": [(name, repr(value)) for name, value in report.settings.items()],
-        "notes": report.notes,
-    }
-
-
-def side_values(side: Side, tied: Ties) -> dict[str, Any]:
-    """Returns the values of a side for the template."""
-    kinds = tied.kinds(side)
-    return {
-        "key": side.key,
-        "layout": side.record.name,
-        "equations": [list(equation_pieces(line)) for line in equations(side.semantics, side.places)],
-        "drawings": [
-            drawing_values(drawing, side, tied, kinds)
-            for drawing in drawings(side.arrays, side.record, side.sizes)
-        ],
-    }
+def parted_equations(side: Side) -> list[list[tuple[str, str, str]]]:
+    """The equations of a side in pieces."""
+    return [list(equation_pieces(line)) for line in equations(side.semantics, side.places)]
 
 
 def equation_pieces(line: str) -> Iterator[tuple[str, str, str]]:
@@ -146,40 +127,18 @@ def equation_pieces(line: str) -> Iterator[tuple[str, str, str]]:
             yield piece, "", ""
 
 
-def drawing_values(drawing: Drawing, side: Side, tied: Ties, kinds: Mapping[Block, str]) -> dict[str, Any]:
-    """Returns the values of an array for the template. kinds: keys of `MARKS` by block."""
-    seen: set[Block] = set()
-    left_out = numbers_left_out(drawing)
-    return {
-        "name": drawing.name,
-        "search": drawing.name,
-        "shape": ", ".join(map(str, drawing.shape)),
-        "dtype": drawing.dtype,
-        "notation": str(drawing.pattern),
-        "signs": explain_notation(drawing.pattern),
-        "left_out": f"{left_out:,}" if left_out else "",
-        "panels": [
-            {
-                "title": panel.title,
-                "columns": panel.columns,
-                "lines": [
-                    {"label": line.label, "cells": list(cell_values(panel, number, side, tied, kinds, seen))}
-                    for number, line in enumerate(panel.lines)
-                ],
-            }
-            for panel in drawing.panels
-        ],
-    }
+def panels(drawing: Drawing, side: Side, tied: Ties) -> Iterator[tuple[Panel, list[Any]]]:
+    """The panels of an array, each with its lines: labels and numbers."""
+    kinds, seen = tied.kinds(side), set[Block]()
+    for panel in drawing.panels:
+        lines = enumerate(panel.lines)
+        yield panel, [(line.label, list(cell_values(panel, n, side, tied, kinds, seen))) for n, line in lines]
 
 
 def cell_values(
     panel: Panel, number: int, side: Side, tied: Ties, kinds: Mapping[Block, str], seen: set[Block]
 ) -> Iterator[dict[str, Any] | None]:
-    """Yields the values of the numbers of a line for the template; the first number of a block shows its
-    name.
-
-    number: the index of the line in the panel. seen: the blocks that have shown their names; it is updated.
-    """
+    """The numbers of a line; the first number of each block shows its name."""
     line = panel.lines[number]
     above = panel.lines[number - 1] if number else None
     for place, cell in enumerate(line.cells):

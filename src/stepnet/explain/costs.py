@@ -8,13 +8,13 @@ W.T                       once
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from stepnet.explain.facts import flops, inner_extent, nbytes, stages_of, traffic
+from stepnet.explain.value_names import is_work
 from stepnet.net.ir import Net
 from stepnet.net.type_rules import TOTALS
 from stepnet.net.types import CONST, ROWS, STEPS, Extent, Type
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Part, Schedule
-from stepnet.rnn.explanation import flops, inner_extent, nbytes, stages_of, traffic
-from stepnet.rnn.value_names import is_work
 
 STAGE_EXTENTS = {
     "once": CONST,
@@ -96,9 +96,8 @@ def plan_costs(plan: Plan) -> Iterator[tuple[Extent, Cost]]:
         if name == "total":
             yield from node_costs(net, numbers)
             continue
-        work = [n for n in numbers if is_work(net.nodes[n]) or net.nodes[n].operation == "result"]
         by_extent: dict[Extent, list[int]] = {}
-        for number in work:
+        for number in numbers:
             inner = inner_extent(net, number)[1:] if name == "loop" else ()
             by_extent.setdefault((*STAGE_EXTENTS[name], *inner), []).append(number)
         for extent, own in by_extent.items():
@@ -129,15 +128,19 @@ def held(schedule: Schedule) -> dict[Extent, int]:
     """
     net = schedule.net
     if schedule.whole is not None:
-        return kept(schedule.whole)
+        return held_to_the_end(schedule.whole)
     results = {*net.results}
-    made = {number for part in schedule.parts for number in part.results if number >= 0}
-    between = bytes_of(net.type_of(number) for number in made - results)
-    inside = [kept(part.plan) for part in schedule.parts if part.plan is not None and part.extent == STEPS]
+    computed = {number for part in schedule.parts for number in part.results if number >= 0}
+    between = bytes_of(net.type_of(number) for number in computed - results)
+    inside = [
+        held_to_the_end(part.plan)
+        for part in schedule.parts
+        if part.plan is not None and part.extent == STEPS
+    ]
     return sum_of(between, max(inside, key=lambda sizes: sizes.get(STEPS, 0), default=dict[Extent, int]()))
 
 
-def kept(plan: Plan) -> dict[Extent, int]:
-    """The bytes of all steps that a plan keeps for the work after the loop."""
+def held_to_the_end(plan: Plan) -> dict[Extent, int]:
+    """The bytes of the values of all steps that a plan holds for the work after the loop."""
     read = plan.read_in_the_end - {*plan.net.inputs}
     return bytes_of(plan.net.type_of(n) for n in read if plan.net.type_of(n).extent == STEPS)

@@ -70,7 +70,7 @@ def expression(node: Node, operands: Sequence[str]) -> str:
 
 
 def encoded(node: Node) -> str:
-    """How the weights of a product are encoded, as an addition to its text."""
+    """The encoding of a product's weights, to be added to its text; "" without one."""
     weights = node.attributes.get("weights")
     return f" in {weights}" if weights else ""
 
@@ -121,17 +121,3 @@ def types_text(types: Sequence[Type]) -> str:
     if len(elements) > 1 and len(set(elements)) == 1:
         return f"{len(elements)} x {elements[0]}"
     return ", ".join(elements)
-
-
-def amount(count: int, unit: str) -> str:
-    """A number of flops or bytes with three digits.
-
-    >>> amount(640, "flop"), amount(24_576, "B")
-    ('640 flop', '24.6 kB')
-    """
-    value, prefix = float(count), ""
-    for larger in ("k", "M", "G", "T"):
-        if value < 999.95:
-            break
-        value, prefix = value / 1000, larger
-    return f"{value:.1f} {prefix}{unit}" if prefix else f"{count} {unit}"

@@ -9,23 +9,15 @@ from dataclasses import dataclass
 
 from stepnet.engines import AUTO, choose, engine_named, engine_names, order_of
 from stepnet.errors import RefusedError
+from stepnet.explain.document import Line
+from stepnet.explain.expressions import expression, types_text
+from stepnet.explain.value_names import Names, is_reading, is_work, named, of_inner_step
 from stepnet.net.ir import Net
 from stepnet.net.types import CONST, Extent, Type
 from stepnet.plan.plan import Plan
 from stepnet.plan.schedule import Schedule
-from stepnet.rnn.expressions import expression, types_text
-from stepnet.rnn.value_names import Names, is_reading, is_work, named, of_inner_step
 
 Asked = str | Sequence[str]
-
-
-@dataclass(frozen=True)
-class Line:
-    """One operation: the names of its values, its expression, and their types."""
-
-    gives: tuple[str, ...]
-    text: str
-    type: str
 
 
 @dataclass(frozen=True)
@@ -131,10 +123,15 @@ def elements(ends: Iterable[tuple[str, Type]]) -> dict[str, str]:
 
 
 def stages_of(plan: Plan) -> Iterator[tuple[str, Net, tuple[tuple[int, ...], ...]]]:
-    """Each stage's name, net and phases, in the order they run."""
-    yield "once", plan.net, (plan.once,)
-    yield from plan.stages
-    yield "total", plan.net, (plan.total,)
+    """The name and the net of each stage, in the order they run, and by phase the nodes with new values."""
+    for name, net, phases in (
+        ("once", plan.net, (plan.once,)),
+        *plan.stages,
+        ("total", plan.net, (plan.total,)),
+    ):
+        nodes = net.nodes
+        gives = {n for n, node in enumerate(nodes) if is_work(node) or node.operation == "result"}
+        yield name, net, tuple(tuple(n for n in phase if n in gives) for phase in phases)
 
 
 def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
@@ -145,12 +142,7 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
             tuple(text for n in phase if is_work(net.nodes[n]) for text in node_lines(names, n))
             for phase in phases
         ]
-        numbers = [
-            n
-            for phase in phases
-            for n in phase
-            if is_work(net.nodes[n]) or net.nodes[n].operation == "result"
-        ]
+        numbers = [number for phase in phases for number in phase]
         if any(lines):
             deep = {n for n in numbers if name == "loop" and len(inner_extent(net, n)) > 1}
             weights, values = traffic(net, numbers)
@@ -160,7 +152,7 @@ def stages(plan: Plan, outer: Names, inner: Names) -> Iterator[Stage]:
 
 
 def inner_extent(net: Net, number: int) -> Extent:
-    """How often a node of a step is computed: for each row, or for each step of its inner sequences."""
+    """The extent at which a node of a step is computed: rows, or the steps of their inner sequences."""
     node = net.nodes[number]
     reads = node.operation in ("reduce", "recur")
     return net.type_of(node.inputs[0]).extent if reads else node.types[0].extent

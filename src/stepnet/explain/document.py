@@ -1,0 +1,53 @@
+"""An explanation as a value: titled sections of lines, tables and further sections.
+
+    Section("engine: onednn", (Table((("llvm", "refuses: no machine code for sort"), ("onednn", "chosen"))),))
+
+Each source makes such values from its facts; it says what there is. `text.py` prints them.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Line:
+    """One operation: the names of its values, its expression, and their types."""
+
+    gives: tuple[str, ...]
+    text: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells.
+
+    columns: the format of each column but the last one, as `format` has it: "<11" or ">8". "<" and ">" alone
+    are as wide as the widest cell. Without columns, all are "<".
+    wraps: whether the last cell of a row goes on in further lines where it is too long for the page.
+    """
+
+    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[str, ...] = ()
+    wraps: bool = False
+
+
+FACTS = ("<11",)
+"""The columns of names and facts, as wide in all explanations."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title, and what it is the title of. Without a title the items stand one below the other."""
+
+    title: str
+    items: tuple["str | Line | Table | Section", ...] = ()
+
+
+Item = str | Line | Table | Section
+"""A line of text (an empty one is a gap), or what `Line`, `Table` and `Section` say."""
+
+
+def headed(title: str, sections: list[Section]) -> list[Section]:
+    """Sections with a title above the first one, as a layer's name above its plan."""
+    first, *others = sections
+    return [Section("", (title, first)), *others]

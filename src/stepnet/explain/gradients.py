@@ -1,0 +1,92 @@
+"""A gradient explained: what is saved, what both halves do and hold, and their plans."""
+
+from stepnet.engines import Order
+from stepnet.explain.costs import Held, sum_of
+from stepnet.explain.document import FACTS, Section, Table, headed
+from stepnet.explain.plan import costs_text, schedule_sections
+from stepnet.explain.text import amount, text
+from stepnet.net.types import CONST, ROWS, STEPS, Extent, extent_text
+from stepnet.rnn.gradient_explain import GradientExplanation, Half, Sizes
+
+NAMES: dict[Extent, str] = {STEPS: "per step", ROWS: "per sequence", CONST: "once"}
+
+
+def explain_gradient(facts: GradientExplanation, engine: Order) -> str:
+    """The facts for people, and the plans of all halves."""
+    sections = [head(facts), saved_section(facts), work_section(facts), memory_section(facts)]
+    sections += [] if facts.sizes is None else [size_section(facts.sizes)]
+    for half in facts.halves:
+        sections += headed(f"{half.title}:", schedule_sections(half.schedule, engine))
+    return text(sections)
+
+
+def head(facts: GradientExplanation) -> Section:
+    """The arguments that have gradients, and how these run."""
+    size = "sqrt(steps)" if isinstance(facts.checkpoint, str) else facts.checkpoint
+    kept = "none: values of every step are saved" if size is None else f"memories ahead of every {size} steps"
+    rows = [("engine", facts.engine or "none of those asked for"), ("checkpoint", kept)]
+    rows += [("blocks", "; ".join(dict.fromkeys(facts.blocks)))] if facts.blocks else []
+    title = f"gradients of {', '.join(facts.kinds) or 'nothing'}"
+    return Section(title, (Table(tuple(rows), FACTS),))
+
+
+def saved_section(facts: GradientExplanation) -> Section:
+    """The values that the forward half saves."""
+    where = "" if facts.checkpoint is None else ", of one piece at a time"
+    every = sizes_text(sum_of(*({value.extent: value.bytes} for value in facts.saved)))
+    rows = [
+        (value.name, value.element, amount(value.bytes, "B"), name_of(value.extent)) for value in facts.saved
+    ]
+    return Section(f"saved: {every}{where}", (Table(tuple(rows), ("<", "<11", ">8")),))
+
+
+def work_section(facts: GradientExplanation) -> Section:
+    """The costs of each half."""
+    return Section("work", tuple(map(half_section, facts.halves)))
+
+
+def half_section(half: Half) -> Section:
+    """The costs of one half, by extent."""
+    costs = [(name_of(extent), cost) for extent, cost in half.costs.items()]
+    rows = [(name, costs_text(cost.flops, cost.weights, cost.values)) for name, cost in costs]
+    return Section(half.title, (Table(tuple(rows), ("<13",)),))
+
+
+def memory_section(facts: GradientExplanation) -> Section:
+    """The bytes that are held beyond arguments and results."""
+    memory = facts.memory
+    between = sizes_text(memory.kept)
+    if memory.piece is not None:
+        ahead = f"{amount(memory.ahead, 'B')} per sequence and piece"
+        between = ahead if not any(memory.kept.values()) else f"{ahead}, {between}"
+    rows = [("between forward and backward", between)]
+    if any(memory.most.values()):
+        rows.append(("besides, in the backward pass", sizes_text(memory.most)))
+    if memory.piece is not None:
+        rows.append(("besides, of one piece", sizes_text(memory.piece)))
+    return Section("memory beyond arguments and results", (Table(tuple(rows), ("<29",)),))
+
+
+def size_section(sizes: Sizes) -> Section:
+    """The costs and the memory of a batch."""
+    held = f"{amount(sizes.between, 'B')} between them, {amount(sizes.most, 'B')} at most"
+    rows = [
+        ("forward", amount(sizes.forward, "flop")),
+        ("backward", amount(sizes.backward, "flop")),
+        ("memory", held),
+    ]
+    return Section(f"for {sizes.rows} sequences of {sizes.steps} steps", (Table(tuple(rows)),))
+
+
+def sizes_text(each: Held) -> str:
+    """Bytes by extent, the deepest first."""
+    ordered = sorted(each.items(), key=lambda pair: -len(pair[0]))
+    return (
+        ", ".join(f"{amount(count, 'B')} {name_of(extent)}" for extent, count in ordered if count)
+        or "nothing"
+    )
+
+
+def name_of(extent: Extent) -> str:
+    """An extent in words: "per step"."""
+    return NAMES.get(extent, f"per entry of {extent_text(extent)}")

@@ -1,0 +1,188 @@
+"""A plan explained: the work of each stage, its costs, the engine, and how threads divide a call."""
+
+from collections.abc import Iterator, Sequence
+
+from stepnet.engines import engine_named, engine_names, engines_of
+from stepnet.engines.base import SharedEngine
+from stepnet.engines.placed import choice as placed_on
+from stepnet.engines.threads import threads
+from stepnet.explain.document import FACTS, Item, Section, Table
+from stepnet.explain.facts import Asked, Explanation, Stage, choice, plan_explanation
+from stepnet.explain.parts import described, parts_of
+from stepnet.explain.text import amount, text
+from stepnet.net.types import STEPS
+from stepnet.plan.load import WORDS, Size
+from stepnet.plan.partition import AtOnce, Wavefront, at_once, partition, wavefront
+from stepnet.plan.plan import Plan
+from stepnet.plan.schedule import Schedule
+from stepnet.plan.waves import lines_of, waves_of
+from stepnet.values.arguments import whole
+
+SHOWN = Size(1, 100, 100)
+"""The size of the call whose time is estimated by default."""
+TITLES = {
+    "once": "once",
+    "sequence": "once per sequence",
+    "before": "before the loop, per step",
+    "loop": "in the loop, per step",
+    "after": "after the loop, per step",
+    "reduced": "in the end, of each sequence's steps",
+    "ended": "in the end, per sequence",
+    "total": "in the end, once",
+}
+
+
+def explain(schedule: Schedule, engine: Asked = "auto", size: Size | None = None) -> str:
+    """The text of `schedule_sections`."""
+    return text(schedule_sections(schedule, engine, size))
+
+
+def schedule_sections(schedule: Schedule, engine: Asked, size: Size | None = None) -> list[Section]:
+    """A schedule explained: inputs and results, the chosen engine and the refusals, then the work of each
+    stage. size: of a call, for which it also says how threads share it.
+
+    For nested recurrences: the engine, the parts in the order they run, and the stages of each. A flop is one
+    operation on a number. Weights are the parameters that are read each time, values all else that is read or
+    written.
+    """
+    chosen, engines = choice(schedule, engine)
+    if schedule.whole is not None:
+        facts = plan_explanation(schedule.whole, chosen, engines)
+        shared = partition_sections(schedule.whole, chosen, size)
+        return [ends_section(facts), engine_section(chosen, engines), *shared, *work_sections(facts)]
+    named = list(parts_of(schedule))
+    rows = tuple((number, described(part, inside)) for number, part, inside in named)
+    parts = Table(rows), *shared_items(schedule, chosen, size)
+    sections = [Section("parts, in the order they run", parts), engine_section(chosen, engines)]
+    for number, part, _ in named:
+        if part.plan is not None:
+            facts = plan_explanation(part.plan, chosen, engines)
+            placed = Section(f"part {number}:", part_engine_tables(part.plan, engine))
+            # The sizes of inner sequences are not those of the call.
+            flat = size if part.extent == STEPS else None
+            sections += [Section("", (placed, ends_section(facts)))]
+            sections += [*partition_sections(part.plan, chosen, flat), *work_sections(facts)]
+    return sections
+
+
+def checked_size(rows: int | None, steps: int | None) -> Size | None:
+    """The size of a call of so many sequences of so many steps each; None where neither is given."""
+    if rows is None and steps is None:
+        return None
+    meaning = "the number of {}, for which explain says how threads share a call, is a whole number from 1 on"
+    count = whole(1 if rows is None else rows, meaning.format("rows"), 1)
+    longest = whole(SHOWN.longest if steps is None else steps, meaning.format("steps"), 1)
+    return Size(count, longest, count * longest)
+
+
+# ---- engines and threads -----------------------------------------------------------------------------------
+
+
+def engine_section(chosen: str | None, engines: dict[str, str | None]) -> Section:
+    """The chosen engine, the processor if the user chose it, and the refusals of the other engines."""
+    engine = shared_engine(chosen)
+    code_for = None if engine is None else engine.code_for()
+    rows = [("code for", code_for)] if code_for else []
+    for name, reason in engines.items():
+        says = f"refuses: {reason}" if reason else "chosen" if name == chosen else "runs it if asked for"
+        rows.append((name, says))
+    return Section(f"engine: {chosen or 'none of those asked for'}", (facts_table(rows),))
+
+
+def part_engine_tables(plan: Plan, asked: Asked) -> tuple[Table, ...]:
+    """The engine of one part and the refusals before it, where several engines are asked for."""
+    engines = engines_of(asked)
+    if len(engines) < 2:
+        return ()
+    engine, refusals = placed_on(plan, engines)
+    marks = [node.recur.precision for node in plan.traced.nodes if node.operation == "recur"]
+    rows = [("engine", engine.name if engine else "none")]
+    rows += [("enough", mark.dtype) for mark in marks if mark]
+    rows += [(name, f"refuses: {reason}") for name, reason in refusals.items()]
+    return (facts_table(rows),)
+
+
+def facts_table(rows: Sequence[tuple[str, str]]) -> Table:
+    """Facts with their names, in the columns of all explanations."""
+    return Table(tuple(rows), FACTS, wraps=True)
+
+
+def partition_sections(plan: Plan, chosen: str | None, size: Size | None) -> list[Section]:
+    """The way in which threads share a call of a size; nothing without a size."""
+    engine = shared_engine(chosen)
+    if engine is None or size is None:
+        return []
+    inner = f", inner sequences of {WORDS}" if engine.load(plan).words else ""
+    title = f"threads, for {described_size(size)}{inner}"
+    return [Section(title, (str(partition(engine.load(plan), size, threads(), engine.machine())),))]
+
+
+def shared_items(schedule: Schedule, chosen: str | None, size: Size | None) -> Iterator[Item]:
+    """The times of independent recurrences one after the other and at once, and of layers that read one
+    another's outputs as a wavefront; a gap ahead of each.
+    """
+    engine, asked, parts = shared_engine(chosen), size or SHOWN, schedule.parts
+    if engine is None:
+        return
+    ways: list[tuple[Sequence[int], AtOnce | Wavefront]] = []
+    for wave in waves_of(parts):
+        plans = {n: plan for n in wave if (plan := parts[n].plan) and parts[n].extent == STEPS}
+        loads = {place: load for place, plan in plans.items() if (load := engine.load(plan)).loop.weights}
+        if len(loads) > 1:
+            sizes = [asked] * len(loads)
+            ways.append(([*loads], at_once([*loads.values()], sizes, threads(), engine.machine())))
+    for line in lines_of(parts):
+        layers = [engine.load(plan) for n in line if (plan := parts[n].plan)]
+        ways.append((line, wavefront(layers, asked, threads(), engine.machine())))
+    for places, way in ways:
+        yield ""
+        yield Section(f"parts {', '.join(map(str, places))}, for {described_size(asked)}", (str(way),))
+
+
+def shared_engine(name: str | None) -> SharedEngine | None:
+    """The engine with this name if its threads share a call; None for several engines, or for none."""
+    engine = engine_named(name) if name in engine_names() else None
+    return engine if isinstance(engine, SharedEngine) else None
+
+
+def described_size(size: Size) -> str:
+    """The size of a call in words."""
+    rows = "one sequence" if size.filled == 1 else f"{size.filled} sequences"
+    return f"{rows} of {size.longest} steps"
+
+
+# ---- the work of a plan ------------------------------------------------------------------------------------
+
+
+def ends_section(facts: Explanation) -> Section:
+    """The inputs of a plan."""
+    rows = [
+        (name, ", ".join(f"{end} {element}" for end, element in getattr(facts, name).items()))
+        for name in ("inputs", "memories", "statics", "parameters")
+    ]
+    title = f"each sequence from its {'last' if facts.reverse else 'first'} step"
+    return Section(title, (facts_table([row for row in rows if row[1]]),))
+
+
+def work_sections(facts: Explanation) -> list[Section]:
+    """The work of each stage, and the results."""
+    results = tuple(f"{name} = {value}" for name, value in facts.results.items())
+    return [*map(stage_section, facts.stages), Section("results", results)]
+
+
+def stage_section(stage: Stage) -> Section:
+    """The costs of a stage, and its operations by phase."""
+    inner = f", {amount(stage.inner, 'flop')} for each step of the inner sequences" if stage.inner else ""
+    title = f"{TITLES[stage.name]}: {costs_text(stage.flops, stage.weights, stage.values)}{inner}"
+    if len(stage.phases) == 1:
+        return Section(title, stage.phases[0])
+    phases = enumerate(stage.phases, 1)
+    return Section(title, tuple(Section(f"phase {place}", phase) for place, phase in phases))
+
+
+def costs_text(flops: int, weights: int, values: int) -> str:
+    """The costs of some work: flops, bytes of parameters, and bytes of other values."""
+    parts = [amount(flops, "flop")]
+    parts += [f"{amount(weights, 'B')} of weights"] if weights else []
+    parts += [f"{amount(values, 'B')} of values"] if values else []
+    return ", ".join(parts)

@@ -1,0 +1,82 @@
+"""Explanations as text: items are indented below the title of their section, with a gap between sections."""
+
+from collections.abc import Iterable, Iterator
+from textwrap import wrap
+
+from stepnet.explain.document import Item, Line, Section, Table
+
+WIDTH = 100
+"""Where the types of operations end."""
+WRAPPED = 86
+"""The longest line of what is wrapped."""
+
+
+def text(sections: Iterable[Section]) -> str:
+    """The text of an explanation.
+
+    >>> print(text([Section("engines", (Table((("llvm", "chosen"), ("onednn", "runs it if asked for"))),))]))
+    engines
+      llvm    chosen
+      onednn  runs it if asked for
+    """
+    return "\n\n".join("\n".join(lines(section)) for section in sections)
+
+
+def lines(item: Item, indent: str = "") -> Iterator[str]:
+    """The lines of an item."""
+    match item:
+        case str():
+            yield from (f"{indent}{line}".rstrip() for line in item.splitlines() or [""])
+        case Line():
+            yield from line_of_types(item, indent)
+        case Table():
+            yield from table_lines(item, indent)
+        case Section():
+            yield from lines(item.title, indent) if item.title else ()
+            for each in item.items:
+                yield from lines(each, f"{indent}  " if item.title else indent)
+
+
+def line_of_types(line: Line, indent: str) -> Iterator[str]:
+    """An operation, with the types of its values at the end of its last line."""
+    *all_but_last, last = wrapped(f"{indent}{', '.join(line.gives)} = ", line.text)
+    yield from all_but_last
+    yield f"{last}{' ' * max(2, WIDTH - len(last) - len(line.type))}{line.type}"
+
+
+def table_lines(table: Table, indent: str) -> Iterator[str]:
+    """The rows of a table."""
+    if not table.rows:
+        return
+    columns = table.columns or ("<",) * (len(table.rows[0]) - 1)
+    widest = [max(map(len, cells)) for cells in zip(*table.rows, strict=True)]
+    for *ahead, last in table.rows:
+        head = indent + "".join(map(padded, ahead, columns, widest))
+        yield from wrapped(head, last) if table.wraps else [f"{head}{last}".rstrip()]
+
+
+def padded(cell: str, column: str, widest: int) -> str:
+    """A cell in the width of its column, and the space to the next one."""
+    return f"{cell:{column}{widest}}  " if column in ("<", ">") else f"{cell:{column}} "
+
+
+def wrapped(head: str, text: str) -> list[str]:
+    """A text after its head, on as many lines as it needs."""
+    return wrap(text, WRAPPED, initial_indent=head, subsequent_indent=" " * len(head)) or [head]
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------
+
+
+def amount(count: int, unit: str) -> str:
+    """A number of flops or bytes with three digits.
+
+    >>> amount(640, "flop"), amount(24_576, "B")
+    ('640 flop', '24.6 kB')
+    """
+    value, prefix = float(count), ""
+    for larger in ("k", "M", "G", "T"):
+        if value < 999.95:
+            break
+        value, prefix = value / 1000, larger
+    return f"{value:.1f} {prefix}{unit}" if prefix else f"{count} {unit}"
