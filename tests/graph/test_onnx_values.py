@@ -178,7 +178,7 @@ def test_a_state_of_whole_numbers_begins_with_a_constant() -> None:
 
 def test_steps_against_each_other_are_refused_with_their_node() -> None:
     nodes = [node("Unsqueeze", "x a", "u"), node("Unsqueeze", "x b", "v"), node("Sub", "u v")]
-    with pytest.raises(ModelError, match=r"each of the s\w+ would meet each other(.|\n)*\(Sub\)"):
+    with pytest.raises(ModelError, match=r"pairs each of the s\w+ with each other one(.|\n)*\(Sub\)"):
         stepnet_onnx.Backend.run_model(model(nodes, 4, a=[1], b=[2]), {"x": random(2, 2, 4)})
 
 

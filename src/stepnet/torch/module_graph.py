@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepnet.errors import InputError, StepError
+from stepnet.errors import InputError, ModelError, StepError
 from stepnet.graph.graph import Graph
+from stepnet.importers.axes import Axis, is_rows
+from stepnet.importers.placed import Placed, check_apart
+from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.torch.aten_graph import Argument, graph_of
-from stepnet.torch.axes import SEQUENCES, TIME, Axis, Placed, features_of, is_rows, symbols_in, text_of
 from stepnet.torch.composite import FUNCTIONS, Layers
 from stepnet.torch.module_replay import Replay, Unknown
 from stepnet.torch.module_rules import RULES
@@ -25,7 +27,7 @@ from stepnet.trace.traced import Traced, refuse
 from stepnet.values.structure import leaves, rebuild, transform
 
 torch: Any = pytorch("torch")
-LETTERS = {"N": SEQUENCES, "T": TIME}
+LETTERS = {"N": SEQUENCES, "T": STEPS}
 """The letters of axes that are no features."""
 
 LENGTHS = "lengths"
@@ -344,8 +346,8 @@ def result_of(result: Any) -> Traced:
     rows = [axis for axis in result.axes if any(map(is_rows, axis))]
     if any(part != SEQUENCES for axis in rows for part in axis if is_rows(part)):
         raise refuse("an output of the module has its sequences in the order of a sort, which is not undone")
-    if any(symbols_in((axis,)) and features_of((axis,)) for axis in result.axes):
-        raise refuse(
-            f"an output of the module is {text_of(result.axes)}: sequences and steps are axes of their own"
-        )
+    try:
+        check_apart("an output of the module", result.axes)
+    except ModelError as error:
+        raise refuse(str(error)) from None
     return result.value

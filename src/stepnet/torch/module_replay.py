@@ -1,7 +1,8 @@
 """A graph of ATen operations of a whole module, replayed on the values of a model.
 
-Each tensor is a value of the net with its axes (`axes`). What an operation does to features is its row of the
-table in `aten`, as in a step; what it does to sequences and steps, here and in `module_rules`.
+Each tensor is a value of the net with its axes (`importers.placed`). `module_rules` maps the operations that
+move axes, or go along them, to the operators of `importers`. All others act on features alone, by their rows
+of the table in `aten`, which steps share.
 """
 
 import operator
@@ -9,32 +10,33 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepnet.errors import StepError
+from stepnet.errors import ModelError, StepError
+from stepnet.importers.axes import (
+    BATCH,
+    TIME,
+    Axes,
+    Axis,
+    extent_of,
+    features_of,
+    is_feature,
+    mixes,
+    size_of,
+    symbols_in,
+)
+from stepnet.importers.placed import Placed, beside, two_orders
+from stepnet.importers.sizes import SEQUENCES, STEPS, Size
+from stepnet.importers.values import reshaped, to_extent
 from stepnet.net.types import CONST
 from stepnet.rnn.counting import length_of
 from stepnet.torch.aten import TABLE, Row
 from stepnet.torch.aten_graph import Graph, Layout
-from stepnet.torch.axes import (
-    SEQUENCES,
-    TIME,
-    Axes,
-    Axis,
-    Placed,
-    Size,
-    extent_of,
-    features_of,
-    symbols_in,
-    text_of,
-    to_extent,
-    two_orders,
-)
 from stepnet.torch.composite import Layers
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.replay import advice, constant, is_size, result_of
 from stepnet.torch.rules import Result
 from stepnet.trace.feature_axes import listed
 from stepnet.trace.lines import written_at
-from stepnet.trace.traced import Traced, refuse, reshaped
+from stepnet.trace.traced import Traced, refuse
 from stepnet.values.once import computed_once
 
 torch: Any = pytorch("torch")
@@ -77,7 +79,7 @@ class Replay:
         made = cls(graph, layers, like, rules)
         nodes = [node for node in graph.nodes if node.op == "placeholder"]
         for node, argument in zip(nodes, arguments, strict=True):
-            made.values[node] = Placed(made.lengths, ((SEQUENCES,),)) if argument is None else argument
+            made.values[node] = Placed(made.lengths, (BATCH,)) if argument is None else argument
         return made
 
     @computed_once
@@ -132,6 +134,8 @@ class Replay:
             return (self.rules.get(call.name) or by_table)(call)
         except StepError as error:
             raise StepError(f"{call.title}: {error}") from None
+        except ModelError as error:
+            raise refuse(f"{call.title}: {error}") from None
 
     def valued(self, argument: Any) -> Any:
         """An argument of a node, with values in place of nodes."""
@@ -189,15 +193,19 @@ class Call:
                 raise refuse(f"{part.what} is not known in a model")
         return [part for part in every if isinstance(part, Placed)]
 
-    def size(self, size: Any) -> Size:
-        """A size of a tensor."""
-        known = Size.of(size, self.replay.graph.names)
+    def size(self, size: Any) -> Any:
+        """A size of a tensor: an integer or a `Size`."""
+        known = size_named(size, self.replay.graph.names)
         if known is None:
             raise refuse(
                 f"a tensor has {self.text(size)} numbers along an axis: sequences and steps are left as many "
                 "as they are"
             )
         return known
+
+    def sizes(self, sizes: Sequence[Any]) -> list[Any]:
+        """Sizes of tensors; see `size`."""
+        return [self.size(size) for size in sizes]
 
     def text(self, size: Any) -> str:
         """A size as text."""
@@ -208,12 +216,10 @@ class Call:
 
     def axes(self, tensor: Any, operands: Sequence[Placed]) -> Axes:
         """The axes of a result, of which those that are no features are as in the operands."""
-        known = dict[Size, Axis]()
-        for operand in operands:
-            for axis in operand.axes:
-                size = Size.of_axis(axis)
-                if size.names and known.setdefault(size, axis) != axis:
-                    raise two_orders(known[size], axis)
+        known = dict[Any, Axis]()
+        for axis in (axis for operand in operands for axis in operand.axes if not is_feature(axis)):
+            if known.setdefault(size_of(axis), axis) != axis:
+                raise two_orders(known[size_of(axis)], axis)
         return tuple(axis_of(self.size(size), known) for size in tensor.shape)
 
     def result(self, axes: Axes) -> Result:
@@ -225,11 +231,22 @@ class Call:
 Rule = Callable[[Call], Any]
 
 
-def axis_of(size: Size, known: Mapping[Size, Axis]) -> Axis:
-    """The axis of a size."""
-    parts: tuple[str, ...] = size.names
-    count = (size.count,) if size.count != 1 or not parts else ()
-    return known.get(size) or (*parts, *count)
+def size_named(size: Any, names: Mapping[Any, str]) -> Any:
+    """The size that PyTorch states, an integer or a `Size`; None for one that is no product of symbols."""
+    if isinstance(size, int):
+        return size
+    count, factors = size.node.expr.as_coeff_Mul()
+    powers = factors.as_powers_dict()
+    if not count.is_Integer or any(symbol not in names or power != 1 for symbol, power in powers.items()):
+        return None
+    return Size(tuple(sorted(names[symbol] for symbol in powers)), int(count))
+
+
+def axis_of(size: Any, known: Mapping[Any, Axis]) -> Axis:
+    """The axis of a size. known: the axes of the operands, by their sizes."""
+    if not isinstance(size, Size):
+        return (size,)
+    return known.get(size) or (*size.symbols, *([size.times] * (size.times != 1)))
 
 
 def by_table(call: Call) -> Any:
@@ -244,7 +261,7 @@ def by_table(call: Call) -> Any:
     check_kept(call, operands, axes)
     translated = {} if dims is None or not operands else {dims: features(operands[0], call.arguments[dims])}
     if row.folded:
-        values = {name: beside(call, value, axes[0]) for name, value in call.arguments.items()}
+        values = {name: aligned(call, value, axes[0]) for name, value in call.arguments.items()}
     else:
         values = {name: unplaced(value) for name, value in call.arguments.items()}
     return placed(called(call, row, call.result(axes[0]), values | translated), axes)
@@ -276,20 +293,24 @@ def unplaced(argument: Any) -> Any:
     return argument.value if isinstance(argument, Placed) else argument
 
 
-def beside(call: Call, argument: Any, axes: Axes) -> Any:
-    """An argument of an elementwise operation, as it lies beside the others."""
-    if isinstance(argument, Placed):
-        return argument.beside(axes)
-    if is_size(argument):
-        return scalar(call, argument).beside(axes)
-    return argument
+def aligned(call: Call, argument: Any, axes: Axes) -> Any:
+    """An argument of an elementwise operation, at the extent of its result and with its axes."""
+    x = scalar(call, argument) if is_size(argument) else argument
+    if not isinstance(x, Placed):
+        return x
+    return to_extent_of(beside(x, axes), axes)
+
+
+def to_extent_of(value: Traced, axes: Axes) -> Traced:
+    """A value at the extent of axes; a parameter stays one."""
+    return value if value.is_constant else to_extent(value, extent_of(axes))
 
 
 def scalar(call: Call, number: Any) -> Placed:
     """A number that is computed from the number of steps: of each sequence its own."""
     constant, product = number.node.expr.as_coeff_Add()
     factor, symbol = product.as_coeff_Mul()
-    if call.replay.graph.names.get(symbol) != TIME or not (constant.is_Integer and factor.is_Integer):
+    if call.replay.graph.names.get(symbol) != STEPS or not (constant.is_Integer and factor.is_Integer):
         raise refuse(
             f"the number {call.text(number)} enters a value, and a model knows the number of steps alone, "
             "x.size(1)"
@@ -307,16 +328,6 @@ def check_kept(call: Call, operands: Sequence[Placed], axes: Sequence[Axes]) -> 
             raise mixes(min(lost), operands[0].axes)
 
 
-def mixes(what: str, axes: Axes) -> StepError:
-    """The error for an operation over all sequences or steps."""
-    if what == TIME:
-        return refuse(f"it goes over the steps of {text_of(axes)}, which this operation of a model does not")
-    return refuse(
-        f"it goes over the sequences of {text_of(axes)}, which mixes them: each sequence's results are "
-        "its own"
-    )
-
-
 def dims_of(x: Placed, dims: Any) -> list[int]:
     """The axes that an operation goes along; all of them for None and for an empty list."""
     rank = len(x.axes)
@@ -324,19 +335,17 @@ def dims_of(x: Placed, dims: Any) -> list[int]:
 
 
 def features(x: Placed, dims: Any) -> Any:
-    """Axes as a step has them: features, behind the rows."""
-    first = 0 if x.value.is_constant else 1
-    made = list[int]()
+    """Axes as the rules of features take them: counted from the last."""
+    found = list[int]()
     for dim in dims_of(x, dims):
-        place = x.feature(dim)
-        if place is None:
+        if not is_feature(x.axes[dim]):
             raise mixes(max(symbols_in((x.axes[dim],))), x.axes)
-        made.append(first + place)
-    return made if isinstance(dims, list) or dims is None else made[0]
+        found.append(x.feature(dim))
+    return found if isinstance(dims, list) or dims is None else found[0]
 
 
 def along_steps(call: Call, row: Row, x: Placed, dims: Any) -> Any:
-    """The results of an operation along the steps, and perhaps features; None if it goes along features."""
+    """The results of an operation along the steps alone; None if it goes along features."""
     every = dims_of(x, dims)
     if not any(symbols_in((x.axes[dim],)) for dim in every):
         return None
@@ -344,19 +353,9 @@ def along_steps(call: Call, row: Row, x: Placed, dims: Any) -> Any:
         if SEQUENCES in symbols_in((x.axes[dim],)):
             raise mixes(SEQUENCES, x.axes)
     if row.steps is None:
-        raise mixes(TIME, x.axes)
-    others = [dim for dim in every if x.axes[dim] != (TIME,)]
-    value, result = x.value, call.result(())
-    if others and call.name not in SEVERAL:
+        raise mixes(STEPS, x.axes)
+    if any(x.axes[dim] != TIME for dim in every):
         raise refuse("it goes along steps and features at once: go along one after the other")
-    if result.dtype != "bool":
-        value = value.astype(result.dtype)
-    if others:
-        value = row.rule(result, value, [1 + (x.feature(dim) or 0) for dim in others], True)
     options = {name: part for name, part in call.arguments.items() if name in ("correction", "ord")}
     axes = [call.axes(tensor, [x]) for tensor in call.tensors]
-    return placed(row.steps(value, **options), axes)
-
-
-SEVERAL = ("sum.dim_IntList", "mean.dim", "amax.default", "amin.default", "any.dims")
-"""The operations along several axes that are the same along one after the other."""
+    return placed(row.steps(x.value.astype(call.result(()).dtype), **options), axes)

@@ -2,8 +2,11 @@
 
 from typing import Any, cast
 
+from stepnet.importers.axes import PACKED, TIME, Axes, is_packed, is_rows, text_of
+from stepnet.importers.placed import Placed, beside
+from stepnet.importers.sizes import SEQUENCES
+from stepnet.importers.values import to_extent
 from stepnet.net.types import ROWS
-from stepnet.torch.axes import PACKED, SEQUENCES, TIME, Axes, Placed, is_packed, is_rows, text_of, to_extent
 from stepnet.torch.composite import NO_STEPS
 from stepnet.torch.module_replay import Call, Order, Unknown
 from stepnet.trace.traced import Traced, refuse
@@ -16,7 +19,7 @@ def layer(call: Call) -> list[Placed]:
     build = call.replay.layers.builds[int(arguments["number"])]
     data, time = arguments["data"], arguments["time"]
     lead, rows = sequences_of(data, time)
-    states = [to_extent(state.beside(((rows,), *state.axes[1:])), ROWS) for state in arguments["states"]]
+    states = [to_extent(beside(state, ((rows,), *state.axes[1:])), ROWS) for state in arguments["states"]]
     made: Any = build.layer([weight.value for weight in arguments["weights"]])
     further = {"initial": rebuild(build.memory, states)} if states else {}
     if arguments["statics"]:
@@ -38,7 +41,7 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
             )
         return data.axes[:1], str(part).replace(PACKED, SEQUENCES)
     (rows, *others) = data.axes[1 - time]
-    if data.axes[time] != (TIME,) or others or not is_rows(rows):
+    if data.axes[time] != TIME or others or not is_rows(rows):
         first = "batch_first=True" if time else "batch_first=False"
         raise refuse(
             f"a recurrent layer with {first} is called with a tensor {text_of(data.axes)}: the steps are its "
@@ -73,7 +76,7 @@ def padded(call: Call) -> list[Any]:
     """The steps of a `PackedSequence` as a padded tensor, and the lengths."""
     data: Placed = call.arguments["data"]
     (rows,) = sequences_of(data, NO_STEPS)[1:]
-    lead = ((rows,), (TIME,)) if call.arguments["time"] else ((TIME,), (rows,))
+    lead = ((rows,), TIME) if call.arguments["time"] else (TIME, (rows,))
     return [Placed(data.value, (*lead, *data.axes[1:])), Placed(call.replay.lengths, ((rows,),))]
 
 
