@@ -59,18 +59,16 @@ def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
         )
     axes, heads = (*lead, m, n), features_of(lead)
     rows, columns, inner = (features_of((axis,)) for axis in (m, n, k))
-    left, right = at_one_extent([a.value, b.value])
     if k == TIME:
-        left, right = (
-            reshaped(left, (*heads, prod(rows), 1)),
-            reshaped(right, (*heads, 1, prod(columns))),
+        left, right = at_one_extent(
+            [reshaped(a.value, (*heads, prod(rows), 1)), reshaped(b.value, (*heads, 1, prod(columns)))]
         )
         value = as_dtype(reduced_steps(left * right, "sum"), np.dtype(a.value.dtype))
     elif is_parameter(b):
-        value = matrices(reshaped(left, (*heads, *rows, *inner)), right)
+        value = matrices(reshaped(a.value, (*heads, *rows, *inner)), b.value)
     else:
-        left = reshaped(left, (*heads, prod(rows), *inner))
-        value = matrices(left, reshaped(right, (*heads, *inner, prod(columns))))
+        left = reshaped(a.value, (*heads, prod(rows), *inner))
+        value = matrices(left, reshaped(b.value, (*heads, *inner, prod(columns))))
     return Placed(reshaped(value, features_of(axes)), axes, stated_by((a, b)))
 
 
@@ -93,6 +91,7 @@ def multiplied(left: Any, right: Any) -> Any:
     ones = (1,) * (rows != 1)
     x = reshaped(left, (*heads, *([rows] * len(ones)), inner, 1))
     y = reshaped(right, (*heads, *ones, *right.type.shape[-2:]))
+    x, y = at_one_extent([x, y])
     return reshaped(np.sum(x * y, axis=-2), (*heads, rows, right.type.shape[-1]))
 
 

@@ -135,19 +135,6 @@ class Held(dispatch.TorchDispatchMode):
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The layout of a tensor: whether it has rows, whether its first axis is exactly the rows, its features.
-
-    For products, PyTorch also uses tensors [rows x positions, ...] and [1, rows, ...]. These are not plain,
-    and few operations accept them.
-    """
-
-    per_row: bool
-    plain: bool
-    features: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Argument:
     """An argument of a function on tensors: its name, its dtype, and its sizes, of which those that are not
     known are the names of symbols. is_parameter: whether it must not change.
@@ -175,11 +162,6 @@ class Graph:
     names: Mapping[Any, str]
 
     @property
-    def rows(self) -> Any:
-        """The symbol of the number of rows."""
-        return next(symbol for symbol, name in self.names.items() if name == "rows")
-
-    @property
     def nodes(self) -> list[Any]:
         """The nodes in order, the arguments first."""
         return list(self.module.graph.nodes)
@@ -194,30 +176,6 @@ class Graph:
                 operation.stack_trace,
             )
         return held
-
-    def layout(self, tensor: Any) -> Layout:
-        """The layout of a tensor of the graph; raises `StepError` if the rows are not its first axis."""
-        sizes = list(tensor.shape)
-        places = [place for place, size in enumerate(sizes) if not isinstance(size, int)]
-        if not places:
-            return Layout(False, True, tuple(sizes))
-        first = places[0]
-        if any(sizes[place].node.expr.free_symbols != {self.rows} for place in places):
-            raise refuse(
-                "how many numbers there are depends on values: every row may differ; use torch.where"
-            )
-        count = sizes[first].node.expr / self.rows
-        if len(places) > 1 or not count.is_Integer or any(size != 1 for size in sizes[:first]):
-            raise refuse(
-                f"the result is [{', '.join(map(self.text, sizes))}], which mixes rows: every row is a "
-                "sequence of its own, and the rows stand first"
-            )
-        positions = () if count == 1 else (int(count),)
-        return Layout(True, first == 0 and count == 1, positions + tuple(sizes[first + 1 :]))
-
-    def text(self, size: Any) -> str:
-        """A size as text for messages."""
-        return str(size).replace(str(self.rows), "rows")
 
 
 def graph_of(

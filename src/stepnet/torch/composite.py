@@ -17,6 +17,7 @@ from stepnet.rnn.recurrence import RNN
 from stepnet.torch.layers import Layer as Ours
 from stepnet.torch.layers import in_form, sizes_of
 from stepnet.torch.lines import line_of_call
+from stepnet.torch.module_sequences import NO_STEPS
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recurrence import Recurrence
 from stepnet.torch.rewritten import DROPOUTS, REWRITTEN, refused
@@ -25,10 +26,6 @@ from stepnet.trace.traced import Traced
 
 torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")
-
-NO_STEPS = -1
-"""The axis of the steps in the data of a `PackedSequence`, which are joined with the sequences."""
-
 
 # ---- recurrent layers --------------------------------------------------------------------------------------
 

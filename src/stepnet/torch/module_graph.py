@@ -12,11 +12,11 @@ from stepnet.importers.placed import Placed, check_apart
 from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.torch.aten_graph import Argument, graph_of
 from stepnet.torch.composite import FUNCTIONS, Layers
-from stepnet.torch.module_replay import Replay, Unknown
 from stepnet.torch.module_rules import RULES
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import reads_of
 from stepnet.torch.recurrence import Recurrence
+from stepnet.torch.replay import Replay, Unknown
 from stepnet.torch.sequences import PackedSequence
 from stepnet.torch.trace import described, dtype_of, first_names
 from stepnet.torch.trace import parameter as copied
@@ -277,7 +277,7 @@ class Module:
         with layers.standing_in(self.module):
             graph = graph_of(flat, arguments, FUNCTIONS, layers.line)
         with written_at(place):
-            results = Replay.of(graph, layers, values, RULES).results(place)
+            results = Replay.of("model", graph, values, RULES, layers.builds).results(place)
             return rebuild(structure[0], [result_of(result) for result in results])
 
     @property

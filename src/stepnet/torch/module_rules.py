@@ -10,6 +10,7 @@ from stepnet.importers.axes import (
     BATCH,
     ONE,
     TIME,
+    extent_of,
     features_of,
     is_feature,
     mixes,
@@ -17,15 +18,14 @@ from stepnet.importers.axes import (
     size_of,
     symbols_in,
 )
-from stepnet.importers.placed import Placed, beside
+from stepnet.importers.placed import Placed
 from stepnet.importers.products import product
 from stepnet.importers.reductions import cumulate, log_softmax, reduce, softmax
 from stepnet.importers.selecting import concatenate, step_at
 from stepnet.importers.shaping import broadcast_to, expand, step_numbers, transpose, widened
 from stepnet.importers.sizes import SEQUENCES
-from stepnet.importers.values import first_feature
+from stepnet.importers.values import deepest, first_feature
 from stepnet.torch import rules
-from stepnet.torch.module_replay import Call, Order, Rule, by_table, dims_of
 from stepnet.torch.module_sequences import (
     layer,
     ordered,
@@ -36,7 +36,7 @@ from stepnet.torch.module_sequences import (
     source_of,
 )
 from stepnet.torch.places import times
-from stepnet.torch.replay import is_size, torch_name
+from stepnet.torch.replay import Call, Order, Rule, aligned, at_extent, by_table, dims_of, is_size, torch_name
 from stepnet.trace.traced import Traced, refuse
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
@@ -66,8 +66,8 @@ def permuted(call: Call) -> Placed:
 
 def expanded(call: Call) -> Placed:
     """Axes of size one repeated."""
-    (x,) = call.operands
-    return expand(x, call.sizes(call.tensors[0].shape))
+    (x,), sizes = call.operands, call.sizes(call.tensors[0].shape)
+    return expand(at_extent(x, extent_of(call.axes(call.tensors[0], []))), sizes)
 
 
 def repeated(call: Call) -> Placed:
@@ -75,10 +75,8 @@ def repeated(call: Call) -> Placed:
     (x,), repeats = call.operands, call.arguments["repeats"]
     own = (ONE,) * (len(repeats) - len(x.axes)) + x.axes
     pairs = list(zip(own, repeats, strict=True))
-    x = broadcast_to(
-        x, tuple(widened(axis, call.size(count) if axis == ONE else 1, x) for axis, count in pairs)
-    )
-    value, axes = x.value, x.axes
+    axes = tuple(widened(axis, call.size(count) if axis == ONE else 1, x) for axis, count in pairs)
+    value = broadcast_to(at_extent(x, extent_of(axes)), axes).value
     for dim, (axis, count) in enumerate(pairs):
         if axis != ONE and count != 1:
             if not is_feature(axis) or is_size(count):
@@ -92,7 +90,8 @@ def joined(call: Call) -> Placed:
     """Tensors side by side along an axis."""
     dtype = torch_name(call.tensors[0])
     operands = [x.with_value(x.value.astype(dtype)) for x in call.operands if x.axes != ((0,),)]
-    return concatenate(operands, int(call.arguments["dim"]))
+    extent = deepest([x.value for x in operands])
+    return concatenate([at_extent(x, extent) for x in operands], int(call.arguments["dim"]))
 
 
 # ---- along axes --------------------------------------------------------------------------------------------
@@ -205,7 +204,7 @@ def replaced(call: Call) -> Any:
     """A tensor of which part along an axis is replaced: of sequences and steps all."""
     x, source, dim = (call.arguments[name] for name in ("self", "src", "dim"))
     whole = not is_feature(x.axes[dim]) and source.axes[dim] == x.axes[dim]
-    return broadcast_to(source, x.axes) if whole else by_table(call)
+    return broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else by_table(call)
 
 
 def kept(call: Call) -> Any:
@@ -230,24 +229,32 @@ def counted(call: Call) -> Any:
 # ---- products ----------------------------------------------------------------------------------------------
 
 
+def of_matrices(a: Placed, b: Placed) -> Placed:
+    """The product of matrices; those of each row are brought to one extent first."""
+    if a.axes[-1] != TIME:
+        extent = deepest([a.value, b.value])
+        a, b = at_extent(a, extent), at_extent(b, extent)
+    return product(a, b, rules.product)
+
+
 def multiplied(call: Call) -> Placed:
     """The product of matrices, or of a matrix and a vector."""
     a, b = call.operands
-    if len(b.axes) == 1:
-        column = product(a, b.shaped((*b.axes, ONE)), rules.product)
-        return column.shaped(column.axes[:-1])
-    return product(a, b, rules.product)
+    if len(b.axes) > 1:
+        return of_matrices(a, b)
+    column = of_matrices(a, b.shaped((*b.axes, ONE)))
+    return column.shaped(column.axes[:-1])
 
 
 def scaled_sum(call: Call) -> Placed:
     """beta x + alpha a b."""
     x, a, b = call.operands
-    result = product(a, b, rules.product)
+    result = of_matrices(a, b)
     beta, alpha = call.arguments["beta"], call.arguments["alpha"]
     value = result.value if alpha == 1 else result.value * alpha
     if beta == 0:
         return Placed(value, result.axes)
-    other = beside(x, result.axes)
+    other = aligned(call, x, result.axes)
     return Placed((other if beta == 1 else other * beta) + value, result.axes)
 
 

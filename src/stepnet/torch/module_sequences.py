@@ -7,16 +7,18 @@ from stepnet.importers.placed import Placed, beside
 from stepnet.importers.sizes import SEQUENCES
 from stepnet.importers.values import to_extent
 from stepnet.net.types import ROWS
-from stepnet.torch.composite import NO_STEPS
-from stepnet.torch.module_replay import Call, Order, Unknown
+from stepnet.torch.replay import Call, Order, Unknown
 from stepnet.trace.traced import Traced, refuse
 from stepnet.values.structure import leaves, rebuild
+
+NO_STEPS = -1
+"""The axis of the steps in the data of a `PackedSequence`, which are joined with the sequences."""
 
 
 def layer(call: Call) -> list[Placed]:
     """The outputs and the last states of a recurrent layer."""
     arguments: dict[str, Any] = call.arguments
-    build = call.replay.layers.builds[int(arguments["number"])]
+    build = call.replay.builds[int(arguments["number"])]
     data, time = arguments["data"], arguments["time"]
     lead, rows = sequences_of(data, time)
     states = [to_extent(beside(state, ((rows,), *state.axes[1:])), ROWS) for state in arguments["states"]]
