@@ -32,7 +32,7 @@ LETTERS = {"N": SEQUENCES, "T": STEPS}
 
 LENGTHS = "lengths"
 MODE = frozenset({"training"})
-"""The attributes that a graph keeps to, whatever they become."""
+"""The attributes of modules whose changes a graph ignores."""
 
 
 def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = None) -> Graph:
@@ -108,7 +108,7 @@ def parameters_of(model: Any) -> dict[str, Any]:
 
 
 def alone(parts: dict[str, Any]) -> Any:
-    """The one part of a dict, or the dict of several; None for none."""
+    """The only value of a dict, the dict itself if it has several, or None if it is empty."""
     return next(iter(parts.values())) if len(parts) == 1 else parts or None
 
 
@@ -117,7 +117,7 @@ def alone(parts: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Form:
-    """An argument: what it is, its axes by letters, and what the graph is given of it.
+    """An argument of the module.
 
     kind: "sequences", "static", "lengths", or "fixed" for what is no tensor. value: the argument without its
     numbers. specs: the features, in the structure of the argument.
@@ -183,7 +183,7 @@ def arguments_of(model: Any, example: Any) -> dict[str, Any]:
 
 
 def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
-    """The letters of an argument's axes, as they were said, or by default."""
+    """The letters of an argument's axes: those that `axes` states, or the default."""
     if isinstance(axes, str):
         return axes
     if isinstance(axes, Mapping) and name in axes:

@@ -1,4 +1,8 @@
-"""The operations of a module that move, join or go along sequences and steps: a map to `importers`."""
+"""ATen operations on axes, as a map to the operators of `importers`: one row per operation.
+
+A rule receives a `Call`, and passes its arguments on in one form. Operations on features alone have their
+rows in `aten`; some rules here leave an operation to these if it concerns no sequences or steps.
+"""
 
 from collections.abc import Callable
 from math import prod
@@ -44,7 +48,7 @@ numpy: Any = np
 
 
 def operand(call: Call) -> Placed:
-    """The operand in the dtype that PyTorch infers for the result."""
+    """The only operand, cast to the dtype that PyTorch infers for the result."""
     (x,) = call.operands
     return x.with_value(x.value.astype(torch_name(call.tensors[0])))
 
@@ -53,25 +57,25 @@ def operand(call: Call) -> Placed:
 
 
 def viewed(call: Call) -> Placed:
-    """The numbers in their order with other axes."""
+    """The result of view: the numbers in their order with other axes."""
     (x,) = call.operands
     return x.shaped(regrouped(x.axes, call.sizes(call.tensors[0].shape)))
 
 
 def permuted(call: Call) -> Placed:
-    """The axes in another order."""
+    """The result of permute: the axes in another order."""
     (x,) = call.operands
     return transpose(x, [dim % len(x.axes) for dim in call.arguments["dims"]])
 
 
 def expanded(call: Call) -> Placed:
-    """Axes of size one repeated."""
+    """The result of expand: axes of size one repeated."""
     (x,), sizes = call.operands, call.sizes(call.tensors[0].shape)
     return expand(at_extent(x, extent_of(call.axes(call.tensors[0], []))), sizes)
 
 
 def repeated(call: Call) -> Placed:
-    """The numbers side by side with themselves."""
+    """The result of repeat: features several times side by side, and axes of size one repeated."""
     (x,), repeats = call.operands, call.arguments["repeats"]
     own = (ONE,) * (len(repeats) - len(x.axes)) + x.axes
     pairs = list(zip(own, repeats, strict=True))
@@ -87,7 +91,7 @@ def repeated(call: Call) -> Placed:
 
 
 def joined(call: Call) -> Placed:
-    """Tensors side by side along an axis."""
+    """The result of cat: tensors side by side along an axis."""
     dtype = torch_name(call.tensors[0])
     operands = [x.with_value(x.value.astype(dtype)) for x in call.operands if x.axes != ((0,),)]
     extent = deepest([x.value for x in operands])
@@ -128,13 +132,13 @@ def along(function: Callable[[Placed, int], Placed]) -> Rule:
 
 
 def selected(call: Call) -> Any:
-    """One of an axis: of steps the first or the last."""
+    """The result of select: one number of a feature, or the first or the last step."""
     (x,), dim = call.operands, int(call.arguments["dim"])
     return ended(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else by_table(call)
 
 
 def sliced(call: Call) -> Any:
-    """Part of an axis: of sequences all, of steps all, the first or the last."""
+    """The result of slice: part of a feature, all sequences, all steps, or the first or the last step."""
     x, dim = call.operands[0], int(call.arguments["dim"])
     axis, size = x.axes[dim], call.size(call.tensors[0].shape[dim])
     if not is_feature(axis) and size == size_of(axis):
@@ -156,7 +160,7 @@ def ended(call: Call, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
 
 
 def is_last(call: Call, index: Any) -> bool:
-    """Whether integers are the lengths minus one: the places of the last steps."""
+    """Whether integers are the lengths minus one, the indices of the last steps."""
     if not isinstance(index, Placed):
         return False
     builder, number = index.value.builder, source_of(index.value)
@@ -172,7 +176,7 @@ def is_last(call: Call, index: Any) -> bool:
 
 
 def indexed(call: Call) -> Any:
-    """Numbers at places: in an order of the sequences, or at the last steps."""
+    """The result of index: sequences in another order, the last steps, or features at constant indices."""
     x, indices = call.arguments["self"], call.arguments["indices"]
     used = {dim: index for dim, index in enumerate(indices) if index is not None}
     if len(used) == 1 and isinstance(order := next(iter(used.values())), Order):
@@ -185,13 +189,13 @@ def indexed(call: Call) -> Any:
 
 
 def picked(call: Call) -> Any:
-    """Numbers at places along one axis."""
+    """The result of index_select: sequences in another order, or features at constant indices."""
     x, dim, index = call.arguments["self"], call.arguments["dim"], call.arguments["index"]
     return ordered(x, dim, index) if isinstance(index, Order) else by_table(call)
 
 
 def gathered(call: Call) -> Any:
-    """Numbers along one axis at places of their own: of steps the last ones."""
+    """The result of gather: the last steps, or features at computed indices."""
     x, dim, index = (call.arguments[name] for name in ("self", "dim", "index"))
     if x.axes[dim] != TIME:
         return by_table(call)
@@ -201,20 +205,20 @@ def gathered(call: Call) -> Any:
 
 
 def replaced(call: Call) -> Any:
-    """A tensor of which part along an axis is replaced: of sequences and steps all."""
+    """The result of slice_scatter: part of a feature replaced, or all sequences or steps."""
     x, source, dim = (call.arguments[name] for name in ("self", "src", "dim"))
     whole = not is_feature(x.axes[dim]) and source.axes[dim] == x.axes[dim]
     return broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else by_table(call)
 
 
 def kept(call: Call) -> Any:
-    """The value, or order, unchanged; or its numbers in another dtype."""
+    """The result of a copy or cast: the operand. An order of the sequences has no other dtype."""
     x = call.arguments["self"]
     return x if isinstance(x, Order) else by_table(call)
 
 
 def counted(call: Call) -> Any:
-    """The numbers from 0: of the steps, or of the sequences, or known ones."""
+    """The result of arange: the numbers of the steps, those of the sequences, or a constant."""
     end_ = call.arguments["end"]
     if not is_size(end_):
         return by_table(call)
@@ -296,4 +300,4 @@ RULES: dict[str, Rule] = {
     "stepnet.padded.default": padded,
     "stepnet.sorted.default": sorted_rows,
 }
-"""The rules of operations that know of sequences and steps, by name; others are in the table of `aten`."""
+"""The rule of each operation on axes, by name."""

@@ -34,7 +34,7 @@ def layer(call: Call) -> list[Placed]:
 
 
 def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
-    """The axes of sequences and steps in what a recurrence runs over, and the part that is the sequences."""
+    """The leading axes of the input of a recurrence, and the part of them that is its sequences."""
     if time == NO_STEPS:
         (part,) = data.axes[0]
         if not is_packed(part):
@@ -53,7 +53,7 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
 
 
 def source_of(value: Traced) -> int:
-    """The number of the value that others are views, casts and repetitions of."""
+    """The number of the node that a value is a view, cast or repetition of."""
     number, nodes = value.number, value.builder.nodes
     while nodes[number].operation in ("cast", "reshape", "broadcast", "expand", "transpose"):
         number = nodes[number].inputs[0]
@@ -86,7 +86,7 @@ def padded(call: Call) -> list[Any]:
 
 
 def ordered(x: Any, dim: int, order: Order) -> Any:
-    """Sequences in another order."""
+    """Sequences brought into another order; the product of two orders for an order."""
     if isinstance(x, Order):
         if x.target != order.source:
             raise refuse("the sequences are sorted in two ways, of which none is undone")
@@ -98,7 +98,7 @@ def ordered(x: Any, dim: int, order: Order) -> Any:
 
 
 def scattered(call: Call) -> Any:
-    """The inverse of an order; all else is refused."""
+    """The result of scatter: the inverse of an order of the sequences; raises `StepError` for others."""
     index, values = call.arguments["index"], call.arguments["src"]
     if not isinstance(index, Order) or values != Order():
         raise refuse("numbers are not written at places in a model: use torch.where")
@@ -106,7 +106,7 @@ def scattered(call: Call) -> Any:
 
 
 def sorted_rows(call: Call) -> Any:
-    """Sorted numbers of sequences, and their order; of an order its inverse."""
+    """The results of sort: sorted numbers of sequences and their order. Sorting an order inverts it."""
     x = call.arguments["x"]
     if isinstance(x, Order):
         return [Order(), Order(x.target, x.source)]
@@ -116,6 +116,6 @@ def sorted_rows(call: Call) -> Any:
 
 
 def is_rows_order(value: Any) -> bool:
-    """Whether a value is what sorting gave."""
+    """Whether a value is a list of results with an order, as sort gives."""
     parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
     return any(isinstance(part, Order) for part in parts)

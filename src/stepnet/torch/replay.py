@@ -57,7 +57,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Unknown:
-    """What a model does not know of a result, and nothing may need."""
+    """A result that has no value in a model, and that no operation may read. what: its name in messages."""
 
     what: str
 
@@ -170,7 +170,11 @@ def name_of(node: Any) -> str:
 
 @dataclass(frozen=True)
 class Call:
-    """A node that is replayed: the tensors that PyTorch says are its results, and its arguments by name."""
+    """A node of the graph with its arguments.
+
+    name: the name of its operation in the tables.
+    arguments: its arguments by the names in the operation's schema, with values in place of nodes.
+    """
 
     replay: Replay
     node: Any
@@ -193,12 +197,12 @@ class Call:
 
     @property
     def title(self) -> str:
-        """What messages call the operation."""
+        """The name of the operation in messages."""
         return str(self.node.target)
 
     @property
     def tensors(self) -> list[Any]:
-        """The tensors that PyTorch says are the results."""
+        """The results as PyTorch inferred them: tensors without numbers."""
         return listed(self.node.meta["val"])
 
     @property
@@ -239,7 +243,7 @@ class Call:
         return text
 
     def axes(self, tensor: Any, operands: Sequence[Placed]) -> Axes:
-        """The axes of a result, of which those that are no features are as in the operands."""
+        """The axes of a result. Axes of sequences and steps are joined as in the operand with that size."""
         known = dict[Any, Axis]()
         for axis in (axis for operand in operands for axis in operand.axes if not is_feature(axis)):
             if known.setdefault(size_of(axis), axis) != axis:
@@ -247,7 +251,7 @@ class Call:
         return tuple(axis_of(self.size(size), known) for size in tensor.shape)
 
     def result(self, axes: Axes) -> Result:
-        """The information about a result that rules receive."""
+        """The features and dtypes of a result, which rules of the table of operations receive."""
         dtype = torch_name(self.tensors[0])
         given = [
             argument.meta["val"] if hasattr(argument, "meta") else argument for argument in self.node.args[:2]
@@ -298,7 +302,7 @@ def by_table(call: Call) -> Any:
 
 
 def called(call: Call, row: Row, result: Result, values: Mapping[str, Any]) -> Any:
-    """What a row's rule gives, with the arguments that the node has in the positions of the node."""
+    """Calls the rule of a row with values in place of the node's arguments, by position and by name."""
     names = [argument.name for argument in call.node.target._schema.arguments]
     positions = names[: len(call.node.args)]
     options = {name: values[name] for name in call.node.kwargs}
@@ -337,7 +341,7 @@ def at_extent(x: Placed, extent: Extent) -> Placed:
 
 
 def scalar(call: Call, number: Any) -> Placed:
-    """A number that is computed from the number of steps: of each sequence its own."""
+    """A size that enters a value: the number of steps, for each sequence its own length."""
     constant, product = number.node.expr.as_coeff_Add()
     factor, symbol = product.as_coeff_Mul()
     if call.replay.kind == "step":
@@ -397,7 +401,7 @@ def along_steps(call: Call, row: Row, x: Placed, dims: Any) -> Any:
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value is computed from the number of rows."""
+    """Whether a value is a symbolic number, computed from the sizes of axes."""
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
