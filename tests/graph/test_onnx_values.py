@@ -183,7 +183,7 @@ def test_sequences_and_steps_may_be_joined_and_taken_apart_again() -> None:
         node("MatMul", "flat W", "wide"),
         node("Reshape", "wide sizes"),
     ]
-    arrays = {"rows": np.array([-1, 4]), "W": random(4, 4, seed=1)}
+    arrays: dict[str, Any] = {"rows": np.array([-1, 4]), "W": random(4, 4, seed=1)}
     assert_as_theirs(model(nodes, **arrays), {"x": random(2, 3, 4)})
 
 

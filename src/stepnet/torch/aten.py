@@ -166,9 +166,6 @@ TABLE: dict[str, Row] = {
     "alias.default": plain(rules.itself, folded=True),
     "lift_fresh_copy.default": plain(rules.itself, folded=True),
     # over features
-    "mean.default": promoted(rules.mean),
-    "max.default": promoted(rules.largest),
-    "min.default": promoted(rules.smallest),
     "max.dim": promoted(rules.largest_and_place, steps=over_steps.without_place("max")),
     "min.dim": promoted(rules.smallest_and_place, steps=over_steps.without_place("min")),
     "cumprod.default": promoted(rules.along(np.cumprod)),
@@ -176,7 +173,6 @@ TABLE: dict[str, Row] = {
     "argmin.default": plain(rules.place_of_smallest),
     "var.correction": promoted(rules.variance, steps=over_steps.variance),
     "var_mean.correction": promoted(rules.variance_and_mean, steps=over_steps.variance_and_mean),
-    "any.default": plain(rules.any_true),
     "linalg_vector_norm.default": promoted(rules.norm, steps=over_steps.norm),
     "native_layer_norm.default": promoted(rules.layer_norm),
     # features moved

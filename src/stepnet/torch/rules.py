@@ -245,11 +245,6 @@ def variance_and_mean(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: 
     return variance(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
 
 
-def any_true(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether any is true, or not zero, over feature axes."""
-    return largest(as_bool(x), dim, keepdim)
-
-
 def norm(x: Any, order: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
     """The norm of a vector, of order 1, 2 or infinity."""
     if order == 2:
