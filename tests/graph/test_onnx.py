@@ -19,7 +19,7 @@ from tolerance import assert_close
 import stepnet as sn
 from stepnet.errors import FileError, InputError, ModelError
 from stepnet.files.store import Store
-from stepnet.graph.operators.sizes import Size
+from stepnet.importers.sizes import SEQUENCES, STEPS, Size
 from stepnet.onnx.loading import loaded
 from stepnet.values.packages import numbers
 from stepnet.values.structure import leaves
@@ -368,7 +368,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "all sequences": (
         node("ReduceMean", "x", axes=[0], name="odd"),
         {},
-        "it is over all sequences: each sequence is computed independently of the others",
+        "it goes over the sequences of [sequences, steps, 4], which mixes them: each sequence's results are "
+        "its own",
     ),
     "some steps": (
         node("Slice", "x b e a", name="odd"),
@@ -395,7 +396,7 @@ def test_steps_by_steps_are_refused() -> None:
         helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
         helper.make_node("MatMul", ["x", "t"], ["y"], name="scores"),
     ]
-    assert "a product of [sequences, steps, features] and [sequences, features, steps]" in refusal(nodes)
+    assert "a product of [sequences, steps, 4] and [sequences, 4, steps] pairs each step" in refusal(nodes)
 
 
 def test_axes_are_checked() -> None:
@@ -444,10 +445,11 @@ def test_a_model_of_a_hostile_size_is_refused() -> None:
 
 
 def test_sizes_are_products() -> None:
-    assert Size("N") * Size("T") == Size("T") * Size("N")
-    assert (Size("N") * 4) // Size("N") == 4
-    assert (Size("N") * Size("T")) // 1 == Size("NT")
-    assert leaves({"size": Size("N")}) == [Size("N")]
+    sequences, steps = Size((SEQUENCES,)), Size((STEPS,))
+    assert sequences * steps == steps * sequences
+    assert (sequences * 4) // sequences == 4
+    assert (sequences * steps) // 1 == Size((SEQUENCES, STEPS))
+    assert leaves({"size": sequences}) == [Size((SEQUENCES,))]
 
 
 # ---- what models got wrong ---------------------------------------------------------------------------------

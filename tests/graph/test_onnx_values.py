@@ -177,9 +177,36 @@ def test_a_state_of_whole_numbers_begins_with_a_constant() -> None:
     np.testing.assert_array_equal(y, 2**40 + np.cumsum(fed["x"], axis=0))
 
 
+def test_sequences_and_steps_may_be_joined_and_taken_apart_again() -> None:
+    nodes = [
+        node("Shape", "x", "sizes"),
+        node("Reshape", "x rows", "flat"),
+        node("MatMul", "flat W", "wide"),
+        node("Reshape", "wide sizes"),
+    ]
+    arrays: dict[str, Any] = {"rows": np.array([-1, 4]), "W": random(4, 4, seed=1)}
+    assert_as_theirs(model(nodes, **arrays), {"x": random(2, 3, 4)})
+
+
+def test_an_output_of_joined_sequences_and_steps_is_refused_by_its_name() -> None:
+    nodes = [node("Reshape", "x rows")]
+    with pytest.raises(ModelError, match=r"output 'y' is \[sequences x steps, 4\]"):
+        assert_as_theirs(model(nodes, 2, rows=np.array([-1, 4])), {"x": random(2, 3, 4)})
+
+
+def test_each_head_has_its_own_product_over_the_steps() -> None:
+    nodes = [
+        node("Reshape", "x heads", "h"),
+        node("Transpose", "h", "k", perm=[0, 2, 3, 1]),
+        node("Transpose", "h", "v", perm=[0, 2, 1, 3]),
+        node("MatMul", "k v"),
+    ]
+    assert_as_theirs(model(nodes, 4, heads=np.array([0, 0, 2, 2])), {"x": random(2, 5, 4)})
+
+
 def test_steps_against_each_other_are_refused_with_their_node() -> None:
     nodes = [node("Unsqueeze", "x a", "u"), node("Unsqueeze", "x b", "v"), node("Sub", "u v")]
-    with pytest.raises(ModelError, match=r"each of the s\w+ would meet each other(.|\n)*\(Sub\)"):
+    with pytest.raises(ModelError, match=r"pairs each of the s\w+ with each other one(.|\n)*\(Sub\)"):
         stepnet_onnx.Backend.run_model(model(nodes, 4, a=[1], b=[2]), {"x": random(2, 2, 4)})
 
 

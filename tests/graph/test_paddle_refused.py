@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[str, Callable[[Operations], None], str]] = {
     "over sequences": (
         "json begun",
         lambda operations: over_sequences(listed(operations)),
-        r"it is over all sequences.*\n  at operation \d+ \(mean\) of .*m\.json",
+        r"it goes over the sequences of .*, which mixes them.*\n  at operation \d+ \(mean\) of .*m\.json",
     ),
     "mode": ("json begun", unknown_mode, r"its mode 'MGU' is none of GRU, .*\n  at operation \d+ \(rnn\)"),
     "dropout": ("json tagger", dropout, r"its dropout is on.*\n  at operation \d+ \(rnn\)"),

@@ -74,7 +74,8 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "the second step": (lambda m, x: x[:, 1], "of the steps of each sequence a model takes all"),
     "attention of steps with one another": (
         lambda m, x: m.attention(x, x, x)[0],
-        "aten.bmm.default: it pairs each step of a sequence with each other one",
+        "aten.bmm.default: a product of [sequences x 2, steps, 3] and [sequences x 2, 3, steps] pairs each "
+        "step of a sequence with each other one",
     ),
     "pairs": (
         lambda m, x: x.unsqueeze(1) - x.unsqueeze(2),

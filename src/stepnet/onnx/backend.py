@@ -14,12 +14,12 @@ from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.paths import library
 from stepnet.files.store import Store
+from stepnet.graph.array_model import ModelInput
 from stepnet.graph.graph import Graph
-from stepnet.graph.operators.inputs import ModelInput
-from stepnet.graph.operators.padding import behind
-from stepnet.graph.operators.placed import Placed
-from stepnet.graph.operators.rowwise import DTYPES, HALVES
-from stepnet.graph.operators.sizes import SEQUENCES, STEPS
+from stepnet.importers.axes import JOINED, text_of
+from stepnet.importers.padding import behind
+from stepnet.importers.placed import Placed
+from stepnet.importers.pointwise import DTYPES, HALVES
 from stepnet.onnx.loading import loaded
 from stepnet.onnx.model import OnnxModel
 from stepnet.values.arguments import array_of, shown
@@ -141,7 +141,7 @@ def tensor_dtype(number: int) -> np.dtype[Any]:
 
 def rows_first(array: Array, input_: ModelInput) -> Array:
     """An array [batch, time, ...]; a batch of one is added if it has no axis of sequences."""
-    axes = SEQUENCES if input_.is_lengths else input_.axes
+    axes = "N" if input_.is_lengths else input_.axes
     order = [axes.index(letter) for letter in "NT" if letter in axes]
     order += [axis for axis, letter in enumerate(axes) if letter == "_"]
     moved = np.array(array.transpose(order).astype(input_.dtype), order="C")
@@ -153,7 +153,7 @@ def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None
 
     is_padding: the mask of padding [batch, time].
     """
-    if STEPS in value.axes and is_padding is not None and is_padding.any():
+    if "T" in value.letters and is_padding is not None and is_padding.any():
         others = behind(value)
         if others is None:
             raise ModelError(
@@ -162,7 +162,9 @@ def as_in_onnx(name: str, output: Array, value: Placed, is_padding: Array | None
             )
         output = np.array(output)
         output[is_padding] = others
-    axes = value.axes
+    axes = value.letters
+    if JOINED in axes:
+        raise ModelError(f"output {name!r} is {text_of(value.axes)}: its sequences are not padded apart")
     array = output if "N" in axes else output[0]
     front = [letter for letter in "NT" if letter in axes]
     features = iter(range(len(front), array.ndim))

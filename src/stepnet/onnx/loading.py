@@ -19,8 +19,7 @@ from stepnet.files.onnx.graph import DEPTH, Constant, Folder, Key, Node, Output,
 from stepnet.files.onnx.node import GATES, INPUTS
 from stepnet.files.onnx.tensor import Proto, text
 from stepnet.files.store import Store
-from stepnet.graph.graph import Graph
-from stepnet.graph.operators.inputs import (
+from stepnet.graph.array_model import (
     MOST_WAYS,
     ModelInput,
     check_agree,
@@ -30,8 +29,9 @@ from stepnet.graph.operators.inputs import (
     usual,
     with_axes,
 )
-from stepnet.graph.operators.padding import COMPARISONS
-from stepnet.graph.operators.rowwise import DTYPES
+from stepnet.graph.graph import Graph
+from stepnet.importers.padding import COMPARISONS
+from stepnet.importers.pointwise import DTYPES
 from stepnet.onnx.model import OnnxModel, unsupported
 
 Array = np.ndarray

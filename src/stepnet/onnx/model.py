@@ -28,15 +28,16 @@ from stepnet.files.onnx.graph import (
 )
 from stepnet.files.onnx.tensor import array_of, text
 from stepnet.files.store import Store
-from stepnet.graph.operators.call import MISFITS, Call
-from stepnet.graph.operators.counts import COMPUTING, with_counts
-from stepnet.graph.operators.facts import LENGTH
-from stepnet.graph.operators.inputs import ArrayModel, ModelInput
-from stepnet.graph.operators.padding import with_facts
-from stepnet.graph.operators.placed import AxesError, Placed, Unusable, constant, repeated_at
-from stepnet.graph.operators.recurrent import RECURRENT
-from stepnet.graph.operators.sizes import SEQUENCES, STEPS
-from stepnet.graph.operators.table import OPERATORS
+from stepnet.graph.array_model import ArrayModel, ModelInput
+from stepnet.importers.axes import BATCH, TIME, AxesError
+from stepnet.importers.call import MISFITS, Call
+from stepnet.importers.counts import COMPUTING, with_counts
+from stepnet.importers.facts import LENGTH
+from stepnet.importers.padding import with_facts
+from stepnet.importers.placed import Placed, Unusable, check_apart, constant
+from stepnet.importers.recurrent import RECURRENT
+from stepnet.importers.table import OPERATORS
+from stepnet.importers.values import repeated_at
 from stepnet.net.types import ROWS
 from stepnet.onnx.scans import loop, scan
 from stepnet.rnn.counting import length_of
@@ -88,18 +89,19 @@ class OnnxModel(ArrayModel):
 
 def lengths(input_: ModelInput, like: Traced) -> Placed:
     """The value of the input that is the lengths of the sequences; like: a value per step."""
-    return Placed(length_of(like).astype(input_.dtype), SEQUENCES, fact=LENGTH)
+    return Placed(length_of(like).astype(input_.dtype), (BATCH,), fact=LENGTH)
 
 
 def result(name: str, value: Placed, like: Traced) -> Any:
     """The value of an output; a constant is repeated at the steps of its axes. like: a value per step."""
+    check_apart(f"output {name!r}", value.axes)
     if not value.is_constant:
         return value.value
     if value.value.dtype.kind == "O":
         raise ModelError(
             f"output {name!r} is the number of sequences or of steps, and not a value per sequence or step"
         )
-    return repeated_at(value.value, like) if STEPS in value.axes else value.value
+    return repeated_at(value.value, like) if TIME in value.axes else value.value
 
 
 @dataclass
@@ -142,7 +144,7 @@ class Run:
     def at_steps(self, value: Placed) -> Placed:
         """A value with an axis of steps as a value per step, if it was the same at all steps."""
         traced = value.value
-        if STEPS not in value.axes or not isinstance(traced, Traced) or traced.type.extent != ROWS:
+        if TIME not in value.axes or not isinstance(traced, Traced) or traced.type.extent != ROWS:
             return value
         return replace(value, value=expand(traced, self.like))
 
@@ -227,7 +229,7 @@ class ScopedBody:
         """Its outputs for these inputs; outside: the outer values."""
         names = [text(value.name) for value in self.graph.input]
         around = self.run_.env.items()
-        env = {key: value for key, value in around if value.is_constant and STEPS not in value.axes}
+        env = {key: value for key, value in around if value.is_constant and TIME not in value.axes}
         env |= outside
         for name, value in zip(names, operands, strict=False):
             if value is not None:

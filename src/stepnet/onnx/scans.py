@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from stepnet.errors import ModelError
-from stepnet.graph.operators.call import Call
-from stepnet.graph.operators.facts import UNKNOWN, Kept
-from stepnet.graph.operators.padding import fact_of
-from stepnet.graph.operators.placed import AxesError, Placed, constant, words
-from stepnet.graph.operators.recurrent import padded_ends
-from stepnet.graph.operators.sizes import SEQUENCES, STEPS, Size
+from stepnet.importers.axes import BATCH, TIME, AxesError, text_of
+from stepnet.importers.call import Call
+from stepnet.importers.facts import UNKNOWN, Kept
+from stepnet.importers.padding import fact_of
+from stepnet.importers.placed import Placed, constant
+from stepnet.importers.recurrent import padded_ends
+from stepnet.importers.sizes import STEPS, Size
 from stepnet.net.types import ROWS
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace.step import Spec
@@ -96,7 +97,7 @@ class Steps:
         for old, new in zip(self.memory, results, strict=False):
             if new.axes != old.axes:
                 raise AxesError(
-                    f"a state is [{words(old.axes)}] before a step and [{words(new.axes)}] after it"
+                    f"a state is {text_of(old.axes)} before a step and {text_of(new.axes)} after it"
                 )
         return tuple(values[count:]), tuple(values[:count])
 
@@ -164,15 +165,15 @@ def old_scan(call: Call, states: Sequence[Placed | None], scanned: Sequence[Plac
     results = recurrence(call.bodies["body"], before, inputs, reverse, lambda h, x: [*h, *x])
     final, outputs = results[: len(states)], results[len(states) :]
     return [
-        *(value.with_value(value.value, SEQUENCES + value.axes) for value in final),
-        *(value.with_value(value.value, SEQUENCES + STEPS + value.axes) for value in outputs),
+        *(value.with_value(value.value, (BATCH, *value.axes)) for value in final),
+        *(value.with_value(value.value, (BATCH, TIME, *value.axes)) for value in outputs),
     ]
 
 
 def without_batch(value: Placed) -> Placed:
     """A value without its first axis, the batch."""
-    if not value.axes.startswith(SEQUENCES):
-        raise AxesError(f"it runs over [{words(value.axes)}], and the first axis should be sequences")
+    if value.axes[:1] != (BATCH,):
+        raise AxesError(f"it runs over {text_of(value.axes)}, and the first axis should be sequences")
     return value.with_value(value.value, value.axes[1:])
 
 
@@ -186,15 +187,15 @@ def present(value: Placed | None) -> Placed:
 def without_steps(value: Placed, axis: int) -> Placed:
     """A value per step, with the axes of one step."""
     axis = value.axis(axis)
-    if value.axes[axis] != STEPS:
-        raise AxesError(f"it runs over axis {axis} of [{words(value.axes)}], which is not its axis of steps")
+    if value.axes[axis] != TIME:
+        raise AxesError(f"it runs over axis {axis} of {text_of(value.axes)}, which is not its axis of steps")
     return replace(value, axes=value.axes[:axis] + value.axes[axis + 1 :])
 
 
 def with_steps(value: Placed, axis: int) -> Placed:
     """A value per step, with the axis of steps inserted."""
     axis = value.axis(axis, 1)
-    return replace(value, axes=value.axes[:axis] + STEPS + value.axes[axis:])
+    return replace(value, axes=(*value.axes[:axis], TIME, *value.axes[axis:]))
 
 
 def recurrence(
@@ -258,7 +259,7 @@ def loop(call: Call) -> list[Placed]:
     slices, around = body.gathered(0), body.outside()
     inputs, keys = list[Placed](), list[Any]()
     for key, (source, axis) in slices.items():
-        if source in around and STEPS in around[source].axes:
+        if source in around and TIME in around[source].axes:
             inputs.append(without_steps(around[source], axis))
             keys.append(key)
     if not inputs:
@@ -278,7 +279,7 @@ def loop(call: Call) -> list[Placed]:
 
 def is_steps(size: Any) -> bool:
     """Whether a value is the number of steps."""
-    return isinstance(size, Size) and size.letters == STEPS and size.times == 1
+    return isinstance(size, Size) and size == Size((STEPS,))
 
 
 @dataclass(frozen=True)

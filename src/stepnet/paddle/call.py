@@ -8,9 +8,9 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.files.paddle.program import Operation
-from stepnet.graph.operators.call import Call
-from stepnet.graph.operators.placed import Placed
-from stepnet.graph.operators.table import OPERATORS
+from stepnet.importers.call import Call
+from stepnet.importers.placed import Placed
+from stepnet.importers.table import OPERATORS
 from stepnet.values.arguments import shown
 
 OPSET = 17

@@ -6,10 +6,10 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.files.paddle.program import DTYPES, dtype_of
-from stepnet.graph.operators.placed import Placed, constant
-from stepnet.graph.operators.shaping import repeated
-from stepnet.graph.operators.sizes import TOKENS
-from stepnet.graph.operators.sizes import product as joint
+from stepnet.importers.axes import TOKENS
+from stepnet.importers.placed import Placed, constant
+from stepnet.importers.shaping import expand
+from stepnet.importers.sizes import product as joint
 from stepnet.paddle.call import PaddleCall
 from stepnet.values.arguments import shown
 
@@ -35,7 +35,7 @@ def shape(call: PaddleCall) -> Placed:
 def fill_constant(call: PaddleCall) -> Placed:
     """fill_constant: an array of one number, whose shape may include the batch and the steps."""
     target = call.numbers("shape", "ShapeTensor", "ShapeTensorList") or []
-    return repeated(filling(call), target)
+    return expand(filling(call), target)
 
 
 def filling(call: PaddleCall) -> Placed:
@@ -56,7 +56,7 @@ def fill_like_batch(call: PaddleCall) -> Placed:
     source = like.axis(source)
     if like.axes[source] == TOKENS or not 0 <= place < len(target):
         raise ModelError("its result would have a value for each step, or its input has no such axis")
-    return repeated(filling(call), [*target[:place], like.sizes[source], *target[place + 1 :]])
+    return expand(filling(call), [*target[:place], like.sizes[source], *target[place + 1 :]])
 
 
 def full_int_array(call: PaddleCall) -> Placed:

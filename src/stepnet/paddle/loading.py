@@ -13,8 +13,7 @@ from stepnet.files.paddle import parameters, pir, protobuf
 from stepnet.files.paddle.program import Array, Program, Variable
 from stepnet.files.paths import existing
 from stepnet.files.store import Store
-from stepnet.graph.graph import Graph
-from stepnet.graph.operators.inputs import (
+from stepnet.graph.array_model import (
     ModelInput,
     check_agree,
     check_names,
@@ -23,7 +22,8 @@ from stepnet.graph.operators.inputs import (
     usual,
     with_axes,
 )
-from stepnet.graph.operators.sizes import FEATURE, TOKENS
+from stepnet.graph.graph import Graph
+from stepnet.importers.axes import FEATURE
 from stepnet.paddle.constants import dtype
 from stepnet.paddle.model import PaddleModel, needed
 from stepnet.paddle.operators import RULES
@@ -151,7 +151,7 @@ def possible(variable: Variable, program: Program) -> list[str]:
             "one is supported"
         )
     rank = len(variable.sizes)
-    return [TOKENS + FEATURE * (rank - 1)] if variable.levels else usual(rank)
+    return ["S" + FEATURE * (rank - 1)] if variable.levels else usual(rank)
 
 
 def model_input(variable: Variable, axes: str) -> ModelInput:

@@ -8,8 +8,9 @@ import numpy as np
 
 from stepnet.errors import ModelError, StepnetError
 from stepnet.files.paddle.program import Operation, Program
-from stepnet.graph.operators.inputs import ArrayModel
-from stepnet.graph.operators.placed import AxesError, Placed, constant
+from stepnet.graph.array_model import ArrayModel
+from stepnet.importers.axes import AxesError
+from stepnet.importers.placed import Placed, check_apart, constant
 from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.operators import RULES
 
@@ -29,7 +30,10 @@ class PaddleModel(ArrayModel):
         env |= self.placed(x, statics)
         for operation in needed(self.program):
             env |= self.results(operation, env)
-        outputs = {name: self.value(env, source).value for name, source in self.program.outputs.items()}
+        values = {name: self.value(env, source) for name, source in self.program.outputs.items()}
+        for name, value in values.items():
+            check_apart(f"output {name!r}", value.axes)
+        outputs = {name: value.value for name, value in values.items()}
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def value(self, env: Mapping[str, Placed], name: str) -> Placed:

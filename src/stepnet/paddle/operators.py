@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.graph.operators.placed import AxesError, Placed, applied, constant
-from stepnet.graph.operators.products import product
-from stepnet.graph.operators.shaping import as_sizes, is_number, repeated
-from stepnet.graph.operators.sizes import FEATURE
-from stepnet.graph.operators.sizes import product as joint
+from stepnet.importers import shaping
+from stepnet.importers.axes import AxesError, symbols_in
+from stepnet.importers.placed import Placed, applied, constant
+from stepnet.importers.products import multiplied, product
+from stepnet.importers.sizes import is_number
+from stepnet.importers.sizes import product as joint
 from stepnet.paddle import constants, sequences
 from stepnet.paddle.call import PaddleCall
 from stepnet.paddle.constants import dtype
@@ -58,21 +59,15 @@ def transpose(call: PaddleCall) -> Placed:
 # ---- products ----------------------------------------------------------------------------------------------
 
 
-def transposed(call: PaddleCall, value: Placed) -> Placed:
-    """A value with its last two axes swapped."""
-    rank = len(value.axes)
-    return call.meaning("Transpose", [value], perm=[*range(rank - 2), rank - 1, rank - 2])
-
-
 def matmul(call: PaddleCall) -> Placed:
     """matmul_v2, and the older matmul, which has a factor alpha."""
     x, y = call.operand(), call.operand("Y")
     names = ("trans_x", "transpose_X"), ("trans_y", "transpose_Y")
     x, y = (
-        transposed(call, value) if any(call.attribute(name, False) for name in flag_names) else value
+        shaping.swapped(value) if any(call.attribute(name, False) for name in flag_names) else value
         for value, flag_names in zip((x, y), names, strict=True)
     )
-    result, factor = product(x, y), call.attribute("alpha", 1.0)
+    result, factor = product(x, y, multiplied), call.attribute("alpha", 1.0)
     return result if factor == 1 else applied(np.multiply, result, constant(np.float32(factor)))
 
 
@@ -80,8 +75,8 @@ def flat_product(x: Placed, y: Placed, columns: int, rows: int = 1) -> Placed:
     """The product of x and y as matrices: of x the axes from `columns` on are joined to one, of y those
     before `rows`.
     """
-    x = as_sizes(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
-    return product(x, as_sizes(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]))
+    x = shaping.reshape(x, [*x.sizes[:columns], joint(x.sizes[columns:])])
+    return product(x, shaping.reshape(y, [joint(y.sizes[:rows]), joint(y.sizes[rows:])]), multiplied)
 
 
 def mul(call: PaddleCall) -> Placed:
@@ -216,7 +211,7 @@ def layer_norm(call: PaddleCall) -> dict[str, Placed]:
     """layer_norm over all axes from `begin_norm_axis` on."""
     x, begin = call.operand(), call.operand().axis(call.attribute("begin_norm_axis", 1))
     sizes = x.sizes[begin:]
-    if any(letter != FEATURE for letter in x.axes[begin:]):
+    if symbols_in(x.axes[begin:]):
         raise AxesError("it normalises over sequences or steps, and stepnet normalises over features")
     factor, shift = (call.optional(slot) for slot in ("Scale", "Bias"))
     factors = np.ones(sizes, np.float32) if factor is None else factor.array.reshape(sizes)
@@ -296,7 +291,7 @@ def flatten(call: PaddleCall) -> Placed:
     """flatten_contiguous_range: neighbouring axes joined to one."""
     x = call.operand()
     first, last = (x.axis(call.attribute(name, usual)) for name, usual in FLATTENED)
-    return as_sizes(x, [*x.sizes[:first], joint(x.sizes[first : last + 1]), *x.sizes[last + 1 :]])
+    return shaping.reshape(x, [*x.sizes[:first], joint(x.sizes[first : last + 1]), *x.sizes[last + 1 :]])
 
 
 FLATTENED = (("start_axis", 1), ("stop_axis", -1))
@@ -315,7 +310,7 @@ def axes_of(operator: str) -> Rule:
 def expand_v2(call: PaddleCall) -> Placed:
     """expand_v2: -1 keeps a size."""
     target = call.numbers("shape", "Shape", "expand_shapes_tensor") or []
-    return repeated(call.operand(), [1 if is_number(size, -1) else size for size in target])
+    return shaping.expand(call.operand(), [1 if is_number(size, -1) else size for size in target])
 
 
 def same(call: PaddleCall) -> Placed:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.graph.operators.call import Call
-from stepnet.graph.operators.placed import AxesError, Placed, constant, reshaped, words
-from stepnet.graph.operators.products import product
-from stepnet.graph.operators.recurrent import RECURRENT, rows_of
-from stepnet.graph.operators.selecting import sliced
-from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS
+from stepnet.importers.axes import AxesError, words
+from stepnet.importers.call import Call
+from stepnet.importers.placed import Placed, constant
+from stepnet.importers.products import multiplied, product
+from stepnet.importers.recurrent import RECURRENT, rows_of
+from stepnet.importers.selecting import concatenate, sliced
+from stepnet.importers.values import reshaped
 from stepnet.paddle.call import OPSET, PaddleCall
 from stepnet.paddle.steps import ACTIVATIONS, GruStep, LstmStep
 from stepnet.rnn.recurrence import RNN
@@ -23,7 +24,7 @@ from stepnet.trace.traced import Traced
 
 Array = np.ndarray
 Results = dict[str, Any]
-RAGGED, ROWS = TOKENS + FEATURE, SEQUENCES + FEATURE
+RAGGED, ROWS = "S_", "N_"
 
 MODES: Mapping[str, tuple[str, str, tuple[int, ...], int]] = {
     "GRU": ("GRU", "", (1, 0, 2), 1),
@@ -86,7 +87,7 @@ def rnn_layer(call: PaddleCall, x: Placed, cells: list[list[Array]], begins: lis
     layer_call = Call(operator, tuple(operands), attributes, 1 + count, OPSET, padded=call.padded)
     outputs, *memories = RECURRENT[operator](layer_call)
     wide = reshaped(outputs.value, (len(cells) * R.shape[-1],))
-    return [outputs.with_value(wide, STEPS + SEQUENCES + FEATURE), *memories]
+    return [outputs.lettered(wide, "TN_"), *memories]
 
 
 def reordered(array: Array, order: tuple[int, ...]) -> Array:
@@ -97,7 +98,7 @@ def reordered(array: Array, order: tuple[int, ...]) -> Array:
 
 def stacked(values: list[Placed]) -> Placed:
     """The final memories of all layers, stacked to [layers * directions, batch, hidden]."""
-    return values[0].with_value(np.concatenate([value.value for value in values], axis=-2))
+    return concatenate(values, 0)
 
 
 # ---- over sequences, end to end ----------------------------------------------------------------------------
@@ -105,8 +106,8 @@ def stacked(values: list[Placed]) -> Placed:
 
 def ragged(value: Placed) -> Placed:
     """The operand, if it is ragged sequences; else raises `AxesError`."""
-    if value.axes != RAGGED or not isinstance(value.value, Traced):
-        raise AxesError(f"its input is [{words(value.axes)}], and it runs over [{words(RAGGED)}]")
+    if value.letters != RAGGED or not isinstance(value.value, Traced):
+        raise AxesError(f"its input is [{words(value.letters)}], and it runs over [{words(RAGGED)}]")
     return value
 
 
@@ -161,8 +162,8 @@ def beginning(call: PaddleCall, slot: str, x: Placed, hidden: int) -> Any:
         if array is not None and array.size != hidden:
             raise ModelError(f"its {slot} is a constant of {array.shape[0]} sequences")
         return rows_of(x.value, None if array is None else array.reshape(hidden), hidden)
-    if value.axes != ROWS:
-        raise AxesError(f"its {slot} is [{words(value.axes)}], and should be [{words(ROWS)}]")
+    if value.letters != ROWS:
+        raise AxesError(f"its {slot} is [{words(value.letters)}], and should be [{words(ROWS)}]")
     return value.value
 
 
@@ -185,7 +186,7 @@ def gru_over(call: PaddleCall, x: Placed, weight_h: Array, biases: Placed | None
         activation(call, "activation", "tanh"),
         bool(call.attribute("origin_mode", False)),
     )
-    return x.with_value(run(call, step, params, x, {"h": "H0"}, reverse))
+    return x.lettered(run(call, step, params, x, {"h": "H0"}, reverse), RAGGED)
 
 
 def gru(call: PaddleCall) -> Results:
@@ -197,7 +198,7 @@ def gru(call: PaddleCall) -> Results:
 def projected(call: PaddleCall, x: Placed, place: int = 0) -> Placed:
     """Inputs times WeightX."""
     weight(call, "WeightX")
-    return product(x, call.operands_of("WeightX")[place])
+    return product(x, call.operands_of("WeightX")[place], multiplied)
 
 
 def fusion_gru(call: PaddleCall) -> Results:
@@ -228,7 +229,7 @@ def multi_gru(call: PaddleCall) -> Results:
             )
             for place in (2 * layer, 2 * layer + 1)
         ]
-        x = x.with_value(np.concatenate([value.value for value in directions_of_layer], axis=-1))
+        x = concatenate(directions_of_layer, -1)
     return {"Hidden": x}
 
 
@@ -249,7 +250,7 @@ def lstm_over(call: PaddleCall, x: Placed, weight_h: Array) -> Results:
     )
     reverse = bool(call.attribute("is_reverse", False))
     outputs = run(call, step, params, x, {"h": "H0", "c": "C0"}, reverse)
-    return {"Hidden": x.with_value(outputs["h"]), "Cell": x.with_value(outputs["c"])}
+    return {"Hidden": x.lettered(outputs["h"], RAGGED), "Cell": x.lettered(outputs["c"], RAGGED)}
 
 
 def lstm(call: PaddleCall) -> Results:

@@ -1,8 +1,8 @@
 """Paddle's operators over ragged sequences: table lookups, pools, softmax, and repetition at steps."""
 
 from stepnet.errors import ModelError
-from stepnet.graph.operators.placed import AxesError, Placed, constant, words
-from stepnet.graph.operators.sizes import SEQUENCES, TOKENS
+from stepnet.importers.axes import BATCH, TOKENS, AxesError, text_of
+from stepnet.importers.placed import Placed, constant
 from stepnet.paddle.call import PaddleCall
 from stepnet.rnn.nested import expand, reduce, softmax_over_steps
 
@@ -29,8 +29,8 @@ POOLS = {"AVERAGE": "mean", "SUM": "sum", "MAX": "max", "LAST": "last", "FIRST":
 
 def of_tokens(value: Placed) -> Placed:
     """The operand, if it has one value per step of ragged sequences; else raises `AxesError`."""
-    if not value.axes.startswith(TOKENS):
-        raise AxesError(f"its input is [{words(value.axes)}], and it is over [{words(TOKENS)}]")
+    if value.axes[:1] != (TOKENS,):
+        raise AxesError(f"its input is {text_of(value.axes)}, and it is over {text_of((TOKENS,))}")
     return value
 
 
@@ -41,7 +41,7 @@ def sequence_pool(call: PaddleCall) -> Placed:
         raise ModelError(f"its pooltype {kind!r} is none of {', '.join(POOLS)}")
     if call.attribute("pad_value", 0.0):
         raise ModelError("its pad_value for empty sequences is not 0, and stepnet's result is 0")
-    return x.with_value(reduce(x.value, POOLS[kind]), SEQUENCES + x.axes[1:])
+    return x.with_value(reduce(x.value, POOLS[kind]), (BATCH, *x.axes[1:]))
 
 
 def sequence_softmax(call: PaddleCall) -> Placed:
@@ -53,6 +53,6 @@ def sequence_softmax(call: PaddleCall) -> Placed:
 def sequence_expand(call: PaddleCall) -> Placed:
     """sequence_expand: the value of each sequence, repeated at its steps."""
     x, y = call.operand(), of_tokens(call.operand("Y"))
-    if not x.axes.startswith(SEQUENCES):
-        raise AxesError(f"it repeats [{words(x.axes)}], and stepnet repeats one value per sequence")
-    return x.with_value(expand(x.value, y.value), TOKENS + x.axes[1:])
+    if x.axes[:1] != (BATCH,):
+        raise AxesError(f"it repeats {text_of(x.axes)}, and stepnet repeats one value per sequence")
+    return x.with_value(expand(x.value, y.value), (TOKENS, *x.axes[1:]))

@@ -40,18 +40,18 @@ HINTS = {"rows": 11, "sequences": 11, "steps": 13}
 TRUTHS = [
     getattr(kind, name).__code__ for kind in (torch.SymBool, torch.SymInt) for name in ("__bool__", "__int__")
 ]
-"""The code by which Python asks a symbol, or a comparison with one, for its value."""
+"""PyTorch's methods that Python calls to read the value of a symbol, or of a comparison with one."""
 SYMBOLIC = (__file__, shapes.__file__, sym_node.__file__)
-"""The files between that code and `Counted`."""
+"""The files whose frames lie between these methods and `Counted.evaluate_expr` on the stack."""
 
 DRAWN = (torch.nn.functional.gumbel_softmax, torch.Tensor.exponential_)
-"""Functions that draw random numbers, and of which PyTorch makes no graph with symbols for sizes."""
+"""Functions that draw random numbers and that PyTorch cannot trace with symbolic sizes."""
 FILLED = (torch.rand, torch.randn, torch.randint)
-"""Functions of which it makes none where they are given a generator."""
+"""Functions that draw random numbers and that PyTorch cannot trace if they get a generator."""
 
 
 def without_generator(function: Any) -> Callable[..., Any]:
-    """A function that draws random numbers, refused where it is given a generator."""
+    """Wraps a function that draws random numbers, so that it refuses a generator."""
     refuse_it = refused(f"{function.__name__} is not an operation of a step: {draws.ADVICE}")
 
     def rule(*arguments: Any, generator: Any = None, **options: Any) -> Any:
@@ -71,7 +71,7 @@ UNKNOWN = {
     "steps": "of which each sequence has its own: take all of them, the first, x[:, 0], or the last, "
     "x[:, -1]; a loop over steps is a recurrence, as torch.nn.GRU or a stepnet.torch.Recurrence of the cell",
 }
-"""What is said of what is done by the number of something, by the names of symbols."""
+"""For each symbol, why a step or model may not depend on its value, and the remedy: the end of a message."""
 
 
 class Counted(shapes.ShapeEnv):
@@ -94,12 +94,12 @@ class Counted(shapes.ShapeEnv):
         return value
 
     def dependent(self, expression: Any) -> StepError:
-        """The error for what is done by the value of an expression."""
+        """The error for code that depends on the value of a symbolic expression."""
         name = max(self.names[symbol] for symbol in expression.free_symbols if symbol in self.names)
         return StepError(f"what is done depends on the number of {name}, {UNKNOWN[name]}")
 
     def number(self, name: str) -> Any:
-        """A new symbol, the number of what its name says."""
+        """A new symbol for the number of rows, sequences or steps. name: which of these."""
         hint, source = HINTS[name], sources.ConstantSource(name)
         symbol = self.create_symbol(hint, source=source, dynamic_dim=shapes.DimDynamic.DYNAMIC)
         self.names[symbol] = name
@@ -107,7 +107,7 @@ class Counted(shapes.ShapeEnv):
 
 
 def asked_by_user() -> bool:
-    """Whether the user's code itself asks for the value of a symbol, and not PyTorch for an operation."""
+    """Whether the user's code reads the value of a symbol, rather than PyTorch in one of its operations."""
     frame: Any = inspect.currentframe()
     while frame.f_code.co_filename in SYMBOLIC:
         frame = frame.f_back
@@ -132,19 +132,6 @@ class Held(dispatch.TorchDispatchMode):
             if written and isinstance(value, torch.Tensor) and not isinstance(value, FAKE):
                 raise changed("a tensor that it closes over")
         return operation(*arguments, **(options or {}))
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The layout of a tensor: whether it has rows, whether its first axis is exactly the rows, its features.
-
-    For products, PyTorch also uses tensors [rows x positions, ...] and [1, rows, ...]. These are not plain,
-    and few operations accept them.
-    """
-
-    per_row: bool
-    plain: bool
-    features: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -175,11 +162,6 @@ class Graph:
     names: Mapping[Any, str]
 
     @property
-    def rows(self) -> Any:
-        """The symbol of the number of rows."""
-        return next(symbol for symbol, name in self.names.items() if name == "rows")
-
-    @property
     def nodes(self) -> list[Any]:
         """The nodes in order, the arguments first."""
         return list(self.module.graph.nodes)
@@ -195,30 +177,6 @@ class Graph:
             )
         return held
 
-    def layout(self, tensor: Any) -> Layout:
-        """The layout of a tensor of the graph; raises `StepError` if the rows are not its first axis."""
-        sizes = list(tensor.shape)
-        places = [place for place, size in enumerate(sizes) if not isinstance(size, int)]
-        if not places:
-            return Layout(False, True, tuple(sizes))
-        first = places[0]
-        if any(sizes[place].node.expr.free_symbols != {self.rows} for place in places):
-            raise refuse(
-                "how many numbers there are depends on values: every row may differ; use torch.where"
-            )
-        count = sizes[first].node.expr / self.rows
-        if len(places) > 1 or not count.is_Integer or any(size != 1 for size in sizes[:first]):
-            raise refuse(
-                f"the result is [{', '.join(map(self.text, sizes))}], which mixes rows: every row is a "
-                "sequence of its own, and the rows stand first"
-            )
-        positions = () if count == 1 else (int(count),)
-        return Layout(True, first == 0 and count == 1, positions + tuple(sizes[first + 1 :]))
-
-    def text(self, size: Any) -> str:
-        """A size as text for messages."""
-        return str(size).replace(str(self.rows), "rows")
-
 
 def graph_of(
     function: Callable[..., Any],
@@ -226,8 +184,11 @@ def graph_of(
     replaced: Mapping[Callable[..., Any], Callable[..., Any]] = REWRITTEN,
     line: Callable[[], str] = line_of_call,
 ) -> Graph:
-    """The graph of function(*tensors); replaced: the functions that are traced as others. line: gives the
-    user's line in the current calls.
+    """Traces function(*tensors) to a graph of ATen operations.
+
+    arguments: the names, sizes and dtypes of the tensors.
+    replaced: functions that are traced as other functions.
+    line: returns the user's line in the current calls.
 
     Raises `StepError` for errors of PyTorch, for a function that depends on a number that is a symbol, and
     for one that changes parameters.
@@ -314,7 +275,7 @@ def silent(name: str) -> Generator[None]:
 
 
 def changed(what: str) -> StepError:
-    """The error for a change that would outlive the step."""
+    """The error for a step that changes a tensor in place. what: the tensor, for the message."""
     return StepError(
         f"the step changes {what} in place, which would outlive the step: make it a memory, or call .eval() "
         "on a module that keeps statistics"
@@ -322,7 +283,7 @@ def changed(what: str) -> StepError:
 
 
 def merge_permutes(graph: Any) -> None:
-    """Merges consecutive permutations, between which the rows may not be the first axis."""
+    """Merges consecutive permutations into one."""
     permute = torch.ops.aten.permute.default
     for node in graph.nodes:
         if node.target is permute and node.args[0].target is permute:

@@ -17,6 +17,7 @@ from stepnet.rnn.recurrence import RNN
 from stepnet.torch.layers import Layer as Ours
 from stepnet.torch.layers import in_form, sizes_of
 from stepnet.torch.lines import line_of_call
+from stepnet.torch.module_sequences import NO_STEPS
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.recurrence import Recurrence
 from stepnet.torch.rewritten import DROPOUTS, REWRITTEN, refused
@@ -25,10 +26,6 @@ from stepnet.trace.traced import Traced
 
 torch: Any = pytorch("torch")
 library: Any = pytorch("torch.library")
-
-NO_STEPS = -1
-"""The axis of the steps in the data of a `PackedSequence`, which are joined with the sequences."""
-
 
 # ---- recurrent layers --------------------------------------------------------------------------------------
 
@@ -107,7 +104,7 @@ FORWARDS = tuple(kind.forward for kind in KINDS)
 
 
 def method_of(module: Any) -> str | None:
-    """The method of a recurrent layer that gives a node instead; None for other modules."""
+    """The name of the method that is replaced in a recurrent layer; None for other modules."""
     if isinstance(module, Recurrence):
         return "results"
     return "forward" if module.__class__.forward in FORWARDS and "forward" not in module.__dict__ else None
@@ -216,7 +213,7 @@ def sorted_rows(function: Any) -> Callable[..., Any]:
 
 
 def pooled(function: Any, reduced: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A pooling function, of which one that leaves a single step is a mean or maximum over them."""
+    """Wraps a pooling function: over all steps it is a reduction, and any other use is refused."""
     adaptive = function.__name__.startswith("adaptive")
 
     def rule(
@@ -251,12 +248,12 @@ def unbound(x: Any, dim: int = 0) -> Any:
 
 
 def mean(x: Any) -> Any:
-    """The mean over the last axis, which stays."""
+    """The mean over the last axis, which becomes one of size one."""
     return x.mean(-1, keepdim=True)
 
 
 def largest(x: Any) -> Any:
-    """The largest over the last axis, which stays."""
+    """The largest over the last axis, which becomes one of size one."""
     return x.amax(-1, keepdim=True)
 
 
@@ -331,7 +328,7 @@ def layer_shapes(
 
 
 def never(*arguments: Any) -> Any:
-    """Refused: a graph of a module is replayed, and not run by PyTorch."""
+    """Raises `StepError`: PyTorch never runs these operators, which graphs of modules hold."""
     raise StepError("this operator is in graphs that stepnet makes of modules, and does not run")
 
 
@@ -342,7 +339,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "layer(int number, int time, Tensor data, Tensor[] states, Tensor[] statics, Tensor[] weights, "
     "Tensor[] like) -> Tensor[]": layer_shapes,
 }
-"""The operators, by their schemas, and what their results are like."""
+"""For each operator, by its schema, the function that makes empty tensors like its results."""
 
 
 def define() -> None:

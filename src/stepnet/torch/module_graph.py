@@ -5,16 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepnet.errors import InputError, StepError
+from stepnet.errors import InputError, ModelError, StepError
 from stepnet.graph.graph import Graph
+from stepnet.importers.axes import Axis, is_rows
+from stepnet.importers.placed import Placed, check_apart
+from stepnet.importers.sizes import SEQUENCES, STEPS
 from stepnet.torch.aten_graph import Argument, graph_of
-from stepnet.torch.axes import SEQUENCES, TIME, Axis, Placed, features_of, is_rows, symbols_in, text_of
 from stepnet.torch.composite import FUNCTIONS, Layers
-from stepnet.torch.module_replay import Replay, Unknown
 from stepnet.torch.module_rules import RULES
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import reads_of
 from stepnet.torch.recurrence import Recurrence
+from stepnet.torch.replay import Replay, Unknown
 from stepnet.torch.sequences import PackedSequence
 from stepnet.torch.trace import described, dtype_of, first_names
 from stepnet.torch.trace import parameter as copied
@@ -25,12 +27,12 @@ from stepnet.trace.traced import Traced, refuse
 from stepnet.values.structure import leaves, rebuild, transform
 
 torch: Any = pytorch("torch")
-LETTERS = {"N": SEQUENCES, "T": TIME}
+LETTERS = {"N": SEQUENCES, "T": STEPS}
 """The letters of axes that are no features."""
 
 LENGTHS = "lengths"
 MODE = frozenset({"training"})
-"""The attributes that a graph keeps to, whatever they become."""
+"""The attributes of modules whose changes a graph ignores."""
 
 
 def graph(model: Any, example: Any, *, axes: Any = None, lengths: str | None = None) -> Graph:
@@ -106,7 +108,7 @@ def parameters_of(model: Any) -> dict[str, Any]:
 
 
 def alone(parts: dict[str, Any]) -> Any:
-    """The one part of a dict, or the dict of several; None for none."""
+    """The only value of a dict, the dict itself if it has several, or None if it is empty."""
     return next(iter(parts.values())) if len(parts) == 1 else parts or None
 
 
@@ -115,7 +117,7 @@ def alone(parts: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Form:
-    """An argument: what it is, its axes by letters, and what the graph is given of it.
+    """An argument of the module.
 
     kind: "sequences", "static", "lengths", or "fixed" for what is no tensor. value: the argument without its
     numbers. specs: the features, in the structure of the argument.
@@ -181,7 +183,7 @@ def arguments_of(model: Any, example: Any) -> dict[str, Any]:
 
 
 def axes_of(model: Any, axes: Any, name: str, value: Any) -> Any:
-    """The letters of an argument's axes, as they were said, or by default."""
+    """The letters of an argument's axes: those that `axes` states, or the default."""
     if isinstance(axes, str):
         return axes
     if isinstance(axes, Mapping) and name in axes:
@@ -275,7 +277,7 @@ class Module:
         with layers.standing_in(self.module):
             graph = graph_of(flat, arguments, FUNCTIONS, layers.line)
         with written_at(place):
-            results = Replay.of(graph, layers, values, RULES).results(place)
+            results = Replay.of("model", graph, values, RULES, layers.builds).results(place)
             return rebuild(structure[0], [result_of(result) for result in results])
 
     @property
@@ -344,8 +346,8 @@ def result_of(result: Any) -> Traced:
     rows = [axis for axis in result.axes if any(map(is_rows, axis))]
     if any(part != SEQUENCES for axis in rows for part in axis if is_rows(part)):
         raise refuse("an output of the module has its sequences in the order of a sort, which is not undone")
-    if any(symbols_in((axis,)) and features_of((axis,)) for axis in result.axes):
-        raise refuse(
-            f"an output of the module is {text_of(result.axes)}: sequences and steps are axes of their own"
-        )
+    try:
+        check_apart("an output of the module", result.axes)
+    except ModelError as error:
+        raise refuse(str(error)) from None
     return result.value

@@ -1,36 +1,35 @@
-"""Rules for operations of a module that move, join or go along the axes of sequences and steps."""
+"""ATen operations on axes, as a map to the operators of `importers`: one row per operation.
 
-from collections.abc import Sequence
+A rule receives a `Call`, and passes its arguments on in one form. Operations on features alone have their
+rows in `aten`; some rules here leave an operation to these if it concerns no sequences or steps.
+"""
+
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from stepnet.rnn.counting import index_of
-from stepnet.rnn.nested import reduce
-from stepnet.torch import rules
-from stepnet.torch.axes import (
-    SEQUENCES,
+from stepnet.importers.axes import (
+    BATCH,
+    ONE,
     TIME,
-    Axes,
-    Axis,
-    Placed,
-    Size,
     extent_of,
     features_of,
-    regrouped,
-    symbols_in,
-    text_of,
-    to_extent,
-)
-from stepnet.torch.module_replay import (
-    Call,
-    Order,
-    Rule,
-    axis_of,
-    by_table,
+    is_feature,
     mixes,
+    regrouped,
+    size_of,
+    symbols_in,
 )
+from stepnet.importers.placed import Placed
+from stepnet.importers.products import product
+from stepnet.importers.reductions import cumulate, log_softmax, reduce, softmax
+from stepnet.importers.selecting import concatenate, step_at
+from stepnet.importers.shaping import broadcast_to, expand, step_numbers, transpose, widened
+from stepnet.importers.sizes import SEQUENCES
+from stepnet.importers.values import deepest, first_feature
+from stepnet.torch import rules
 from stepnet.torch.module_sequences import (
     layer,
     ordered,
@@ -40,129 +39,128 @@ from stepnet.torch.module_sequences import (
     sorted_rows,
     source_of,
 )
-from stepnet.torch.over_steps import total
-from stepnet.torch.places import concatenated, times
-from stepnet.torch.replay import is_size
-from stepnet.trace.traced import Traced, refuse, reshaped
+from stepnet.torch.places import times
+from stepnet.torch.replay import Call, Order, Rule, aligned, at_extent, by_table, dims_of, is_size, torch_name
+from stepnet.trace.traced import Traced, refuse
 
 # NumPy's functions give traced values for traced values, which its stubs do not know.
 numpy: Any = np
+
+
+def operand(call: Call) -> Placed:
+    """The only operand, cast to the dtype that PyTorch infers for the result."""
+    (x,) = call.operands
+    return x.with_value(x.value.astype(torch_name(call.tensors[0])))
 
 
 # ---- axes --------------------------------------------------------------------------------------------------
 
 
 def viewed(call: Call) -> Placed:
-    """The same numbers in other axes."""
+    """The result of view: the numbers in their order with other axes."""
     (x,) = call.operands
-    return x.shaped(regrouped(x.axes, [call.size(size) for size in call.tensors[0].shape]))
+    return x.shaped(regrouped(x.axes, call.sizes(call.tensors[0].shape)))
 
 
 def permuted(call: Call) -> Placed:
-    """The axes in another order."""
+    """The result of permute: the axes in another order."""
     (x,) = call.operands
-    return x.permuted([dim % len(x.axes) for dim in call.arguments["dims"]])
+    return transpose(x, [dim % len(x.axes) for dim in call.arguments["dims"]])
 
 
 def expanded(call: Call) -> Placed:
-    """Axes of size one repeated."""
-    (x,) = call.operands
-    return x.broadcast(widened(call, x, call.tensors[0].shape))
-
-
-def widened(call: Call, x: Placed, sizes: Sequence[Any]) -> Axes:
-    """The axes of x with those of size one in sizes."""
-    own = ((1,),) * (len(sizes) - len(x.axes)) + x.axes
-    return tuple(
-        axis_of(call.size(size), {}) if axis == (1,) else axis for axis, size in zip(own, sizes, strict=True)
-    )
+    """The result of expand: axes of size one repeated."""
+    (x,), sizes = call.operands, call.sizes(call.tensors[0].shape)
+    return expand(at_extent(x, extent_of(call.axes(call.tensors[0], []))), sizes)
 
 
 def repeated(call: Call) -> Placed:
-    """The numbers side by side with themselves."""
+    """The result of repeat: features several times side by side, and axes of size one repeated."""
     (x,), repeats = call.operands, call.arguments["repeats"]
-    own = ((1,),) * (len(repeats) - len(x.axes)) + x.axes
-    axes = widened(
-        call, x, [repeat if axis == (1,) else 1 for axis, repeat in zip(own, repeats, strict=True)]
-    )
-    value = x.broadcast(axes).value
-    for dim, (axis, repeat) in enumerate(zip(own, repeats, strict=True)):
-        if axis != (1,) and repeat != 1:
-            place = Placed(value, axes).feature(dim)
-            if place is None or is_size(repeat):
+    own = (ONE,) * (len(repeats) - len(x.axes)) + x.axes
+    pairs = list(zip(own, repeats, strict=True))
+    axes = tuple(widened(axis, call.size(count) if axis == ONE else 1, x) for axis, count in pairs)
+    value = broadcast_to(at_extent(x, extent_of(axes)), axes).value
+    for dim, (axis, count) in enumerate(pairs):
+        if axis != ONE and count != 1:
+            if not is_feature(axis) or is_size(count):
                 raise mixes(max(symbols_in((axis,)), default=SEQUENCES), axes)
-            place += 0 if value.is_constant else 1
-            value = times(value, place, repeat)
-            axes = (*axes[:dim], (prod(features_of((axis,))) * repeat,), *axes[dim + 1 :])
+            value = times(value, first_feature(value) + len(features_of(axes[:dim])), count)
+            axes = (*axes[:dim], (prod(features_of((axis,))) * count,), *axes[dim + 1 :])
     return Placed(value, axes)
 
 
 def joined(call: Call) -> Placed:
-    """Tensors side by side along an axis. Along sequences or steps they lie one behind the other, as
-    torch.stack has it before a view that takes them apart.
-    """
-    operands = [x for x in call.operands if x.axes != ((0,),)]
-    dim = int(call.arguments["dim"]) % len(operands[0].axes)
-    axis: Axis = operands[0].axes[dim]
-    if symbols_in((axis,)) and all(x.axes[dim] == axis for x in operands):
-        stacked = [x.shaped((*x.axes[:dim], (1,), *x.axes[dim:])) for x in operands]
-        whole = (*stacked[0].axes[:dim], (len(stacked),), *stacked[0].axes[dim + 1 :])
-        made = side_by_side(call, stacked, whole, dim)
-        return made.shaped((*whole[:dim], (len(stacked), *axis), *whole[dim + 2 :]))
-    for x in operands:
-        if x.feature(dim) is None:
-            raise mixes(max(symbols_in((x.axes[dim],))), x.axes)
-    return side_by_side(call, operands, call.axes(call.tensors[0], operands), dim)
+    """The result of cat: tensors side by side along an axis."""
+    dtype = torch_name(call.tensors[0])
+    operands = [x.with_value(x.value.astype(dtype)) for x in call.operands if x.axes != ((0,),)]
+    extent = deepest([x.value for x in operands])
+    return concatenate([at_extent(x, extent) for x in operands], int(call.arguments["dim"]))
 
 
-def side_by_side(call: Call, operands: Sequence[Placed], axes: Axes, dim: int) -> Placed:
-    """Tensors side by side along an axis of features."""
-    values = [x.broadcast((*axes[:dim], x.axes[dim], *axes[dim + 1 :])).value for x in operands]
-    place = len(features_of(axes[:dim])) + (0 if values[0].is_constant else 1)
-    return Placed(concatenated(call.result(axes), values, place), axes)
+# ---- along axes --------------------------------------------------------------------------------------------
+
+
+def reduced(how: str) -> Rule:
+    """The rule of a reduction."""
+
+    def rule(call: Call) -> Placed:
+        x = operand(call)
+        return reduce(x, dims_of(x, call.arguments.get("dim")), how, bool(call.arguments.get("keepdim")))
+
+    return rule
+
+
+def any_true(call: Call) -> Placed:
+    """Whether any is true, or not zero."""
+    (x,) = call.operands
+    x = x.with_value(rules.as_bool(x.value))
+    return reduce(x, dims_of(x, call.arguments.get("dim")), "max", bool(call.arguments.get("keepdim")))
+
+
+def along(function: Callable[[Placed, int], Placed]) -> Rule:
+    """The rule of an operator along one axis."""
+
+    def rule(call: Call) -> Placed:
+        x = operand(call)
+        return function(x, x.axis(call.arguments["dim"]))
+
+    return rule
 
 
 # ---- steps and sequences that are picked -------------------------------------------------------------------
 
 
 def selected(call: Call) -> Any:
-    """One of an axis: of steps the first or the last."""
-    (x,) = call.operands
-    return ended(call, x, call.arguments["dim"], call.arguments["index"]) or by_table(call)
+    """The result of select: one number of a feature, or the first or the last step."""
+    (x,), dim = call.operands, int(call.arguments["dim"])
+    return ended(call, x, dim, call.arguments["index"], keep=False) if x.axes[dim] == TIME else by_table(call)
 
 
 def sliced(call: Call) -> Any:
-    """Part of an axis: of sequences all, of steps all, the first or the last."""
+    """The result of slice: part of a feature, all sequences, all steps, or the first or the last step."""
     x, dim = call.operands[0], int(call.arguments["dim"])
     axis, size = x.axes[dim], call.size(call.tensors[0].shape[dim])
-    if symbols_in((axis,)) and size == Size.of_axis(axis):
+    if not is_feature(axis) and size == size_of(axis):
         return x
-    start = call.arguments["start"] or 0
-    return ended(call, x, dim, start if size == Size(1) else None) or by_table(call)
+    if axis != TIME:
+        return by_table(call)
+    return ended(call, x, dim, (call.arguments["start"] or 0) if size == 1 else None, keep=True)
 
 
-def ended(call: Call, x: Placed, dim: int, index: Any) -> Placed | None:
-    """The first or last step, where an axis is the steps; None for features."""
-    axis = x.axes[dim]
-    if TIME not in axis:
-        return None
+def ended(call: Call, x: Placed, dim: int, index: Any, keep: bool) -> Placed:
+    """The first or last step. keep: whether a feature of size one takes the place of the steps."""
     how = "last" if call.text(index) in ("-1", "steps - 1") else "first" if index == 0 else None
     if how is None:
         raise refuse(
             "of the steps of each sequence a model takes all, the first, x[:, 0], or the last, x[:, -1]: the "
             "lengths of sequences differ"
         )
-    return end(call, x, how)
-
-
-def end(call: Call, x: Placed, how: str) -> Placed:
-    """A sequence's first or last step, in the axes of the result."""
-    axes = call.axes(call.tensors[0], [x])
-    return Placed(reshaped(reduce(x.value, how), features_of(axes)), axes)
+    return step_at(x, dim % len(x.axes), how, keep)
 
 
 def is_last(call: Call, index: Any) -> bool:
-    """Whether integers are the lengths minus one: the places of the last steps."""
+    """Whether integers are the lengths minus one, the indices of the last steps."""
     if not isinstance(index, Placed):
         return False
     builder, number = index.value.builder, source_of(index.value)
@@ -178,124 +176,89 @@ def is_last(call: Call, index: Any) -> bool:
 
 
 def indexed(call: Call) -> Any:
-    """Numbers at places: in an order of the sequences, or at the last steps."""
+    """The result of index: sequences in another order, the last steps, or features at constant indices."""
     x, indices = call.arguments["self"], call.arguments["indices"]
     used = {dim: index for dim, index in enumerate(indices) if index is not None}
     if len(used) == 1 and isinstance(order := next(iter(used.values())), Order):
         return ordered(x, next(iter(used)), order)
     rows = [dim for dim, index in used.items() if index == Order()]
     steps = [dim for dim, index in used.items() if is_last(call, index)]
-    if len(used) == 2 and rows and steps and x.axes[rows[0]] == (SEQUENCES,) and x.axes[steps[0]] == (TIME,):
-        return end(call, x, "last")
+    if len(used) == 2 and rows and steps and x.axes[rows[0]] == BATCH and x.axes[steps[0]] == TIME:
+        return step_at(x, steps[0], "last", keep=False)
     return by_table(call)
 
 
 def picked(call: Call) -> Any:
-    """Numbers at places along one axis."""
+    """The result of index_select: sequences in another order, or features at constant indices."""
     x, dim, index = call.arguments["self"], call.arguments["dim"], call.arguments["index"]
     return ordered(x, dim, index) if isinstance(index, Order) else by_table(call)
 
 
 def gathered(call: Call) -> Any:
-    """Numbers along one axis at places of their own: of steps the last ones."""
+    """The result of gather: the last steps, or features at computed indices."""
     x, dim, index = (call.arguments[name] for name in ("self", "dim", "index"))
-    if x.axes[dim] != (TIME,):
+    if x.axes[dim] != TIME:
         return by_table(call)
     if not is_last(call, index):
         raise refuse("of the steps of each sequence, gather takes the last ones, at lengths - 1")
-    return end(call, x, "last")
+    return step_at(x, dim % len(x.axes), "last", keep=True)
 
 
 def replaced(call: Call) -> Any:
-    """A tensor of which part along an axis is replaced: of sequences and steps all."""
+    """The result of slice_scatter: part of a feature replaced, or all sequences or steps."""
     x, source, dim = (call.arguments[name] for name in ("self", "src", "dim"))
-    whole = symbols_in((x.axes[dim],)) and source.axes[dim] == x.axes[dim]
-    return source.broadcast(x.axes) if whole else by_table(call)
+    whole = not is_feature(x.axes[dim]) and source.axes[dim] == x.axes[dim]
+    return broadcast_to(at_extent(source, extent_of(x.axes)), x.axes) if whole else by_table(call)
 
 
 def kept(call: Call) -> Any:
-    """The value, or order, unchanged; or its numbers in another dtype."""
+    """The result of a copy or cast: the operand. An order of the sequences has no other dtype."""
     x = call.arguments["self"]
     return x if isinstance(x, Order) else by_table(call)
 
 
 def counted(call: Call) -> Any:
-    """The numbers from 0: of the steps, or of the sequences, or known ones."""
+    """The result of arange: the numbers of the steps, those of the sequences, or a constant."""
     end_ = call.arguments["end"]
     if not is_size(end_):
         return by_table(call)
     axes = call.axes(call.tensors[0], [])
-    if (call.arguments["start"], call.arguments["step"]) != (0, 1) or axes not in (
-        ((TIME,),),
-        ((SEQUENCES,),),
-    ):
+    if (call.arguments["start"], call.arguments["step"]) != (0, 1) or axes not in ((TIME,), (BATCH,)):
         raise refuse("steps and sequences are numbered from 0, one by one: torch.arange(x.size(1))")
-    if axes == ((SEQUENCES,),):
+    if axes == (BATCH,):
         return Order()
-    return Placed(index_of(call.replay.like).astype(call.result(axes).dtype), axes)
+    return step_numbers(call.replay.like, torch_name(call.tensors[0]))
 
 
 # ---- products ----------------------------------------------------------------------------------------------
 
 
-def product(a: Placed, b: Placed) -> Placed:
-    """The products of matrices [..., m, k] and [..., k, n]."""
-    m, k, n = a.axes[-2], a.axes[-1], b.axes[-1]
-    if TIME in m and TIME in n:
-        raise refuse("it pairs each step of a sequence with each other one, which no value of a model does")
-    leads = [x.axes[:-2] for x in (a, b)]
-    if leads[0] != leads[1]:
-        raise refuse(
-            f"matrices {text_of(a.axes)} and {text_of(b.axes)} are multiplied, which lie in two orders"
-        )
-    lead = leads[0]
-    axes = (*lead, m, n)
-    heads, inner = features_of(lead), features_of((k,))
-    rows, columns = prod(features_of((m,))), prod(features_of((n,)))
-    extent = max((extent_of(x.axes) for x in (a, b)), key=len)
-    if SEQUENCES in symbols_in((k,)):
-        raise mixes(SEQUENCES, a.axes)
-    if b.axes[-2] != k:
-        raise refuse(f"axes {text_of((k,))} and {text_of((b.axes[-2],))} are not multiplied")
-    if k == (TIME,):
-        left = reshaped(a.value, (*heads, rows, 1))
-        right = reshaped(b.value, (*heads, 1, columns))
-        value = total(to_extent(left, extent) * to_extent(right, extent))
-    elif b.value.is_constant and not a.value.is_constant:
-        value = rules.product(reshaped(a.value, (*heads, *features_of((m,)), *inner)), b.value)
-    elif a.value.is_constant and not b.value.is_constant:
-        return product(swapped(b), swapped(a)).permuted([*range(len(lead)), len(lead) + 1, len(lead)])
-    else:
-        left = reshaped(to_extent(a.value, extent), (*heads, rows, *inner))
-        right = reshaped(to_extent(b.value, extent), (*heads, *inner, columns))
-        value = rules.product(left, right)
-    return Placed(reshaped(value, features_of(axes)), axes)
-
-
-def swapped(x: Placed) -> Placed:
-    """Matrices transposed."""
-    rank = len(x.axes)
-    return x.permuted([*range(rank - 2), rank - 1, rank - 2])
+def of_matrices(a: Placed, b: Placed) -> Placed:
+    """The product of matrices; those of each row are brought to one extent first."""
+    if a.axes[-1] != TIME:
+        extent = deepest([a.value, b.value])
+        a, b = at_extent(a, extent), at_extent(b, extent)
+    return product(a, b, rules.product)
 
 
 def multiplied(call: Call) -> Placed:
-    """The product of matrices."""
+    """The product of matrices, or of a matrix and a vector."""
     a, b = call.operands
-    if len(b.axes) == 1:
-        column = product(a, b.shaped((*b.axes, (1,))))
-        return column.shaped(column.axes[:-1])
-    return product(a, b)
+    if len(b.axes) > 1:
+        return of_matrices(a, b)
+    column = of_matrices(a, b.shaped((*b.axes, ONE)))
+    return column.shaped(column.axes[:-1])
 
 
 def scaled_sum(call: Call) -> Placed:
     """beta x + alpha a b."""
     x, a, b = call.operands
-    result = product(a, b)
+    result = of_matrices(a, b)
     beta, alpha = call.arguments["beta"], call.arguments["alpha"]
     value = result.value if alpha == 1 else result.value * alpha
     if beta == 0:
         return Placed(value, result.axes)
-    other = x.beside(result.axes)
+    other = aligned(call, x, result.axes)
     return Placed((other if beta == 1 else other * beta) + value, result.axes)
 
 
@@ -308,6 +271,19 @@ RULES: dict[str, Rule] = {
     "expand.default": expanded,
     "repeat.default": repeated,
     "cat.default": joined,
+    "sum.dim_IntList": reduced("sum"),
+    "mean.default": reduced("mean"),
+    "mean.dim": reduced("mean"),
+    "amax.default": reduced("max"),
+    "max.default": reduced("max"),
+    "amin.default": reduced("min"),
+    "min.default": reduced("min"),
+    "any.default": any_true,
+    "any.dim": any_true,
+    "any.dims": any_true,
+    "cumsum.default": along(cumulate),
+    "_softmax.default": along(softmax),
+    "_log_softmax.default": along(log_softmax),
     "select.int": selected,
     "slice.Tensor": sliced,
     "index.Tensor": indexed,
@@ -328,4 +304,4 @@ RULES: dict[str, Rule] = {
     "stepnet.padded.default": padded,
     "stepnet.sorted.default": sorted_rows,
 }
-"""The rules of operations that know of sequences and steps, by name; others are in the table of `aten`."""
+"""The rule of each operation on axes, by name."""

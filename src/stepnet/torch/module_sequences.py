@@ -2,21 +2,26 @@
 
 from typing import Any, cast
 
+from stepnet.importers.axes import PACKED, TIME, Axes, is_packed, is_rows, text_of
+from stepnet.importers.placed import Placed, beside
+from stepnet.importers.sizes import SEQUENCES
+from stepnet.importers.values import to_extent
 from stepnet.net.types import ROWS
-from stepnet.torch.axes import PACKED, SEQUENCES, TIME, Axes, Placed, is_packed, is_rows, text_of, to_extent
-from stepnet.torch.composite import NO_STEPS
-from stepnet.torch.module_replay import Call, Order, Unknown
+from stepnet.torch.replay import Call, Order, Unknown
 from stepnet.trace.traced import Traced, refuse
 from stepnet.values.structure import leaves, rebuild
+
+NO_STEPS = -1
+"""The axis of the steps in the data of a `PackedSequence`, which are joined with the sequences."""
 
 
 def layer(call: Call) -> list[Placed]:
     """The outputs and the last states of a recurrent layer."""
     arguments: dict[str, Any] = call.arguments
-    build = call.replay.layers.builds[int(arguments["number"])]
+    build = call.replay.builds[int(arguments["number"])]
     data, time = arguments["data"], arguments["time"]
     lead, rows = sequences_of(data, time)
-    states = [to_extent(state.beside(((rows,), *state.axes[1:])), ROWS) for state in arguments["states"]]
+    states = [to_extent(beside(state, ((rows,), *state.axes[1:])), ROWS) for state in arguments["states"]]
     made: Any = build.layer([weight.value for weight in arguments["weights"]])
     further = {"initial": rebuild(build.memory, states)} if states else {}
     if arguments["statics"]:
@@ -29,7 +34,7 @@ def layer(call: Call) -> list[Placed]:
 
 
 def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
-    """The axes of sequences and steps in what a recurrence runs over, and the part that is the sequences."""
+    """The leading axes of the input of a recurrence, and the part of them that is its sequences."""
     if time == NO_STEPS:
         (part,) = data.axes[0]
         if not is_packed(part):
@@ -38,7 +43,7 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
             )
         return data.axes[:1], str(part).replace(PACKED, SEQUENCES)
     (rows, *others) = data.axes[1 - time]
-    if data.axes[time] != (TIME,) or others or not is_rows(rows):
+    if data.axes[time] != TIME or others or not is_rows(rows):
         first = "batch_first=True" if time else "batch_first=False"
         raise refuse(
             f"a recurrent layer with {first} is called with a tensor {text_of(data.axes)}: the steps are its "
@@ -48,7 +53,7 @@ def sequences_of(data: Placed, time: int) -> tuple[Axes, str]:
 
 
 def source_of(value: Traced) -> int:
-    """The number of the value that others are views, casts and repetitions of."""
+    """The number of the node that a value is a view, cast or repetition of."""
     number, nodes = value.number, value.builder.nodes
     while nodes[number].operation in ("cast", "reshape", "broadcast", "expand", "transpose"):
         number = nodes[number].inputs[0]
@@ -73,7 +78,7 @@ def padded(call: Call) -> list[Any]:
     """The steps of a `PackedSequence` as a padded tensor, and the lengths."""
     data: Placed = call.arguments["data"]
     (rows,) = sequences_of(data, NO_STEPS)[1:]
-    lead = ((rows,), (TIME,)) if call.arguments["time"] else ((TIME,), (rows,))
+    lead = ((rows,), TIME) if call.arguments["time"] else (TIME, (rows,))
     return [Placed(data.value, (*lead, *data.axes[1:])), Placed(call.replay.lengths, ((rows,),))]
 
 
@@ -81,7 +86,7 @@ def padded(call: Call) -> list[Any]:
 
 
 def ordered(x: Any, dim: int, order: Order) -> Any:
-    """Sequences in another order."""
+    """Sequences brought into another order; the product of two orders for an order."""
     if isinstance(x, Order):
         if x.target != order.source:
             raise refuse("the sequences are sorted in two ways, of which none is undone")
@@ -93,7 +98,7 @@ def ordered(x: Any, dim: int, order: Order) -> Any:
 
 
 def scattered(call: Call) -> Any:
-    """The inverse of an order; all else is refused."""
+    """The result of scatter: the inverse of an order of the sequences; raises `StepError` for others."""
     index, values = call.arguments["index"], call.arguments["src"]
     if not isinstance(index, Order) or values != Order():
         raise refuse("numbers are not written at places in a model: use torch.where")
@@ -101,7 +106,7 @@ def scattered(call: Call) -> Any:
 
 
 def sorted_rows(call: Call) -> Any:
-    """Sorted numbers of sequences, and their order; of an order its inverse."""
+    """The results of sort: sorted numbers of sequences and their order. Sorting an order inverts it."""
     x = call.arguments["x"]
     if isinstance(x, Order):
         return [Order(), Order(x.target, x.source)]
@@ -111,6 +116,6 @@ def sorted_rows(call: Call) -> Any:
 
 
 def is_rows_order(value: Any) -> bool:
-    """Whether a value is what sorting gave."""
+    """Whether a value is a list of results with an order, as sort gives."""
     parts: list[Any] = cast("Any", value) if isinstance(value, list) else []
     return any(isinstance(part, Order) for part in parts)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stepnet.torch.rules import Result, to
+from stepnet.torch.rules import Result
 from stepnet.trace.numpy_shapes import broadcast_to_features, in_every_row
 from stepnet.trace.traced import Traced, refuse, reshaped
 from stepnet.values.dtypes import kind_of_dtype
@@ -16,11 +16,6 @@ numpy: Any = np
 
 
 # ---- features moved ---------------------------------------------------------------------------------------
-
-
-def shaped(result: Result, x: Traced, *_: Any, **__: Any) -> Traced:
-    """The value with the feature shape of the result."""
-    return reshaped(x, result.features)
 
 
 def repeated(result: Result, x: Any, *_: Any, **__: Any) -> Traced:
@@ -47,19 +42,12 @@ def along(x: Any, dim: int, part: Any) -> Any:
 
 def sliced(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     """A slice of one axis."""
-    if not x.is_constant and dim % x.ndim == 0 and (start or 0, step) == (0, 1):
-        return x  # all rows, by the shape of the result
     return along(x, dim, slice(start, end, step))
 
 
 def split_by_sizes(x: Any, sizes: Sequence[int], dim: int = 0) -> list[Any]:
     """The features in parts of these sizes."""
     return numpy.split(x, [sum(sizes[:place]) for place in range(1, len(sizes))], axis=dim)
-
-
-def concatenated(result: Result, values: Sequence[Any], dim: int = 0) -> Any:
-    """Features concatenated."""
-    return numpy.concatenate(to(result.dtype, values), axis=dim)
 
 
 def flipped(x: Any, dims: Sequence[int]) -> Any:
@@ -69,23 +57,11 @@ def flipped(x: Any, dims: Sequence[int]) -> Any:
 
 def rolled(x: Any, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
     """Features rotated along axes."""
-    if not dims:
-        raise refuse("roll over all axes mixes rows: every row is a sequence of its own; give dims=-1")
+    if len(dims) != len(shifts):
+        raise refuse("roll over all axes joins them: give dims=-1")
     for shift, dim in zip(shifts, dims, strict=True):
         places: list[int] = np.roll(np.arange(int(x.shape[dim])), shift).tolist()
         x = along(x, dim, places)
-    return x
-
-
-def tiled(result: Result, x: Any, repeats: Sequence[Any]) -> Any:
-    """Features side by side with themselves, `repeats` times along each axis."""
-    x = reshaped(x, (1,) * (len(repeats) - x.ndim) + x.type.shape)
-    if result.per_row and x.is_constant:  # [1, ...] repeated as often as there are rows
-        x = in_every_row(reshaped(x, x.type.shape[1:]), len(repeats) - 1)
-        repeats = (1, *repeats[1:])
-    for dim, count in enumerate(repeats):
-        if count != 1:
-            x = times(x, dim, count)
     return x
 
 
@@ -98,10 +74,6 @@ def slice_replaced(
     x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Any:
     """x with part of one axis replaced."""
-    if not x.is_constant and dim % x.ndim == 0:
-        if (start or 0, step) != (0, 1):
-            raise refuse("part of the rows is replaced, and a step sees them all alike: write x[:, ...] = y")
-        return source
     if step != 1:
         raise refuse("every second feature is replaced; use torch.where, or torch.stack and a view")
     first, last, _ = slice(start, end).indices(x.shape[dim])
@@ -146,8 +118,6 @@ def picked(result: Result, x: Any, dim: int, index: Any) -> Any:
 def gathered(result: Result, x: Any, dim: int, index: Any, **_: Any) -> Any:
     """The features along one axis at a step's own integers."""
     rank = x.ndim
-    if dim % rank == 0 and not x.is_constant:
-        raise refuse("gather over axis 0 mixes rows: every row is a sequence of its own; use a feature axis")
     for axis in range(0 if x.is_constant else 1, rank):
         if axis != dim % rank:
             x = along(x, axis, slice(0, index.shape[axis]))

@@ -1,136 +1,416 @@
-"""A graph of ATen operations replayed on a step's values, each node by its row of the table."""
+"""A graph of ATen operations of a step or of a whole module, replayed on the values of a net.
+
+Each tensor is a value of the net with its axes (`importers.placed`). `module_rules` maps the operations that
+move axes, or go along them, to the operators of `importers`. All others act on features alone, by their rows
+of the table in `aten`, which steps share.
+"""
 
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepnet.errors import NetError, StepError
-from stepnet.net.types import CONST, ROWS, Type
-from stepnet.torch.aten import ADVICE, TABLE
-from stepnet.torch.aten_graph import Argument, Graph, Layout, graph_of
+from stepnet.errors import ModelError, StepError
+from stepnet.importers.axes import (
+    BATCH,
+    TIME,
+    Axes,
+    Axis,
+    extent_of,
+    features_of,
+    is_feature,
+    mixes,
+    size_of,
+    symbols_in,
+)
+from stepnet.importers.placed import Placed, beside, two_orders
+from stepnet.importers.sizes import SEQUENCES, STEPS, Size
+from stepnet.importers.values import reshaped, to_extent
+from stepnet.net.types import CONST, Extent
+from stepnet.rnn.counting import length_of
+from stepnet.torch.aten import ADVICE, TABLE, Row
+from stepnet.torch.aten_graph import Graph
 from stepnet.torch.pytorch import pytorch
-from stepnet.torch.reads import reads_of
 from stepnet.torch.rules import Result
 from stepnet.trace import draws
 from stepnet.trace.feature_axes import listed
-from stepnet.trace.lines import defined_at, written_at
-from stepnet.trace.reads import Reads
-from stepnet.trace.traced import Traced, builder_of, refuse
+from stepnet.trace.lines import written_at
+from stepnet.trace.traced import Traced, refuse
 from stepnet.values.dtypes import COMPUTED
-from stepnet.values.structure import leaves, named_leaves, rebuild
+from stepnet.values.once import computed_once
 
 torch: Any = pytorch("torch")
-
 READ: Any = torch.ops.aten._local_scalar_dense.default
-
-Function = Callable[..., Any]
+"""The operation that reads a value as a number."""
 
 
 @dataclass(frozen=True)
-class TorchStep:
-    """A function on tensors as a step: its graph of ATen operations, replayed on a step's values.
+class Order:
+    """An order of the sequences: from those of one part of axes to those of another.
 
-    `__wrapped__` is the user's function, for its signature and its place in the code.
+    The numbers of the sequences, 0, 1, ..., are an order from a part to itself.
     """
 
-    function: Function
-    __wrapped__: Function
-    __name__: str
+    source: str = SEQUENCES
+    target: str = SEQUENCES
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A result that has no value in a model, and that no operation may read. what: its name in messages."""
+
+    what: str
+
+
+@dataclass
+class Replay:
+    """The replay of a graph.
+
+    kind: "step" or "model", for messages.
+    builds: what makes each recurrent layer, by the number in its node.
+    like: any value of the net, in a model one per step.
+    values: those of the nodes so far.
+    """
+
+    kind: str
+    graph: Graph
+    builds: Sequence[Any]
+    like: Traced
+    rules: "Mapping[str, Rule]"
+    values: dict[Any, Any] = field(default_factory=dict[Any, Any])
+
+    @classmethod
+    def of(
+        cls,
+        kind: str,
+        graph: Graph,
+        arguments: "Sequence[Placed | None]",
+        rules: "Mapping[str, Rule]",
+        builds: Sequence[Any] = (),
+    ) -> "Replay":
+        """The replay with arguments, of which those that are None are the lengths of the sequences."""
+        like = next(argument.value for argument in arguments if argument is not None)
+        made = cls(kind, graph, builds, like, rules)
+        nodes = [node for node in graph.nodes if node.op == "placeholder"]
+        for node, argument in zip(nodes, arguments, strict=True):
+            made.values[node] = Placed(made.lengths, (BATCH,)) if argument is None else argument
+        return made
 
     @property
-    def reads(self) -> Reads:
-        """The values that the user's function reads; a function may list them itself."""
-        known: Any = getattr(self.__wrapped__, "reads", None)
-        return known if isinstance(known, Reads) else reads_of(self.__wrapped__)
+    def symbols(self) -> dict[Any, str]:
+        """The symbol of sizes that each symbol of the graph is; the rows of a step are its sequences."""
+        return {symbol: STEPS if name == STEPS else SEQUENCES for symbol, name in self.graph.names.items()}
 
-    def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
-        """The output and the next memory."""
-        arguments = {"x": x, "memory": memory, "params": params, **further}
-        values: list[Traced] = leaves(arguments)
-        names = [name.removeprefix("params.") for name, _ in named_leaves(arguments)]
-        structure: list[Any] = []
+    @computed_once
+    def lengths(self) -> Traced:
+        """The lengths of the sequences."""
+        return length_of(self.like)
 
-        def flat(*tensors: Any) -> list[Any]:
-            structure[:] = [self.function(**rebuild(arguments, tensors))]
-            return [tensor_of(leaf) for leaf in leaves(structure)]
+    def results(self, place: str) -> list[Any]:
+        """The results of the graph; place: the line where the module is defined."""
+        self.check_known(place)
+        for node in self.graph.nodes:
+            with written_at(node.stack_trace or place):
+                if node.op == "get_attr":
+                    held = self.graph.held(node)
+                    self.values[node] = Placed(constant(held, self.like), tuple((n,) for n in held.shape))
+                elif node.op == "output":
+                    return [self.values[part] for part in node.args[0]]
+                elif node.op != "placeholder":
+                    self.values[node] = self.evaluated(node)
+        raise StepError("the graph has no output")
 
-        graph = graph_of(
-            flat, [Argument.of(name, value.type) for name, value in zip(names, values, strict=True)]
+    def check_known(self, place: str) -> None:
+        """Raises `StepError` for operations that are in no table, with the line of each."""
+        unknown = [
+            node
+            for node in self.graph.nodes
+            if node.op == "call_function"
+            and (node.target is READ or not is_size(node.meta.get("val")))
+            and node.target is not operator.getitem
+            and name_of(node) not in TABLE
+            and name_of(node) not in self.rules
+        ]
+        if unknown:
+            first, *others = unknown
+            lines = "".join(f"\n  {node.target}\n  at {node.stack_trace or place}" for node in others)
+            rest = (
+                "; neither are the operations below, and all others are" if others else ", and all others are"
+            )
+            raise StepError(
+                f"{first.target} is not an operation of a {self.kind}{rest}{advice(first.target)}"
+                f"\n  at {first.stack_trace or place}{lines}"
+            )
+
+    def evaluated(self, node: Any) -> Any:
+        """The results of a node."""
+        if is_size(node.meta.get("val")):
+            return node.meta["val"]
+        if node.target is operator.getitem:
+            return self.values[node.args[0]][node.args[1]]
+        call = Call.of(self, node)
+        try:
+            return (self.rules.get(call.name) or by_table)(call)
+        except StepError as error:
+            raise StepError(f"{call.title}: {error}") from None
+        except ModelError as error:
+            raise refuse(f"{call.title}: {error}") from None
+
+    def valued(self, argument: Any) -> Any:
+        """An argument of a node, with values in place of nodes."""
+        if isinstance(argument, list | tuple):
+            return [self.valued(part) for part in cast("Sequence[Any]", argument)]
+        return self.values[argument] if hasattr(argument, "meta") else argument
+
+
+def name_of(node: Any) -> str:
+    """The name of an operation in the tables."""
+    return str(node.target).removeprefix("aten.")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node of the graph with its arguments.
+
+    name: the name of its operation in the tables.
+    arguments: its arguments by the names in the operation's schema, with values in place of nodes.
+    """
+
+    replay: Replay
+    node: Any
+    name: str
+    arguments: dict[str, Any]
+
+    @classmethod
+    def of(cls, replay: Replay, node: Any) -> "Call":
+        """The call of a node."""
+        formal = node.target._schema.arguments
+        given = dict(zip((argument.name for argument in formal), node.args, strict=False)) | node.kwargs
+        arguments = {
+            argument.name: replay.valued(given[argument.name])
+            if argument.name in given
+            else argument.default_value
+            for argument in formal
+            if argument.name in given or argument.has_default_value()
+        }
+        return cls(replay, node, name_of(node), arguments)
+
+    @property
+    def title(self) -> str:
+        """The name of the operation in messages."""
+        return str(self.node.target)
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The results as PyTorch inferred them: tensors without numbers."""
+        return listed(self.node.meta["val"])
+
+    @property
+    def operands(self) -> list[Placed]:
+        """The arguments that are tensors."""
+        every: list[Any] = [part for value in self.arguments.values() for part in listed(value)]
+        for part in every:
+            if isinstance(part, Order):
+                raise refuse("the numbers of sequences in their batch, or their order, enter a value")
+            if isinstance(part, Unknown):
+                raise refuse(f"{part.what} is not known in a model")
+        return [part for part in every if isinstance(part, Placed)]
+
+    def size(self, size: Any) -> Any:
+        """A size of a tensor: an integer or a `Size`."""
+        symbols = self.replay.symbols
+        known = size_named(size, symbols)
+        if known is None and size.node.expr.free_symbols - symbols.keys():
+            raise refuse(
+                "how many numbers there are depends on values: every row may differ; use torch.where"
+            )
+        if known is None:
+            raise refuse(
+                f"a tensor has {self.text(size)} numbers along an axis: sequences and steps are left as many "
+                "as they are"
+            )
+        return known
+
+    def sizes(self, sizes: Sequence[Any]) -> list[Any]:
+        """Sizes of tensors; see `size`."""
+        return [self.size(size) for size in sizes]
+
+    def text(self, size: Any) -> str:
+        """A size as text."""
+        text = str(size)
+        for symbol, name in self.replay.graph.names.items():
+            text = text.replace(str(symbol), name)
+        return text
+
+    def axes(self, tensor: Any, operands: Sequence[Placed]) -> Axes:
+        """The axes of a result. Axes of sequences and steps are joined as in the operand with that size."""
+        known = dict[Any, Axis]()
+        for axis in (axis for operand in operands for axis in operand.axes if not is_feature(axis)):
+            if known.setdefault(size_of(axis), axis) != axis:
+                raise two_orders(known[size_of(axis)], axis)
+        return tuple(axis_of(self.size(size), known) for size in tensor.shape)
+
+    def result(self, axes: Axes) -> Result:
+        """The features and dtypes of a result, which rules of the table of operations receive."""
+        dtype = torch_name(self.tensors[0])
+        given = [
+            argument.meta["val"] if hasattr(argument, "meta") else argument for argument in self.node.args[:2]
+        ]
+        given = [1 if is_size(operand) else operand for operand in given]
+        fits = len(given) == 2 and all(isinstance(operand, torch.Tensor | int | float) for operand in given)
+        common = str(torch.result_type(*given)).removeprefix("torch.") if fits else dtype
+        return Result(features_of(axes), dtype, common, extent_of(axes) != CONST, self.replay.like)
+
+
+Rule = Callable[[Call], Any]
+
+
+def size_named(size: Any, names: Mapping[Any, str]) -> Any:
+    """The size that PyTorch states, an integer or a `Size`; None for one that is no product of symbols."""
+    if isinstance(size, int):
+        return size
+    count, factors = size.node.expr.as_coeff_Mul()
+    powers = factors.as_powers_dict()
+    if not count.is_Integer or any(symbol not in names or power != 1 for symbol, power in powers.items()):
+        return None
+    return Size(tuple(sorted(names[symbol] for symbol in powers)), int(count))
+
+
+def axis_of(size: Any, known: Mapping[Any, Axis]) -> Axis:
+    """The axis of a size. known: the axes of the operands, by their sizes."""
+    if not isinstance(size, Size):
+        return (size,)
+    return known.get(size) or (*size.symbols, *([size.times] * (size.times != 1)))
+
+
+def by_table(call: Call) -> Any:
+    """The results of an operation by its row of the table of operations."""
+    row, operands = TABLE[call.name], call.operands
+    axes = [call.axes(tensor, operands) for tensor in call.tensors]
+    dims = next((name for name in ("dim", "dims") if name in call.arguments), None)
+    if dims is not None and operands:
+        steps = along_steps(call, row, operands[0], call.arguments[dims])
+        if steps is not None:
+            return steps
+    check_kept(call, operands, axes)
+    translated = {} if dims is None or not operands else {dims: features(operands[0], call.arguments[dims])}
+    if row.folded:
+        values = {name: aligned(call, value, axes[0]) for name, value in call.arguments.items()}
+    else:
+        values = {name: unplaced(value) for name, value in call.arguments.items()}
+    return placed(called(call, row, call.result(axes[0]), values | translated), axes)
+
+
+def called(call: Call, row: Row, result: Result, values: Mapping[str, Any]) -> Any:
+    """Calls the rule of a row with values in place of the node's arguments, by position and by name."""
+    names = [argument.name for argument in call.node.target._schema.arguments]
+    positions = names[: len(call.node.args)]
+    options = {name: values[name] for name in call.node.kwargs}
+    return row.rule(result, *(values[name] for name in positions), **options)
+
+
+def placed(outputs: Any, axes: Sequence[Axes]) -> Any:
+    """The outputs of a rule with their axes: a value for one, a list for several."""
+    many = [
+        Unknown("the place of a step")
+        if value is None
+        else Placed(reshaped(to_extent(value, extent_of(own)), features_of(own)), own)
+        for value, own in zip(listed(outputs), axes, strict=True)
+    ]
+    return many if isinstance(outputs, list | tuple) else many[0]
+
+
+def unplaced(argument: Any) -> Any:
+    """An argument with values in place of placed ones."""
+    if isinstance(argument, list):
+        return [unplaced(part) for part in cast("list[Any]", argument)]
+    return argument.value if isinstance(argument, Placed) else argument
+
+
+def aligned(call: Call, argument: Any, axes: Axes) -> Any:
+    """An argument of an elementwise operation, at the extent of its result and with its axes."""
+    x = scalar(call, argument) if is_size(argument) else argument
+    if not isinstance(x, Placed):
+        return x
+    return beside(at_extent(x, extent_of(axes)), axes)
+
+
+def at_extent(x: Placed, extent: Extent) -> Placed:
+    """A value at an extent, unless it is at a deeper one; a parameter stays one."""
+    return x if x.value.is_constant else x.with_value(to_extent(x.value, extent))
+
+
+def scalar(call: Call, number: Any) -> Placed:
+    """A size that enters a value: the number of steps, for each sequence its own length."""
+    constant, product = number.node.expr.as_coeff_Add()
+    factor, symbol = product.as_coeff_Mul()
+    if call.replay.kind == "step":
+        raise refuse("the number of rows enters a value, and a step does not know it")
+    if call.replay.graph.names.get(symbol) != STEPS or not (constant.is_Integer and factor.is_Integer):
+        raise refuse(
+            f"the number {call.text(number)} enters a value, and a model knows the number of steps alone, "
+            "x.size(1)"
         )
-        return rebuild(structure[0], replayed(graph, values, defined_at(self)))
+    lengths = call.replay.lengths
+    return Placed(lengths if (factor, constant) == (1, 0) else lengths * int(factor) + int(constant), ())
 
 
-def tensor_of(leaf: Any) -> Any:
-    """The result of a step as a tensor; raises `StepError` unless it is a tensor or a number."""
-    try:
-        return torch.as_tensor(leaf)
-    except TypeError:
-        raise StepError(f"the step returns a {type(leaf).__name__}, not a tensor") from None
+def check_kept(call: Call, operands: Sequence[Placed], axes: Sequence[Axes]) -> None:
+    """Raises `StepError` for an operation without axes that mixes sequences or steps."""
+    before = {symbol for operand in operands for symbol in symbols_in(operand.axes)}
+    for own in axes:
+        lost = before - set(symbols_in(own))
+        if lost:
+            raise mixes(min(lost), operands[0].axes)
 
 
-def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Traced]:
-    """The graph's results, from its nodes applied to a step's values; place: the line of the step."""
-    values: dict[Any, Any] = {}
-    remaining = iter(arguments)
-    for node in graph.nodes:
-        with written_at(node.stack_trace or place):
-            if node.op == "placeholder":
-                values[node] = next(remaining)
-            elif node.op == "get_attr":
-                values[node] = constant(graph.held(node), arguments)
-            elif node.op == "output":
-                return [result(graph, part, values) for part in node.args[0]]
-            elif is_size(node.meta.get("val")) and node.target is not READ:
-                values[node] = node.meta["val"]
-            elif node.target is operator.getitem:
-                values[node] = values[node.args[0]][node.args[1]]
-            else:
-                values[node] = applied(graph, node, values, arguments)
-    raise StepError("the graph has no output")
+def dims_of(x: Placed, dims: Any) -> list[int]:
+    """The axes that an operation goes along; all of them for None and for an empty list."""
+    rank = len(x.axes)
+    return [*range(rank)] if dims is None or dims == [] else [dim % rank for dim in listed(dims)]
+
+
+def features(x: Placed, dims: Any) -> Any:
+    """Axes as the rules of features take them: counted from the last."""
+    found = list[int]()
+    for dim in dims_of(x, dims):
+        if not is_feature(x.axes[dim]):
+            raise mixes(max(symbols_in((x.axes[dim],))), x.axes)
+        found.append(x.feature(dim))
+    return found if isinstance(dims, list) or dims is None else found[0]
+
+
+def along_steps(call: Call, row: Row, x: Placed, dims: Any) -> Any:
+    """The results of an operation along the steps alone; None if it goes along features."""
+    every = dims_of(x, dims)
+    if not any(symbols_in((x.axes[dim],)) for dim in every):
+        return None
+    for dim in every:
+        if SEQUENCES in symbols_in((x.axes[dim],)):
+            raise mixes(SEQUENCES, x.axes)
+    if row.steps is None:
+        raise mixes(STEPS, x.axes)
+    if any(x.axes[dim] != TIME for dim in every):
+        raise refuse("it goes along steps and features at once: go along one after the other")
+    options = {name: part for name, part in call.arguments.items() if name in ("correction", "ord")}
+    axes = [call.axes(tensor, [x]) for tensor in call.tensors]
+    return placed(row.steps(x.value.astype(call.result(()).dtype), **options), axes)
+
+
+# ---- PyTorch's values --------------------------------------------------------------------------------------
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value is computed from the number of rows."""
+    """Whether a value is a symbolic number, computed from the sizes of axes."""
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def constant(tensor: Any, arguments: Sequence[Traced]) -> Traced:
-    """A tensor that the step holds, as a constant of the net."""
+def constant(tensor: Any, like: Traced) -> Traced:
+    """A tensor that a graph holds, as a constant of the net of a value."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in COMPUTED:
         raise refuse(f"a constant of dtype {dtype} cannot enter a step; use one of {', '.join(COMPUTED)}")
-    builder = builder_of(arguments)
-    return Traced(builder, builder.constant(tensor.detach().cpu().numpy()))
-
-
-def result(graph: Graph, node: Any, values: dict[Any, Any]) -> Traced:
-    """A result of the step."""
-    if not graph.layout(node.meta["val"]).plain:
-        raise refuse("a result of the step mixes rows: it is [rows, features...]")
-    return values[node]
-
-
-def applied(graph: Graph, node: Any, values: dict[Any, Any], arguments: Sequence[Traced]) -> Any:
-    """The results of a node: its row of the table applied to a step's values."""
-    name = str(node.target).removeprefix("aten.")
-    if name not in TABLE:
-        raise refuse(f"{node.target} is not an operation of a step" + advice(node.target))
-    try:
-        layouts = [graph.layout(part) for part in listed(node.meta["val"])]
-        check_rows(graph, node, layouts)
-        outputs = TABLE[name].rule(
-            result_of(node, layouts[0], arguments[0]),
-            *(valued(argument, values) for argument in node.args),
-            **{key: valued(argument, values) for key, argument in node.kwargs.items()},
-        )
-    except StepError as error:
-        raise StepError(f"aten.{name}: {error}") from None
-    for value, layout, tensor in zip(listed(outputs), layouts, listed(node.meta["val"]), strict=True):
-        wanted = Type(ROWS if layout.per_row else CONST, layout.features, torch_name(tensor))
-        if value.type != wanted:
-            raise NetError(f"aten.{name} gives {wanted}, and its rule {value.type}")
-    return outputs
+    return Traced(like.builder, like.builder.constant(tensor.detach().cpu().numpy()))
 
 
 def advice(operation: Any) -> str:
@@ -141,48 +421,9 @@ def advice(operation: Any) -> str:
     return f": {known}" if known else ""
 
 
-def check_rows(graph: Graph, node: Any, layouts: Sequence[Layout]) -> None:
-    """Raises `StepError` if, by its shapes, an operation mixes rows."""
-    operands = [graph.layout(operand.meta["val"]) for operand in node.all_input_nodes if is_tensor(operand)]
-    if any(layout.per_row for layout in operands) and not all(layout.per_row for layout in layouts):
-        raise refuse(
-            "the result has no rows, which mixes them: every row is a sequence of its own; use a feature axis"
-        )
-    name = str(node.target).removeprefix("aten.")
-    if not TABLE[name].folded and not all(layout.plain for layout in (*operands, *layouts)):
-        raise refuse("the first axis holds more than the rows, which mixes them; keep it apart: [rows, ...]")
-    numbers = [
-        argument for argument in node.args if hasattr(argument, "meta") and is_size(argument.meta.get("val"))
-    ]
-    if numbers and not name.startswith("slice"):
-        raise refuse("the number of rows enters a value, and a step does not know it")
-
-
-def is_tensor(node: Any) -> bool:
-    """Whether a node of the graph is a single tensor."""
-    return isinstance(node.meta.get("val"), torch.Tensor)
-
-
-def result_of(node: Any, layout: Layout, like: Traced) -> Result:
-    """The result that PyTorch infers for a node."""
-    dtype = torch_name(listed(node.meta["val"])[0])
-    operands = [argument.meta["val"] if hasattr(argument, "meta") else argument for argument in node.args[:2]]
-    operands = [1 if is_size(operand) else operand for operand in operands]
-    fits = len(operands) == 2 and all(isinstance(operand, torch.Tensor | int | float) for operand in operands)
-    common = str(torch.result_type(*operands)).removeprefix("torch.") if fits else dtype
-    return Result(layout.features, dtype, common, layout.per_row, like)
-
-
 def torch_name(tensor: Any) -> str:
     """The name of a tensor's dtype; raises `StepError` if stepnet does not know it."""
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in COMPUTED:
         raise refuse(f"a value of dtype {name} is not one of a step; use one of {', '.join(COMPUTED)}")
     return name
-
-
-def valued(argument: Any, values: dict[Any, Any]) -> Any:
-    """An argument of a node, with a step's values in place of nodes."""
-    if isinstance(argument, list | tuple):
-        return [valued(part, values) for part in cast("Sequence[Any]", argument)]
-    return values[argument] if hasattr(argument, "meta") else argument

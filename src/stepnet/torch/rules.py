@@ -176,12 +176,6 @@ def product(a: Any, b: Any) -> Any:
     return a @ (b if b.ndim == 2 else reshaped(b, b.type.shape[1:]))  # [1, k, n], where a is [1, rows, k]
 
 
-def scaled_sum(x: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Any:
-    """beta x + alpha a b."""
-    scaled = product(a, b) if alpha == 1 else product(a, b) * alpha
-    return scaled if beta == 0 else (x if beta == 1 else x * beta) + scaled
-
-
 # ---- over features -----------------------------------------------------------------------------------------
 
 
@@ -251,11 +245,6 @@ def variance_and_mean(x: Any, dim: Any = None, *, correction: Any = 1, keepdim: 
     return variance(x, dim, correction=correction, keepdim=keepdim), mean(x, dim, keepdim)
 
 
-def any_true(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Whether any is true, or not zero, over feature axes."""
-    return largest(as_bool(x), dim, keepdim)
-
-
 def norm(x: Any, order: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
     """The norm of a vector, of order 1, 2 or infinity."""
     if order == 2:
@@ -264,17 +253,6 @@ def norm(x: Any, order: float = 2, dim: Any = None, keepdim: bool = False, **_: 
         raise refuse(f"a norm of order {order} is not an operation of a step")
     size = numpy.absolute(x)
     return total(size, dim, keepdim) if order == 1 else largest(size, dim, keepdim)
-
-
-def softmax(x: Any, dim: int, _: bool) -> Any:
-    """exp(x) over its sum along a feature axis."""
-    return functions.softmax(x, dim)
-
-
-def log_softmax(x: Any, dim: int, _: bool) -> Any:
-    """The logarithm of the softmax along a feature axis."""
-    away = x - numpy.max(x, axis=dim, keepdims=True)
-    return away - np.log(numpy.sum(np.exp(away), axis=dim, keepdims=True))
 
 
 def layer_norm(x: Any, shape: Sequence[int], scale: Any, shift: Any, epsilon: float) -> tuple[Any, Any, Any]:

@@ -8,7 +8,7 @@ from stepnet.errors import InputError, StepError
 from stepnet.rnn.recurrence import RNN
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.reads import Unchanged
-from stepnet.torch.replay import Function, TorchStep
+from stepnet.torch.step import Function, TorchStep
 from stepnet.trace.step import Spec
 from stepnet.values.arguments import array_of
 from stepnet.values.dtypes import COMPUTED

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.graph.operators.placed import Placed
+from stepnet.importers.placed import Placed
 
 Array = np.ndarray
 MISFITS = (ArithmeticError, LookupError, TypeError, ValueError)

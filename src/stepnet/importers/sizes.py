@@ -1,4 +1,4 @@
-"""Sizes that are known only when a model runs: the number of sequences, and the number of steps."""
+"""Sizes that are known only when a model runs: the number of sequences, of steps, and multiples of these."""
 
 from dataclasses import dataclass
 from math import prod
@@ -7,27 +7,25 @@ from typing import Any
 
 from stepnet.errors import ModelError
 
-SEQUENCES, STEPS, FEATURE = "N", "T", "_"
-"""The kinds of an axis, as letters: sequences, steps or a feature. A value's axes are a text of these."""
-TOKENS = "S"
-"""The letter of an axis with the steps of all sequences, end to end."""
+SEQUENCES, STEPS = "sequences", "steps"
+"""The symbols that sizes are made of."""
 
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """A symbolic size: the product of the sizes of axes and an integer. It may be an element of a shape.
+    """A symbolic size: a product of symbols and an integer. It may be an element of a shape.
 
-    letters: the axes, sorted.
+    symbols: the symbols, sorted.
     times: the integer.
-    stated: the product of the sizes of the axes, if the model's file states them.
+    stated: the product of the symbols, if the model's file states them.
 
-    >>> 2 * Size("T") * Size("N") == Size("NT", times=2)
-    True
-    >>> Size("N", stated=3) == 3, Size("N") == 3
+    >>> 2 * Size((STEPS,)) * Size((SEQUENCES,))
+    2 x sequences x steps
+    >>> Size((SEQUENCES,), stated=3) == 3, Size((SEQUENCES,)) == 3
     (True, False)
     """
 
-    letters: str
+    symbols: tuple[str, ...]
     times: int = 1
     stated: int | None = None
 
@@ -35,36 +33,39 @@ class Size:
         if isinstance(other, Size):
             both = (self.stated, other.stated)
             stated = None if None in both else prod(size for size in both if size is not None)
-            return Size("".join(sorted(self.letters + other.letters)), self.times * other.times, stated)
-        return Size(self.letters, self.times * int(other), self.stated)
+            return Size(tuple(sorted(self.symbols + other.symbols)), self.times * other.times, stated)
+        return Size(self.symbols, self.times * int(other), self.stated)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Any:
         if isinstance(other, Size):
-            left = list(self.letters)
-            if self.times % other.times or any(letter not in left for letter in other.letters):
+            left = list(self.symbols)
+            if self.times % other.times or any(symbol not in left for symbol in other.symbols):
                 return NotImplemented
-            for letter in other.letters:
-                left.remove(letter)
+            for symbol in other.symbols:
+                left.remove(symbol)
             times = self.times // other.times
-            return Size("".join(left), times) if left else times
+            return Size(tuple(left), times) if left else times
         if self.times % int(other):
             raise ModelError(
                 "it computes a part of the number of sequences or of steps, which may be no integer"
             )
-        return Size(self.letters, self.times // int(other), self.stated)
+        return Size(self.symbols, self.times // int(other), self.stated)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Size):
-            return (self.letters, self.times) == (other.letters, other.times)
+            return (self.symbols, self.times) == (other.symbols, other.times)
         return self.stated is not None and self.stated * self.times == other
 
     def __hash__(self) -> int:
-        return hash((self.letters, self.times))
+        return hash((self.symbols, self.times))
 
     def __sub__(self, other: Any) -> "Last | Size":
-        return Last(int(other)) if self.letters == STEPS and self.times == 1 else NotImplemented
+        return Last(int(other)) if self == Size((STEPS,)) else NotImplemented
+
+    def __repr__(self) -> str:
+        return " x ".join([str(self.times)] * (self.times != 1) + [*self.symbols])
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,11 @@ def is_equal(a: Any, b: Any) -> bool:
         if not isinstance(other, Integral) or (int(other) >= 0 and size.stated is None):
             raise ModelError("it compares the number of sequences or of steps, which differs between calls")
     return False
+
+
+def is_number(size: Any, number: int) -> bool:
+    """Whether a size is known and equals a number."""
+    return not isinstance(size, Size) and int(size) == number
 
 
 def product(sizes: Any) -> Any:

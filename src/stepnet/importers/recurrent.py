@@ -14,7 +14,7 @@ import numpy as np
 
 from stepnet.errors import ModelError
 from stepnet.files.onnx.node import ALPHAS, BETAS, DIRECTIONS, GATES, filled, misfit
-from stepnet.graph.operators.activations import (
+from stepnet.importers.activations import (
     affine,
     elu,
     hard_sigmoid,
@@ -22,11 +22,13 @@ from stepnet.graph.operators.activations import (
     scaled_tanh,
     thresholded_relu,
 )
-from stepnet.graph.operators.call import Call
-from stepnet.graph.operators.facts import LENGTH, Behind
-from stepnet.graph.operators.placed import LENGTHS, AxesError, Placed, Unusable, reshaped, words
-from stepnet.graph.operators.shaping import repeated
-from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, Size
+from stepnet.importers.axes import AxesError, words
+from stepnet.importers.call import Call
+from stepnet.importers.facts import LENGTH, Behind
+from stepnet.importers.placed import LENGTHS, Placed, Unusable
+from stepnet.importers.shaping import expand
+from stepnet.importers.sizes import SEQUENCES, STEPS, Size
+from stepnet.importers.values import reshaped
 from stepnet.rnn.recurrence import RNN
 from stepnet.trace import functions
 from stepnet.trace.traced import Traced, apply
@@ -151,9 +153,9 @@ def weights(call: Call, place: int) -> Array | None:
 
 def as_sequences(x: Placed, batch_first: bool) -> Placed:
     """The input, checked to have the axes steps, sequences and features; raises `AxesError` if it has not."""
-    axes = SEQUENCES + STEPS + FEATURE if batch_first else STEPS + SEQUENCES + FEATURE
-    if x.axes != axes:
-        raise AxesError(f"its input is [{words(x.axes)}], and it runs over [{words(axes)}]")
+    letters = "NT_" if batch_first else "TN_"
+    if x.letters != letters:
+        raise AxesError(f"its input is [{words(x.letters)}], and it runs over [{words(letters)}]")
     if x.is_constant:
         raise ModelError("its input is a constant")
     return x
@@ -166,7 +168,7 @@ def reads_lengths(call: Call, x: Placed) -> bool:
     lengths = call.optional(4)
     if lengths is None or lengths.value is LENGTHS or lengths.fact == LENGTH:
         return lengths is not None
-    all_steps = Size(STEPS, stated=dict(x.stated).get(STEPS))
+    all_steps = Size((STEPS,), stated=dict(x.stated).get(STEPS))
     if not lengths.is_constant or any(all_steps != size for size in np.ravel(lengths.value)):
         raise ModelError("its sequence_lens is neither an input of the model nor all steps")
     return False
@@ -186,12 +188,11 @@ def beginning(call: Call, place: int, batch_first: bool) -> Placed | None:
     value = call.optional(place)
     if value is None or (value.is_constant and not np.any(value.value)):
         return None
-    axes = SEQUENCES + FEATURE * 2 if batch_first else FEATURE + SEQUENCES + FEATURE
-    if value.axes == FEATURE * 3:
-        size = Size(SEQUENCES)
-        value = repeated(value, [size if letter == SEQUENCES else 1 for letter in axes])
-    if value.axes != axes:
-        raise AxesError(f"an initial state is [{words(value.axes)}], and should be [{words(axes)}]")
+    letters = "N__" if batch_first else "_N_"
+    if value.letters == "___":
+        value = expand(value, [Size((SEQUENCES,)) if letter == "N" else 1 for letter in letters])
+    if value.letters != letters:
+        raise AxesError(f"an initial state is [{words(value.letters)}], and should be [{words(letters)}]")
     return value
 
 
@@ -264,12 +265,11 @@ def outputs(
     directions: for each direction, its outputs and final memories.
     """
 
-    def joined(values: list[Any], axes: str) -> Placed:
+    def joined(values: list[Any], letters: str) -> Placed:
         wide = [reshaped(value, (1, *value.type.shape)) for value in values]
-        return x.with_value(wide[0] if len(wide) == 1 else np.concatenate(wide, axis=-2), axes)
+        return x.lettered(wide[0] if len(wide) == 1 else np.concatenate(wide, axis=-2), letters)
 
-    step_axes = SEQUENCES + STEPS + FEATURE * 2 if batch_first else STEPS + FEATURE + SEQUENCES + FEATURE
-    state_axes = SEQUENCES + FEATURE * 2 if batch_first else FEATURE + SEQUENCES + FEATURE
+    step_axes, state_axes = ("NT__", "N__") if batch_first else ("T_N_", "_N_")
     results: list[Placed] = [joined([output for output, _ in directions], step_axes)]
     results += [joined([memory[slot] for _, memory in directions], state_axes) for slot in SLOTS[call.op]]
     return results

@@ -10,9 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepnet.graph.operators.padding import COMPARISONS
-from stepnet.graph.operators.placed import AxesError, Placed, reshaped
-from stepnet.graph.operators.sizes import STEPS, Last, Size
+from stepnet.importers.axes import AxesError
+from stepnet.importers.padding import COMPARISONS
+from stepnet.importers.placed import Placed
+from stepnet.importers.sizes import STEPS, Last, Size
+from stepnet.importers.values import reshaped
 from stepnet.rnn.counting import length_of
 from stepnet.trace.traced import Traced
 
@@ -36,7 +38,7 @@ def counted(value: Placed, like: Traced, dtype: np.dtype) -> Placed:
     size = value.value.item() if value.is_constant and value.value.size == 1 else None
     if not isinstance(size, Size | Last):
         return value
-    if isinstance(size, Size) and size.letters != STEPS:
+    if isinstance(size, Size) and size.symbols != (STEPS,):
         raise AxesError("it computes with the number of sequences, which differs between calls")
     times, back = (1, size.back) if isinstance(size, Last) else (size.times, 0)
     number = (length_of(like) * times - back).astype(dtype)

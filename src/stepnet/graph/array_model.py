@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from stepnet.errors import InputError, ModelError
 from stepnet.graph.graph import Graph
-from stepnet.graph.operators.placed import LENGTHS, AxesError, Placed, words
-from stepnet.graph.operators.sizes import FEATURE, SEQUENCES, STEPS, TOKENS
+from stepnet.importers.axes import FEATURE, LETTERS, AxesError, axes_of
+from stepnet.importers.placed import LENGTHS, Placed
 from stepnet.trace.step import Spec
 from stepnet.values.arguments import shown
 
@@ -31,7 +31,7 @@ class ModelInput:
     axes: the letters of its axes; "" for a single number, "lengths" for the lengths of the sequences.
     features: the sizes of its features.
     dtype: its dtype.
-    stated: the sizes of the axes N and T, as far as the file states them.
+    stated: the numbers of sequences and steps, as far as the file states them.
     """
 
     name: str
@@ -43,7 +43,7 @@ class ModelInput:
     @property
     def has_steps(self) -> bool:
         """Whether it has a value per step."""
-        return self.axes != "lengths" and bool({STEPS, TOKENS} & set(self.axes))
+        return self.axes != "lengths" and bool({"T", "S"} & set(self.axes))
 
     @property
     def is_lengths(self) -> bool:
@@ -89,9 +89,9 @@ class ArrayModel:
         named = cast("Mapping[str, Any]", x) if isinstance(x, Mapping) else {self.sequences[0].name: x}
         values: dict[str, Any] = {**named, **(statics or {})}
         return {
-            input_.name: Placed(LENGTHS, "", input_.stated)
+            input_.name: Placed(LENGTHS, (), input_.stated)
             if input_.is_lengths
-            else Placed(values[input_.name], input_.axes, input_.stated)
+            else Placed(values[input_.name], axes_of(input_.axes, input_.features), input_.stated)
             for input_ in self.inputs
         }
 
@@ -140,9 +140,8 @@ def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelIn
     Raises `InputError` for axes that do not fit the shape, and `AxesError` for a feature without a size.
     """
     axes = axes.ljust(len(sizes), FEATURE)
-    known = {SEQUENCES, STEPS, TOKENS, FEATURE}
-    twice = any(axes.count(letter) > 1 for letter in known - {FEATURE})
-    if len(axes) != len(sizes) or set(axes) - known or twice:
+    twice = any(axes.count(letter) > 1 for letter in LETTERS)
+    if len(axes) != len(sizes) or set(axes) - {*LETTERS, FEATURE} or twice:
         raise InputError(
             f"the axes of {name!r} are {shown(axes)}, and it has {len(sizes)}: "
             "N is sequences, T steps, and _ a feature; N and T may occur once"
@@ -150,8 +149,11 @@ def with_axes(name: str, sizes: Sequence[int], dtype: str, axes: str) -> ModelIn
     features = tuple(size for size, letter in zip(sizes, axes, strict=True) if letter == FEATURE)
     if 0 in features:
         raise AxesError(f"{name!r} has a feature whose size the model does not state")
-    axes_sizes = zip(axes, sizes, strict=True)
-    stated = tuple((letter, size) for letter, size in axes_sizes if letter != FEATURE and size)
+    stated = tuple(
+        (str(LETTERS[letter][0]), size)
+        for letter, size in zip(axes, sizes, strict=True)
+        if letter != FEATURE and size
+    )
     return ModelInput(name, axes, features, dtype, stated)
 
 
@@ -159,10 +161,10 @@ def check_agree(inputs: Iterable[ModelInput]) -> None:
     """Raises `AxesError` if the file states different numbers of sequences, or of steps, for some inputs."""
     first_stated = dict[str, tuple[int, str]]()
     for input_ in inputs:
-        for letter, size in input_.stated:
-            other, name = first_stated.setdefault(letter, (size, input_.name))
+        for symbol, size in input_.stated:
+            other, name = first_stated.setdefault(symbol, (size, input_.name))
             if other != size:
-                what = f"{words(letter)}: {size} in {input_.name!r}, {other} in {name!r}"
+                what = f"{symbol}: {size} in {input_.name!r}, {other} in {name!r}"
                 raise AxesError(f"inputs state different numbers of {what}")
 
 

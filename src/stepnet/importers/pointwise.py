@@ -1,4 +1,4 @@
-"""ONNX's elementwise operators, as a table of rules.
+"""Elementwise operators, as rows of the table.
 
 Traced values have no axes of steps and sequences, so a rule deals only with features.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError
-from stepnet.graph.operators.activations import (
+from stepnet.importers.activations import (
     elu,
     hard_sigmoid,
     hard_swish,
@@ -20,18 +20,10 @@ from stepnet.graph.operators.activations import (
     selu,
     thresholded_relu,
 )
-from stepnet.graph.operators.call import Call, Rule
-from stepnet.graph.operators.placed import (
-    Placed,
-    Unusable,
-    applied,
-    as_dtype,
-    constant,
-    features_of,
-    joint_axes,
-    without_ones,
-)
-from stepnet.graph.operators.sizes import is_equal
+from stepnet.importers.call import Call, Rule
+from stepnet.importers.placed import Placed, Unusable, applied, constant, joint_axes
+from stepnet.importers.sizes import is_equal
+from stepnet.importers.values import as_dtype
 from stepnet.trace import functions
 from stepnet.trace.traced import Traced, apply
 
@@ -180,9 +172,7 @@ def where(call: Call) -> Placed:
     if condition.is_constant and np.size(condition.value):
         true = bool(np.all(condition.value))
         value = values[0] if true else values[1]
-        axes = joint_axes([condition, *values])
-        features = np.broadcast_shapes(*(features_of(without_ones(v, axes)) for v in call.present))
-        if (true or not np.any(condition.value)) and (value.axes, value.features) == (axes, features):
+        if (true or not np.any(condition.value)) and value.axes == joint_axes([condition, *values]):
             return value.with_value(value.value)
     return applied(np.where, condition, *values)
 

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from stepnet.errors import ModelError, StepnetError
-from stepnet.graph.operators.call import MISFITS, Call, Rules
-from stepnet.graph.operators.facts import UNKNOWN, Behind, Counted, Fact, Kept
-from stepnet.graph.operators.placed import Placed, Unusable
+from stepnet.importers.call import MISFITS, Call, Rules
+from stepnet.importers.facts import UNKNOWN, Behind, Counted, Fact, Kept
+from stepnet.importers.placed import Placed, Unusable
 
 Array = np.ndarray
 LOW = -1e9

@@ -1,1 +1,0 @@
-"""What frameworks' operators on arrays mean for sequences without padding: a table for all of them."""

@@ -1,0 +1,205 @@
+"""The axes of a value: which are its sequences, which its steps, and which are features.
+
+    x                      [batch, time, 8]     (sequences) (steps) (8)
+    x.reshape(-1, 8)       [batch * time, 8]    (sequences steps) (8)
+    h_n                    [2, batch, 4]        (2) (sequences) (4)
+
+An axis is a tuple of the parts that it is joined of, in order. A net has no axes of sequences and steps: it
+has the extent of a value instead, and the features in their order. So a transpose of sequences and steps
+moves no data, and a value that was flattened keeps its data in the order in which it was joined.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import gcd, prod
+from typing import Any
+
+from stepnet.errors import ModelError
+from stepnet.importers.sizes import SEQUENCES, STEPS, Size, is_number
+from stepnet.net.types import CONST, Extent
+from stepnet.net.types import ROWS as PER_ROW
+from stepnet.net.types import STEPS as PER_STEP
+
+PACKED = "packed steps"
+"""The part of an axis that holds the steps of all sequences, end to end.
+
+Where sequences were sorted, their part has another name, in brackets: `sequences (sorted 1)`, and
+`packed steps (sorted 1)` for the steps that were packed in that order.
+"""
+
+Axis = tuple[int | str, ...]
+Axes = tuple[Axis, ...]
+
+BATCH: Axis = (SEQUENCES,)
+TIME: Axis = (STEPS,)
+TOKENS: Axis = (PACKED,)
+ONE: Axis = (1,)
+LETTERS: Mapping[str, Axis] = {"N": BATCH, "T": TIME, "S": TOKENS}
+FEATURE, JOINED = "_", "*"
+"""The letters of an axis of features, and of an axis that is joined of several parts."""
+
+
+class AxesError(ModelError):
+    """Axes do not fit an operator. They may with other axes of the model's inputs."""
+
+
+def is_rows(part: int | str) -> bool:
+    """Whether a part of an axis is the sequences, in any order."""
+    return isinstance(part, str) and part.startswith(SEQUENCES)
+
+
+def is_packed(part: int | str) -> bool:
+    """Whether a part of an axis is the steps of all sequences, end to end."""
+    return isinstance(part, str) and part.startswith(PACKED)
+
+
+def is_feature(axis: Axis) -> bool:
+    """Whether an axis is a feature: it has neither sequences nor steps."""
+    return not symbols_in((axis,))
+
+
+def symbols_of(part: str) -> tuple[str, ...]:
+    """The symbols whose product is the size of a part."""
+    return (STEPS,) if part == STEPS else (SEQUENCES, STEPS) if is_packed(part) else (SEQUENCES,)
+
+
+def symbols_in(axes: Axes) -> list[str]:
+    """The symbols that the sizes of axes are made of."""
+    return [name for axis in axes for part in axis if isinstance(part, str) for name in symbols_of(part)]
+
+
+def features_of(axes: Axes) -> tuple[int, ...]:
+    """The sizes that are features."""
+    return tuple(part for axis in axes for part in axis if isinstance(part, int))
+
+
+def size_of(axis: Axis, stated: Mapping[str, int] | None = None) -> Any:
+    """The size of an axis, an integer or a `Size`. stated: the numbers of symbols that a file states.
+
+    >>> size_of((2, "sequences"))
+    2 x sequences
+    """
+    count, symbols = prod(features_of((axis,))), sorted(symbols_in((axis,)))
+    if not symbols:
+        return count
+    known = [(stated or {}).get(symbol) for symbol in symbols]
+    numbers = [number for number in known if number is not None]
+    return Size(tuple(symbols), count, prod(numbers) if len(numbers) == len(known) else None)
+
+
+def extent_of(axes: Axes) -> Extent:
+    """The extent of a value that has these axes."""
+    symbols = symbols_in(axes)
+    return PER_STEP if STEPS in symbols else PER_ROW if symbols else CONST
+
+
+def text_of(axes: Axes) -> str:
+    """Axes as text for messages."""
+    return f"[{', '.join(' x '.join(map(str, axis)) for axis in axes)}]"
+
+
+def axes_of(letters: str, features: Sequence[int]) -> Axes:
+    """Axes from a letter for each: N for sequences, T for steps, S for packed steps, and _ for a feature.
+
+    features: the sizes of the features in their order.
+
+    >>> axes_of("NT_", [8])
+    (('sequences',), ('steps',), (8,))
+    """
+    sizes = iter(features)
+    return tuple(LETTERS[letter] if letter in LETTERS else (next(sizes),) for letter in letters)
+
+
+def letters_of(axes: Axes) -> str:
+    """The letter of each axis."""
+    letters = {axis: letter for letter, axis in LETTERS.items()}
+    return "".join(FEATURE if is_feature(axis) else letters.get(axis, JOINED) for axis in axes)
+
+
+def words(letters: str) -> str:
+    """The names of axes by their letters, for messages.
+
+    >>> words("TN_")
+    'steps, sequences, features'
+    """
+    return ", ".join(str(LETTERS[letter][0]) if letter in LETTERS else "features" for letter in letters)
+
+
+def regrouped(axes: Axes, sizes: Sequence[Any], stated: Mapping[str, int] | None = None) -> Axes:
+    """The axes of a value whose numbers are given other sizes, in the same order.
+
+    stated: the numbers of sequences and of steps that a file states, which may stand for their symbols.
+    Raises `ModelError` for sizes that take numbers of several sequences or steps together.
+
+    >>> regrouped((("sequences",), ("steps",), (6,)), [Size(("sequences", "steps")), 2, 3])
+    (('sequences', 'steps'), (2,), (3,))
+    """
+    remaining, grouped = joined_parts(axes), list[Axis]()
+    for size in sizes:
+        axis = next_axis(remaining, size, stated or {})
+        if axis is None:
+            raise reordered(axes, sizes)
+        grouped.append(axis)
+    if any(part != 1 for part in remaining):
+        raise reordered(axes, sizes)
+    return tuple(grouped)
+
+
+def joined_parts(axes: Axes) -> list[int | str]:
+    """The parts of axes, in which features that lie side by side are one. A one stays only where the part
+    behind it is no feature.
+    """
+    parts = list[int | str]()
+    for part in (part for axis in axes for part in axis):
+        last = parts[-1] if parts else ""
+        if isinstance(part, int) and isinstance(last, int):
+            parts[-1] = last * part
+        else:
+            parts.append(part)
+    return parts
+
+
+def next_axis(parts: list[int | str], size: Any, stated: Mapping[str, int]) -> Axis | None:
+    """Takes the axis of this size from the front of parts; None if no parts make it up."""
+    if is_number(size, 1) and parts[:1] == [1]:
+        return (parts.pop(0),)
+    while not is_number(size, 1) and parts[:1] == [1]:
+        parts.pop(0)
+    if parts and isinstance(parts[0], str) and size == size_of((parts[0],), stated):
+        return (parts.pop(0),)
+    axis = list[int | str]()
+    count, names = (size.times, [*size.symbols]) if isinstance(size, Size) else (int(size), list[str]())
+    while (count != 1 or names) and parts:
+        part = parts.pop(0)
+        if isinstance(part, str):
+            if not set(symbols_of(part)) <= set(names):
+                return None
+            names = [name for name in names if name not in symbols_of(part)]
+            axis.append(part)
+            continue
+        if part == 1:
+            continue
+        shared = count if part == count else gcd(part, count)
+        if shared == 1:
+            return None
+        count = 1 if part == count else count // shared
+        if part != shared:
+            parts.insert(0, part // shared)
+        axis.append(shared)
+    return (tuple(axis) or ONE) if count == 1 and not names else None
+
+
+def reordered(axes: Axes, sizes: Sequence[Any]) -> ModelError:
+    """The error for a shape that takes numbers of several sequences or steps together."""
+    wanted = ", ".join(map(str, sizes))
+    return ModelError(
+        f"a tensor {text_of(axes)} is read as [{wanted}], which mixes sequences or steps: transpose it first"
+    )
+
+
+def mixes(symbol: str, axes: Axes) -> ModelError:
+    """The error for an operation over all sequences, or over steps that it does not go along."""
+    reasons = {
+        SEQUENCES: "which mixes them: each sequence's results are its own",
+        STEPS: "which this operation of a model does not",
+    }
+    return ModelError(f"it goes over the {symbol} of {text_of(axes)}, {reasons[symbol]}")

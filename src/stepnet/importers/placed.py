@@ -1,0 +1,221 @@
+"""A value of a model that is read, with its axes: `Placed`."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.importers.axes import (
+    ONE,
+    Axes,
+    AxesError,
+    Axis,
+    axes_of,
+    features_of,
+    is_feature,
+    letters_of,
+    size_of,
+    symbols_in,
+    text_of,
+)
+from stepnet.importers.facts import Fact
+from stepnet.importers.sizes import SEQUENCES, STEPS
+from stepnet.importers.values import Array, at_one_extent, check_room, reshaped, shape_of
+from stepnet.trace.traced import Traced
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A placeholder for a value that no operator can compute with. reason: why not, for messages."""
+
+    reason: str
+
+
+LENGTHS = Unusable("it reads the lengths of the sequences, which only sequence_lens of recurrences may")
+"""The value of an input that is the lengths of the sequences."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A value and its axes.
+
+    value: a value of the net, or an array if it is known ahead. It has the features, in the order of the
+        axes. A number without axes, as the length of a sequence, may have a deeper extent than its axes.
+    axes: the axes; no value has those of the sequences or of the steps twice.
+    stated: the numbers of sequences and of steps, as far as the model's file states them.
+    fact: what is known of the value at padding steps. None means that an array has its value there too, and
+        that nothing is known of other values.
+    """
+
+    value: Any
+    axes: Axes
+    stated: tuple[tuple[str, int], ...] = ()
+    fact: Fact | None = None
+
+    def __post_init__(self) -> None:
+        check_unpaired(self.axes)
+        if not isinstance(self.value, Unusable):
+            assert self.features == features_of(self.axes), (self.features, self.axes)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a known array, and no value of the net."""
+        return not isinstance(self.value, Traced)
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is a known array of features alone."""
+        return self.is_constant and not symbols_in(self.axes)
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """The sizes of its features."""
+        return shape_of(self.value)
+
+    @property
+    def letters(self) -> str:
+        """The letter of each axis; see `axes_of`."""
+        return letters_of(self.axes)
+
+    @property
+    def sizes(self) -> tuple[Any, ...]:
+        """The sizes of all axes; those of sequences and steps are symbolic."""
+        return tuple(size_of(axis, dict(self.stated)) for axis in self.axes)
+
+    @property
+    def array(self) -> Array:
+        """The array of a constant of features alone; raises `ModelError` for other values."""
+        if not self.is_array:
+            raise ModelError("an operand is computed from the inputs, where a constant is expected")
+        return self.value
+
+    def axis(self, number: int, count: int = 0) -> int:
+        """The number of an axis, counted from the front. count: the number of axes that will be added."""
+        rank = len(self.axes) + count
+        if not -rank <= number < rank:
+            raise ModelError(f"its operand has {rank} axes, so there is no axis {number}")
+        return number % rank
+
+    def feature(self, axis: int) -> int:
+        """The index of the feature at an axis, counted from the last, which is -1; raises `AxesError` if the
+        axis is not a feature.
+        """
+        if not is_feature(self.axes[axis]):
+            raise AxesError(f"axis {axis} of {text_of(self.axes)} is not a feature")
+        return -len(features_of(self.axes[axis:]))
+
+    def with_value(self, value: Any, axes: Axes | None = None) -> "Placed":
+        """Another value with these axes, or its own. It has no fact about padding."""
+        return Placed(value, self.axes if axes is None else axes, self.stated)
+
+    def lettered(self, value: Any, letters: str) -> "Placed":
+        """Another value, whose axes have these letters, and the sizes of its features."""
+        return self.with_value(value, axes_of(letters, shape_of(value)))
+
+    def shaped(self, axes: Axes) -> "Placed":
+        """Its numbers in their order with other axes."""
+        return self.with_value(reshaped(self.value, features_of(axes)), axes)
+
+
+def check_unpaired(axes: Axes) -> None:
+    """Raises `AxesError` for axes of which two are those of the sequences, or of the steps."""
+    symbols = symbols_in(axes)
+    for symbol in (SEQUENCES, STEPS):
+        if symbols.count(symbol) > 1:
+            raise AxesError(
+                f"a tensor {text_of(axes)} pairs each of the {symbol} with each other one, which no value of "
+                "a model does"
+            )
+
+
+def check_apart(what: str, axes: Axes) -> None:
+    """Raises `ModelError` for an output that has sequences or steps joined with features in an axis."""
+    if any(symbols_in((axis,)) and features_of((axis,)) for axis in axes):
+        raise ModelError(f"{what} is {text_of(axes)}: sequences and steps are axes of their own")
+
+
+def constant(array: Any) -> Placed:
+    """The value of a constant array, all of whose axes are features."""
+    array = np.asarray(array)
+    return Placed(array, tuple((size,) for size in array.shape))
+
+
+def stated_by(values: Iterable[Placed]) -> tuple[tuple[str, int], ...]:
+    """The numbers of sequences and steps that the model's file states, collected from all these values."""
+    return tuple(dict(pair for value in values for pair in value.stated).items())
+
+
+# ---- elementwise -------------------------------------------------------------------------------------------
+
+
+def joint_axes(values: Sequence[Placed]) -> Axes:
+    """The axes that values are broadcast to, by NumPy's rules; raises `AxesError` if they do not fit."""
+    rank = max((len(value.axes) for value in values), default=0)
+    columns = zip(*((ONE,) * (rank - len(value.axes)) + value.axes for value in values), strict=True)
+    axes = tuple(joint_axis(column, values) for column in columns)
+    check_unpaired(axes)
+    return axes
+
+
+def joint_axis(column: Sequence[Axis], values: Sequence[Placed]) -> Axis:
+    """The axis that the axes of values at one place are broadcast to."""
+    others = list(dict.fromkeys(axis for axis in column if axis != ONE))
+    if all(map(is_feature, others)):
+        return np.broadcast_shapes(*(features_of((axis,)) for axis in others)) if others else ONE
+    if len(others) == 1:
+        return others[0]
+    for axis in filter(is_feature, others):
+        what = " x ".join(symbols_in(tuple(other for other in others if not is_feature(other))))
+        raise AxesError(
+            f"an axis of size {axis[0]} is combined with that of the {what}, which may have any size"
+        )
+    if len({size_of(axis) for axis in others}) == 1:
+        raise two_orders(*others[:2])
+    raise AxesError(f"{' and '.join(text_of(value.axes) for value in values)} do not fit")
+
+
+def two_orders(first: Axis, second: Axis) -> AxesError:
+    """The error for axes that are joined in different orders."""
+    return AxesError(
+        f"tensors meet whose sequences and steps lie in two orders: {text_of((first,))} and "
+        f"{text_of((second,))}"
+    )
+
+
+def beside(x: Placed, axes: Axes) -> Any:
+    """The value for an operation whose result has these axes: with as many axes of features, of which those
+    of size one stay so. An array gets no more axes, as NumPy's rules broadcast it.
+    """
+    own = ((1,),) * (len(axes) - len(x.axes)) + x.axes
+    features = list[int]()
+    for mine, wanted in zip(own, axes, strict=True):
+        if mine == ONE:
+            features += [1] * len(features_of((wanted,)))
+        elif is_feature(mine) or mine == wanted:
+            features += features_of((mine,))
+        else:
+            raise two_orders(mine, wanted)
+    if x.is_constant:
+        features = features[len(features_of(axes[: len(axes) - len(x.axes)])) :]
+    return reshaped(x.value, features) if tuple(features) != x.features else x.value
+
+
+def applied(function: Callable[..., Any], *values: Placed) -> Placed:
+    """The result of an elementwise function on values, which are broadcast."""
+    axes = joint_axes(values)
+    check_room(features_of(axes))
+    operands = at_one_extent([beside(value, axes) for value in values])
+    with np.errstate(all="ignore"):
+        try:
+            result = function(*operands)
+        except TypeError as error:
+            if not any(np.asarray(value.value).dtype.kind == "O" for value in values if value.is_constant):
+                raise
+            raise ModelError(
+                "it computes with the number of sequences or steps, but not for a shape"
+            ) from error
+    # A ufunc on objects may return a scalar.
+    result = result if isinstance(result, Traced) else np.asarray(result)
+    return Placed(result, axes, stated_by(values))

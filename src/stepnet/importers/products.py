@@ -1,0 +1,129 @@
+"""Products of matrices, and the rows of MatMul and Gemm.
+
+A product with a constant is over features. A product over the axis of steps is a sum over each sequence.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.importers.axes import TIME, features_of, is_feature, symbols_in, text_of
+from stepnet.importers.call import Call, Rule
+from stepnet.importers.padding import behind, check_idle, is_all
+from stepnet.importers.placed import Placed, applied, constant, stated_by
+from stepnet.importers.shaping import swapped, transpose
+from stepnet.importers.sizes import SEQUENCES, STEPS
+from stepnet.importers.values import as_dtype, at_one_extent, check_room, reshaped, shape_of
+from stepnet.rnn.nested import reduce as reduced_steps
+from stepnet.trace.traced import Traced
+
+Matrices = Callable[[Any, Any], Any]
+"""The product of matrices of features, [..., m, k] and [..., k, n], of each row or of a parameter."""
+
+
+def is_parameter(x: Placed) -> bool:
+    """Whether a value is an array of features alone, or a parameter of the net."""
+    return not symbols_in(x.axes) and (not isinstance(x.value, Traced) or x.value.is_constant)
+
+
+def product(a: Placed, b: Placed, matrices: Matrices) -> Placed:
+    """The product over the last axis of the first and the second-last of the second.
+
+    matrices: multiplies features. It decides in which order a format adds.
+    """
+    if a.is_array and b.is_array:
+        check_room([*a.features[:-1], *b.features[:-2], *b.features[-1:]])
+        return constant(a.array @ b.array)
+    if len(b.axes) == 2 and is_parameter(b) and not is_parameter(a):
+        a.feature(len(a.axes) - 1)
+        return a.with_value(matrices(a.value, b.value), a.axes[:-1] + b.axes[1:])
+    if len(a.axes) < 2 or len(b.axes) < 2:
+        raise unlike(a, b)
+    if is_parameter(a) and not is_parameter(b):
+        lead = len(b.axes) - 2
+        return transpose(product(swapped(b), swapped(a), matrices), [*range(lead), lead + 1, lead])
+    lead, m, k, n = a.axes[:-2], a.axes[-2], a.axes[-1], b.axes[-1]
+    if all(STEPS in symbols_in((axis,)) for axis in (m, n)):
+        raise ModelError(
+            f"a product of {text_of(a.axes)} and {text_of(b.axes)} pairs each step of a sequence with each "
+            "other one, which no value of a model does"
+        )
+    if b.axes[-2] != k or SEQUENCES in symbols_in((k,)) or not (is_feature(k) or k == TIME):
+        raise unlike(a, b)
+    if lead != b.axes[:-2]:
+        raise ModelError(
+            f"matrices {text_of(a.axes)} and {text_of(b.axes)} are multiplied, which lie in two orders"
+        )
+    axes, heads = (*lead, m, n), features_of(lead)
+    rows, columns, inner = (features_of((axis,)) for axis in (m, n, k))
+    if k == TIME:
+        left, right = at_one_extent(
+            [reshaped(a.value, (*heads, prod(rows), 1)), reshaped(b.value, (*heads, 1, prod(columns)))]
+        )
+        value = as_dtype(reduced_steps(left * right, "sum"), np.dtype(a.value.dtype))
+    elif is_parameter(b):
+        value = matrices(reshaped(a.value, (*heads, *rows, *inner)), b.value)
+    else:
+        left = reshaped(a.value, (*heads, prod(rows), *inner))
+        value = matrices(left, reshaped(b.value, (*heads, *inner, prod(columns))))
+    return Placed(reshaped(value, features_of(axes)), axes, stated_by((a, b)))
+
+
+def unlike(a: Placed, b: Placed) -> ModelError:
+    """The error for values that are not multiplied."""
+    return ModelError(
+        f"a product of {text_of(a.axes)} and {text_of(b.axes)} is not supported: it is over features or over "
+        "steps, and not over one with the other"
+    )
+
+
+# ---- rows --------------------------------------------------------------------------------------------------
+
+
+def multiplied(left: Any, right: Any) -> Any:
+    """Matrices multiplied: with a constant, or those of each row, which are added over the middle axis."""
+    if not isinstance(right, Traced):
+        return left @ right
+    *heads, rows, inner = shape_of(left)
+    ones = (1,) * (rows != 1)
+    x = reshaped(left, (*heads, *([rows] * len(ones)), inner, 1))
+    y = reshaped(right, (*heads, *ones, *right.type.shape[-2:]))
+    x, y = at_one_extent([x, y])
+    return reshaped(np.sum(x * y, axis=-2), (*heads, rows, right.type.shape[-1]))
+
+
+def matmul(call: Call) -> Placed:
+    """The result of MatMul."""
+    a, b = call.operand(0), call.operand(1)
+    if len(a.axes) > 1 and len(b.axes) > 1 and a.axes[-1] == b.axes[-2] == TIME:
+        check_masked(call, a, b)
+    return product(a, b, multiplied)
+
+
+def check_masked(call: Call, a: Placed, b: Placed) -> None:
+    """Raises `ModelError` for a sum of products over steps if neither factor is known to be 0 in padding."""
+    if call.padded and not any(is_all(behind(value), 0) for value in (a, b)):
+        check_idle(call, a, "sum")
+
+
+def gemm(call: Call) -> Placed:
+    """The result of Gemm: alpha A B + beta C, where A and B may be transposed."""
+    a, b, c = call.operand(0), call.operand(1), call.optional(2)
+    alpha, beta = (call.attributes.get(name, 1.0) for name in ("alpha", "beta"))
+    if call.attributes.get("transA"):
+        a = constant(a.array.T)
+    if call.attributes.get("transB"):
+        b = constant(b.array.T)
+    b = constant(b.array * np.asarray(alpha, b.array.dtype)) if alpha != 1 else b
+    result = product(a, b, multiplied)
+    if c is None:
+        return result
+    scaled = c if beta == 1 else applied(np.multiply, c, constant(np.asarray(beta, b.array.dtype)))
+    return applied(np.add, result, scaled)
+
+
+PRODUCTS: dict[str, Rule] = {"Gemm": gemm, "MatMul": matmul}
+"""The rule of each operator."""

@@ -1,0 +1,260 @@
+"""Operators that select parts of values and join them; behind them the rows of the table.
+
+Any part of the features can be selected; of the steps all, the first or the last; of the sequences only all.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.importers.axes import ONE, TIME, Axes, Axis, features_of, is_feature, size_of, text_of
+from stepnet.importers.call import Call, Rules
+from stepnet.importers.padding import check_no_padding
+from stepnet.importers.placed import Placed, constant, stated_by
+from stepnet.importers.reductions import filled
+from stepnet.importers.shaping import broadcast_to
+from stepnet.importers.sizes import Last, Size
+from stepnet.importers.values import (
+    Array,
+    at_one_extent,
+    check_room,
+    first_feature,
+    part_of,
+    repeated_at,
+    reshaped,
+    shape_of,
+)
+from stepnet.rnn.nested import reduce as over_steps
+from stepnet.trace.traced import Traced
+
+HIGHEST = (2**31 - 1, 2**63 - 1)
+"""The largest int32 and int64, which stand for the end of an axis."""
+
+
+def concatenate(values: Sequence[Placed], axis: int) -> Placed:
+    """Values side by side along an axis. Along sequences or steps they lie one behind the other, until a
+    shape takes them apart again.
+    """
+    check_room([sum(prod(value.features) for value in values)])
+    if all(value.is_array for value in values):
+        try:
+            return constant(np.concatenate([value.array for value in values], axis=axis))
+        except ValueError as error:
+            raise ModelError(f"it concatenates constants whose shapes do not fit: {error}") from None
+    like = next((value for value in values if not value.is_constant), values[0])
+    axis = like.axis(axis)
+    own = like.axes[axis]
+    if not is_feature(own) and all(x.axes[axis : axis + 1] == (own,) for x in values):
+        stacked = [x.shaped((*x.axes[:axis], ONE, *x.axes[axis:])) for x in values]
+        side = concatenate(stacked, axis)
+        return side.shaped((*side.axes[:axis], (len(stacked), *own), *side.axes[axis + 2 :]))
+    sizes = [x.features[x.feature(axis)] for x in values]
+    parts = [broadcast_to(x, with_axis(like.axes, axis, size)) for x, size in zip(values, sizes, strict=True)]
+    return Placed(
+        joined([part.value for part in parts], len(features_of(like.axes[:axis]))),
+        with_axis(like.axes, axis, sum(sizes)),
+        stated_by(values),
+    )
+
+
+def with_axis(axes: Axes, axis: int, size: int) -> Axes:
+    """Axes of which one is replaced by a feature of this size."""
+    return (*axes[:axis], (size,), *axes[axis + 1 :])
+
+
+def joined(values: Sequence[Any], place: int) -> Any:
+    """Values side by side along a feature, at the deepest extent of all."""
+    like = max(values, key=lambda value: len(value.type.extent) if isinstance(value, Traced) else 0)
+    if isinstance(like, Traced):
+        values = [value if isinstance(value, Traced) else repeated_at(value, like) for value in values]
+    return np.concatenate(at_one_extent(values), axis=first_feature(like) + place)
+
+
+def sliced(x: Placed, axis: int, chosen: slice) -> Placed:
+    """A value sliced along one feature."""
+    value = part_of(x.value, x.feature(axis) + len(x.features), chosen)
+    return x.with_value(value, with_axis(x.axes, axis, shape_of(value)[x.feature(axis)]))
+
+
+def step_at(x: Placed, axis: int, how: str, keep: bool) -> Placed:
+    """The first or the last step of each sequence.
+
+    how: "first" or "last".
+    keep: whether a feature of size one takes the place of the axis of steps.
+    """
+    axes = x.axes[:axis] + ((ONE,) if keep else ()) + x.axes[axis + 1 :]
+    return x.with_value(reshaped(over_steps(x.value, how), features_of(axes)), axes)
+
+
+def taken(x: Placed, axis: int, places: Array) -> Placed:
+    """The parts of a feature at constant places, whose axes take the place of the feature."""
+    value = np.take(x.value, places, axis=x.feature(axis))
+    value = np.asarray(value) if x.is_constant else value
+    return x.with_value(value, x.axes[:axis] + tuple((n,) for n in places.shape) + x.axes[axis + 1 :])
+
+
+def embedded(table: Placed, at: Placed) -> Placed:
+    """The rows of a constant table at computed indices."""
+    literal = Traced(at.value.builder, at.value.builder.constant(table.array, "table"))
+    return at.with_value(literal[at.value], at.axes + table.axes[1:])
+
+
+# ---- rows --------------------------------------------------------------------------------------------------
+
+
+def concat_row(call: Call) -> Placed:
+    """The result of Concat, of features or of shapes."""
+    if all(value.is_array for value in call.present):
+        return concatenate(call.present, int(call.attributes.get("axis", 0)))
+    return concatenate(call.present, int(call.attributes["axis"]))
+
+
+def pad_row(call: Call) -> Placed:
+    """The result of Pad: features padded with one number, or, for a negative pad, cut off."""
+    x, mode = call.x, call.attributes.get("mode", "constant")
+    pads = call.whole(1, "pads") or []
+    number = np.asarray(call.number(2, "value", 0)).astype(x.value.dtype)
+    axes = [x.axis(axis) for axis in call.whole(3, "axes", list(range(len(x.axes)))) or []]
+    if mode != "constant" or len(pads) != 2 * len(axes):
+        raise ModelError(
+            f"its mode is {mode!r} with {len(pads)} pads for {len(axes)} axes: only the mode 'constant' is "
+            "supported, with two pads per axis"
+        )
+    for place, axis in enumerate(axes):
+        before, after = pads[place], pads[len(axes) + place]
+        if (before, after) == (0, 0):
+            continue
+        x = sliced(x, axis, slice(max(0, -before), min(0, after) or None))
+        at = x.feature(axis)
+        check_room([*x.features, max(before, 0) + max(after, 0)])
+        parts = [filled(x, at, before, number), x.value, filled(x, at, after, number)]
+        value = np.concatenate(parts, axis=at)
+        x = x.with_value(value, with_axis(x.axes, axis, shape_of(value)[at]))
+    return x
+
+
+def split_row(call: Call) -> list[Placed]:
+    """The results of Split, of features."""
+    x = call.x
+    axis = x.axis(int(call.attributes.get("axis", 0)))
+    parts = call.whole(1, "split")
+    size = x.sizes[axis]
+    if parts is None:
+        count = call.attributes.get("num_outputs", call.outputs)
+        if count != call.outputs:
+            raise ModelError(f"its num_outputs is {count}, but it has {call.outputs} outputs")
+        part = -(-size // count)
+        parts = [min(part, size - part * place) for place in range(count)]
+    ends = [int(end) for end in np.cumsum([0, *parts])]
+    return [sliced(x, axis, slice(begin, end)) for begin, end in pairwise(ends)]
+
+
+def slice_row(call: Call) -> Placed:
+    """The result of Slice: of features, of shapes, or the first or last step."""
+    x = call.x
+    starts, ends = (call.numbers(at, name) for at, name in ((1, "starts"), (2, "ends")))
+    axes = call.whole(3, "axes", list(range(len(starts)))) or []
+    steps = call.whole(4, "steps", [1] * len(starts)) or []
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = x.axis(axis)
+        own = x.axes[axis]
+        if is_feature(own):
+            if step < 0 and bound(end) in HIGHEST:
+                raise ModelError(
+                    f"it slices backwards to the end {bound(end)}, which runtimes interpret differently"
+                )
+            x = sliced(x, axis, clamped(bound(start), bound(end), step, x.sizes[axis]))
+        elif is_whole_axis(start, end, step, own):
+            continue
+        elif own == TIME and (how := step_of(start, end, step)):
+            x = one_step(call, x, axis, how)
+        else:
+            selected = f"{text_of((own,)).strip('[]')} {start} to {end} in steps of {step}"
+            raise ModelError(
+                f"it selects {selected}: of sequences only all can be selected; of steps all, the first or "
+                "the last"
+            )
+    return x
+
+
+def clamped(start: int, end: int, step: int, size: int) -> slice:
+    """The Python slice for a feature of `size` elements. ONNX clamps the bounds of a backward slice: one that
+    starts before the first element begins with the first.
+    """
+    if step > 0:
+        return slice(start, end, step)
+    begin = min(max(start + size if start < 0 else start, 0), size - 1)
+    stop = max(end + size if end < 0 else end, -1)
+    return slice(begin, None if stop < 0 else stop, step)
+
+
+def bound(number: Any) -> int:
+    """The bound of a slice of features as an integer; raises `ModelError` for one that is not known."""
+    if isinstance(number, Size | Last):
+        raise ModelError("a bound of its slice of features is the number of sequences or of steps")
+    return int(number)
+
+
+def is_end(end: Any, axis: Axis) -> bool:
+    """Whether a bound of a slice is the end of an axis of sequences, or of steps."""
+    if isinstance(end, Size):
+        return end == size_of(axis)
+    return not isinstance(end, Last) and int(end) >= 2**31 - 1
+
+
+def is_whole_axis(start: Any, end: Any, step: int, axis: Axis) -> bool:
+    """Whether a slice selects all sequences, or all steps."""
+    return step == 1 and not isinstance(start, Last) and start == 0 and is_end(end, axis)
+
+
+def step_of(start: Any, end: Any, step: int) -> str | None:
+    """The name of the single step that a slice selects, "first" or "last"; None for other slices."""
+    if step == 1 and start == 0 and end == 1:
+        return "first"
+    if step == 1 and (start in (-1, Last(1))) and is_end(end, TIME):
+        return "last"
+    return None
+
+
+def one_step(call: Call, x: Placed, axis: int, how: str, keep: bool = True) -> Placed:
+    """The first or the last step of each sequence, in a model where that is no padding; see `step_at`."""
+    if how == "last":
+        check_no_padding(call)
+    return step_at(x, axis, how, keep)
+
+
+def gather_row(call: Call) -> Placed:
+    """The result of Gather: rows of a constant (an embedding), parts of a feature, the first or last step."""
+    x, at = call.operand(0), call.operand(1)
+    axis = x.axis(int(call.attributes.get("axis", 0)))
+    if not at.is_constant:
+        if axis or not x.is_constant:
+            raise ModelError(
+                f"it gathers at computed indices from {text_of(x.axes)}: that is supported only for the rows "
+                "of a constant"
+            )
+        return embedded(x, at)
+    places = at.value
+    others = [size for place, size in enumerate(x.sizes) if is_feature(x.axes[place]) and place != axis]
+    check_room([places.size, *others])
+    if x.axes[axis] == TIME:
+        number = places.item() if places.ndim == 0 else None
+        how = "first" if number == 0 else "last" if number in (-1, Last(1)) else None
+        if how is None:
+            raise ModelError(f"it selects step {number}: only the first or the last can be selected")
+        return one_step(call, x, axis, how, keep=False)
+    return taken(x, axis, places.astype(np.int64))
+
+
+SELECTING: dict[str, Rules] = {
+    "Concat": concat_row,
+    "Gather": gather_row,
+    "Pad": pad_row,
+    "Slice": slice_row,
+    "Split": split_row,
+}
+"""The rule of each operator."""

@@ -1,0 +1,102 @@
+"""Values of a net or arrays, of which an operator sees the features alone: their shapes, orders and extents.
+
+A value per sequence or per step has its features behind the rows; a parameter and an array have nothing else.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stepnet.errors import ModelError
+from stepnet.net.types import CONST, Extent
+from stepnet.trace import traced
+from stepnet.trace.numpy_shapes import broadcast_to_features
+from stepnet.trace.traced import Traced, apply
+
+Array = np.ndarray
+MOST = 2**27
+"""The largest number of elements of a computed constant, or of the features of a value."""
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """The sizes of the features of a value."""
+    return value.type.shape if isinstance(value, Traced) else np.shape(value)
+
+
+def first_feature(value: Any) -> int:
+    """The place of the first feature among the axes that the value has for NumPy."""
+    return 1 if isinstance(value, Traced) and not value.is_constant else 0
+
+
+def extent_of_value(value: Any) -> Extent:
+    """The extent of a value; that of an array is a parameter's."""
+    return value.type.extent if isinstance(value, Traced) else CONST
+
+
+def reshaped(value: Any, features: Sequence[int]) -> Any:
+    """A value with its features in another shape."""
+    if isinstance(value, Traced):
+        return traced.reshaped(value, tuple(features))
+    return value.reshape(tuple(features))
+
+
+def transposed(value: Any, order: Sequence[int]) -> Any:
+    """A value with its features in another order."""
+    if isinstance(value, Traced):
+        return traced.transposed(value, tuple(order))
+    return np.transpose(value, order)
+
+
+def broadcast(value: Any, features: Sequence[int]) -> Any:
+    """A value with its features repeated until they have these sizes."""
+    check_room(features)
+    if isinstance(value, Traced):
+        return broadcast_to_features(value, tuple(features))
+    return np.broadcast_to(value, tuple(features))
+
+
+def part_of(value: Any, place: int, part: Any) -> Any:
+    """A part of a value along a feature. place: the feature's place among the features."""
+    return value[(*(slice(None),) * (first_feature(value) + place), part)]
+
+
+def to_extent(value: Traced, extent: Extent) -> Traced:
+    """The value at an extent, unless it is at a deeper one."""
+    return value if len(value.type.extent) >= len(extent) else apply("expand", value, extent=extent)
+
+
+def deepest(values: Sequence[Any]) -> Extent:
+    """The deepest extent of values."""
+    return max((extent_of_value(value) for value in values), key=len, default=CONST)
+
+
+def at_one_extent(values: Sequence[Any]) -> list[Any]:
+    """The values at the deepest extent of all. Arrays and parameters stay what they are."""
+    extent = deepest(values)
+    return [
+        to_extent(value, extent) if isinstance(value, Traced) and not value.is_constant else value
+        for value in values
+    ]
+
+
+def repeated_at(array: Array, like: Traced) -> Traced:
+    """An array expanded to the extent of a traced value."""
+    literal = Traced(like.builder, like.builder.constant(np.asarray(array)))
+    return apply("expand", literal, extent=like.type.extent)
+
+
+def as_dtype(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A value in a dtype; formats keep that of an operand where NumPy's result is wider."""
+    return value if np.dtype(value.dtype) == dtype else value.astype(dtype)
+
+
+def check_room(sizes: Sequence[int]) -> None:
+    """Raises `ModelError` for sizes of an array that is far larger than those of models, or negative."""
+    if min(sizes, default=0) < 0:
+        raise ModelError(f"it makes an array of sizes {list(sizes)}, of which one is negative")
+    if prod(sizes) > MOST:
+        raise ModelError(
+            f"it makes a constant, or a value of one step, of {prod(sizes)} numbers; the most is {MOST}"
+        )

@@ -1,0 +1,85 @@
+"""A function on tensors as a step: `TorchStep`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepnet.errors import StepError
+from stepnet.importers.axes import BATCH, symbols_in
+from stepnet.importers.placed import Placed
+from stepnet.net.types import ROWS
+from stepnet.torch.aten_graph import Argument, Graph, graph_of
+from stepnet.torch.module_rules import RULES
+from stepnet.torch.pytorch import pytorch
+from stepnet.torch.reads import reads_of
+from stepnet.torch.replay import Replay
+from stepnet.trace.lines import defined_at, written_at
+from stepnet.trace.reads import Reads
+from stepnet.trace.traced import Traced, refuse
+from stepnet.values.structure import leaves, named_leaves, rebuild
+
+torch: Any = pytorch("torch")
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class TorchStep:
+    """A function on tensors as a step: its graph of ATen operations, replayed on a step's values.
+
+    `__wrapped__` is the user's function, for its signature and its place in the code.
+    """
+
+    function: Function
+    __wrapped__: Function
+    __name__: str
+
+    @property
+    def reads(self) -> Reads:
+        """The values that the user's function reads; a function may list them itself."""
+        known: Any = getattr(self.__wrapped__, "reads", None)
+        return known if isinstance(known, Reads) else reads_of(self.__wrapped__)
+
+    def __call__(self, x: Any, memory: Any, params: Any, **further: Any) -> tuple[Any, Any]:
+        """The output and the next memory."""
+        arguments = {"x": x, "memory": memory, "params": params, **further}
+        values: list[Traced] = leaves(arguments)
+        names = [name.removeprefix("params.") for name, _ in named_leaves(arguments)]
+        structure: list[Any] = []
+
+        def flat(*tensors: Any) -> list[Any]:
+            structure[:] = [self.function(**rebuild(arguments, tensors))]
+            return [tensor_of(leaf) for leaf in leaves(structure)]
+
+        graph = graph_of(
+            flat, [Argument.of(name, value.type) for name, value in zip(names, values, strict=True)]
+        )
+        return rebuild(structure[0], replayed(graph, values, defined_at(self)))
+
+
+def tensor_of(leaf: Any) -> Any:
+    """The result of a step as a tensor; raises `StepError` unless it is a tensor or a number."""
+    try:
+        return torch.as_tensor(leaf)
+    except TypeError:
+        raise StepError(f"the step returns a {type(leaf).__name__}, not a tensor") from None
+
+
+def replayed(graph: Graph, arguments: Sequence[Traced], place: str) -> list[Traced]:
+    """The graph's results, from its nodes applied to a step's values; place: the line of the step."""
+    placed = [
+        Placed(value, (*((BATCH,) * (value.type.extent == ROWS)), *((size,) for size in value.type.shape)))
+        for value in arguments
+    ]
+    results = Replay.of("step", graph, placed, RULES).results(place)
+    with written_at(place):
+        return [result(part) for part in results]
+
+
+def result(part: Any) -> Traced:
+    """A result of the step; raises `StepError` unless it is [rows, features...]."""
+    if not isinstance(part, Placed) or any(symbols_in((axis,)) for axis in part.axes if axis != BATCH):
+        raise refuse("a result of the step mixes rows: it is [rows, features...]")
+    if BATCH in part.axes[1:]:
+        raise refuse("a result of the step mixes rows: it is [rows, features...]")
+    return part.value
