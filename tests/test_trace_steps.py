@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from test_lines import decorated, doubling
 from tolerance import assert_close
 
 import stepnet as sn
@@ -224,11 +225,6 @@ def test_what_is_the_same_at_every_step_is_there_too_without_memory_of_its_own()
     assert "p.s" not in scopes
 
 
-def doubling(x: Any, h: Any, p: Any, factor: float = 2.0) -> Any:
-    scaled = factor * x
-    return scaled, h + scaled
-
-
 class Cell:
     """A step that is an object."""
 
@@ -242,16 +238,6 @@ class Cell:
     def method(self, x: Any, h: Any, p: Any) -> Any:
         scaled = self.factor * x
         return scaled, h + scaled
-
-
-def decorated(function: Any) -> Any:
-    @functools.wraps(function)
-    def around(*args: Any) -> Any:
-        found = function(*args)
-        first = found[0]
-        return first, found[1]
-
-    return around
 
 
 FORMS: dict[str, tuple[Any, str]] = {

@@ -1,7 +1,5 @@
 """The contract kernel: the sum of outer products, against float64, for every target, layout and thread."""
 
-from collections.abc import Generator
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from stepnet.net.encodings import rounded
 from stepnet.net.totals import BLOCK
 from stepnet.net.totals import contract as contract_in_numpy
 
+pytestmark = pytest.mark.usefixtures("same_threads")
 Array = np.ndarray
 TARGETS = available_targets()
 SHAPES = [
@@ -27,12 +26,6 @@ SHAPES = [
     (700, 64, 1),
     (3, 1, 130),
 ]
-
-
-@pytest.fixture(autouse=True)
-def threads_afterwards() -> Generator[None]:
-    yield
-    set_threads(None)
 
 
 def vectors(rows: int, *columns: int, dtype: str = "float32", seed: int = 0) -> list[Array]:

@@ -3,6 +3,7 @@ and the processor; steps beside the interpreter; NaN and infinity.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 from turns import in_turns
+from zoo import normal as random_normal
 
 import stepnet as sn
 from stepnet.engines.llvm.engine import LlvmEngine
@@ -49,8 +51,7 @@ def name_of(case: Any) -> str:
     return f"{inputs}-{units}-{target.name}-{target.cpu or 'any'}"
 
 
-def normal(*shape: int) -> np.ndarray:
-    return RANDOM.normal(size=shape).astype("f4")
+normal = partial(random_normal, seed=RANDOM)
 
 
 def encoded_rnn(step: Any, params: Any, dtype: str, **options: Any) -> RNN:
@@ -192,15 +193,9 @@ def cell(kind: str, inputs: int, units: int, dtype: str, reverse: bool = False) 
     return sn.cells.rnn(kind, params, reverse=reverse).in_precision(Precision(dtype))
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    yield
-    sn.set_threads(None)
-
-
 @pytest.mark.long(each=True)
 @DTYPES
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("same_threads")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("kind", "units"), [("gru", 17), ("lstm", 96), ("gru", 300), ("lstm", 330)])
 def test_a_sequence_has_its_bits_in_every_batch(dtype: str, kind: str, units: int, reverse: bool) -> None:
@@ -216,7 +211,7 @@ def test_a_sequence_has_its_bits_in_every_batch(dtype: str, kind: str, units: in
 
 
 @DTYPES
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("same_threads")
 def test_threads_that_share_a_step_give_its_bits(dtype: str) -> None:
     rnn = cell("gru", 40, 900, dtype)  # weights that two threads share, in int8 as well
     x = normal(2, 4, 40)

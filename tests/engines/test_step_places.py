@@ -3,7 +3,6 @@
 The same sequences give the same bits wherever their steps lie, and outputs lie as the inputs do.
 """
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -23,7 +22,7 @@ from stepnet.plan.schedule import schedule
 from stepnet.rnn.control import Control, run_until
 from stepnet.values.structure import leaves
 
-pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
@@ -88,12 +87,6 @@ def traced_net(reverse: bool, control: Control) -> Net:
     rnn = sn.RNN(step, PARAMS, memory=5, inputs={"x": 3, "y": 2}, statics=5, reverse=reverse)
     traced = rnn.program.traced
     return (control.around(rnn.step, traced) if control else traced).net(reverse)
-
-
-@pytest.fixture(autouse=True)
-def threads_afterwards() -> Generator[None]:
-    yield
-    set_threads(None)
 
 
 def end_to_end(lengths: Array, last_only: bool, masked: bool, begun: bool) -> Call:

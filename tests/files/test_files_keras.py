@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from containers import refusal
 from saved_arrays import saved_arrays
+from zoo import sigmoid
 
 from stepnet.errors import FileError
 from stepnet.files.keras import hdf5
@@ -345,10 +346,6 @@ def test_a_layer_of_keras_1_and_2(name: str):
     assert len(inputs) == (0 if file.version == "1" else 1)
     assert file.layers[0].config is not None
     assert "return_sequences" in str(file.layers[0].config)
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
 
 
 def run(cell: str, arrays: Mapping[str, np.ndarray], inputs: np.ndarray, gate: Any = sigmoid) -> np.ndarray:

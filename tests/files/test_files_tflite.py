@@ -15,6 +15,7 @@ import pytest
 from containers import refusal
 from saved_arrays import saved_arrays
 from tolerance import assert_close
+from zoo import sigmoid
 
 from stepnet.errors import FileError, InputError, LayoutError
 from stepnet.files.choice import Choice
@@ -41,10 +42,6 @@ def read(path: Path) -> tuple[TfliteNode, ...]:
 
 
 # ---- the equations, after tensorflow/lite/kernels/lstm_eval.cc and kernel_utils.cc
-
-
-def sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

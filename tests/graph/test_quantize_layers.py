@@ -2,10 +2,13 @@
 
 import copy
 import pickle
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from zoo import normal as random_normal
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError
@@ -15,12 +18,8 @@ from stepnet.rnn.recurrence import RNN
 RANDOM = np.random.default_rng(0)
 
 
-def normal(*shape: int) -> np.ndarray:
-    return RANDOM.normal(size=shape).astype("f4")
-
-
-def cell(name: str, inputs: int, hidden: int, reverse: bool = False) -> RNN:
-    return sn.cells.rnn(name, sn.cells.CELLS[name].parameters(inputs, hidden, seed=2), reverse=reverse)
+cell = partial(rnn_of, seed=2)
+normal = partial(random_normal, seed=RANDOM)
 
 
 def own_step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
