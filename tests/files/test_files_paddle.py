@@ -4,7 +4,6 @@ import io
 import math
 import os
 import pickle
-import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -319,42 +318,6 @@ def test_files_that_are_none_of_paddle_save(path: Path):
         assert refusal(read, path) == none
     path.write_bytes(b"\x80\x04")
     assert refusal(read, path) == "its pickle is cut off at byte 2"
-    with pytest.raises(FileError, match=r"nowhere: there is no such file$"):
-        read(path.with_name("nowhere"))
-    with pytest.raises(FileError, match=r"this is no file but a folder$"):
-        read(path.parent)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_files_that_are_cut_off(path: Path, protocol: int):
-    data = pickle.dumps(sliced(state_dict(ARRAYS), 20), protocol)
-    for end in [*range(0, len(data), 29), *range(len(data) - 30, len(data))]:
-        path.write_bytes(data[:end])
-        refusal(read, path)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_changed_bytes_never_raise_anything_else(path: Path, protocol: int):
-    arrays = {
-        "w": ARRAYS["number"],
-        "x": ARRAYS["0.cell.bias_ih"],
-        "e": ARRAYS["empty"],
-        "b": np.array([True]),
-    }
-    data, draw = pickle.dumps(sliced(state_dict(arrays), 5), protocol), random.Random(protocol)
-    refused = 0
-    for _ in range(400):
-        changed = bytearray(data)
-        for _ in range(draw.randint(1, 4)):
-            changed[draw.randrange(len(changed))] = draw.choice(
-                [draw.randrange(256), 0, 255, ord("h"), ord(")")]
-            )
-        path.write_bytes(changed)
-        try:
-            read(path)
-        except FileError:
-            refused += 1
-    assert refused > 200
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -658,53 +658,12 @@ def test_files_that_are_none_of_torch_save(tmp_path: Path):
     ]:
         path.write_bytes(data)
         assert refusal(read, path) == none
-    with pytest.raises(FileError, match=r"nowhere\.pt: there is no such file$"):
-        read(tmp_path / "nowhere.pt")
-    with pytest.raises(FileError, match=r"this is no file but a folder$"):
-        read(tmp_path)
-
-
-def small(path: Path, form: str) -> bytes:
-    state = torch.nn.GRU(2, 2).state_dict()
-    torch.save({"model": state, "epoch": 3, "one": torch.ones(3, dtype=torch.float16)}, path, **FORMATS[form])
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_files_that_are_cut_off(tmp_path: Path, form: str):
-    path = tmp_path / "x.pt"
-    data = small(path, form)
-    for end in [*range(0, len(data), 37), *range(len(data) - 30, len(data))]:
-        path.write_bytes(data[:end])
-        refusal(read, path)
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_changed_bytes_never_raise_anything_else(tmp_path: Path, form: str):
-    path, draw = tmp_path / "x.pt", random.Random(0)
-    data = small(path, form)
-    known = read(path)
-    refused = 0
-    for _ in range(400):
-        flipped = bytearray(data)
-        for _ in range(draw.randint(1, 3)):
-            flipped[draw.randrange(len(flipped))] = draw.randrange(256)
-        path.write_bytes(flipped)
-        try:
-            found = read(path)
-        except FileError:
-            refused += 1
-            continue
-        if form == "zip":  # whose checksums tell
-            assert {name: array.tobytes() for name, array in found.items()} == {
-                name: array.tobytes() for name, array in known.items()
-            }
-    assert refused > 100
 
 
 def test_changed_pickles_never_raise_anything_else(tmp_path: Path):
     path, draw = tmp_path / "x.pt", random.Random(1)
-    small(path, "zip")
+    state = torch.nn.GRU(2, 2).state_dict()
+    torch.save({"model": state, "epoch": 3, "one": torch.ones(3, dtype=torch.float16)}, path)
     parts = members(path)
     data = parts["x/data.pkl"]
     refused = 0
