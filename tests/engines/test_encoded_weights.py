@@ -19,7 +19,6 @@ from stepnet.engines.llvm.machine.target import Target, available_targets
 from stepnet.net.encodings import rounded, whole_numbers
 from stepnet.net.precision import Precision
 from stepnet.plan.passes import narrowed
-from stepnet.rnn.recurrence import RNN
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 
@@ -54,8 +53,8 @@ def name_of(case: Any) -> str:
 normal = partial(random_normal, seed=RANDOM)
 
 
-def encoded_rnn(step: Any, params: Any, dtype: str, **options: Any) -> RNN:
-    return RNN(step, params, **options).in_precision(Precision(dtype))
+def encoded_rnn(step: Any, params: Any, dtype: str, **options: Any) -> sn.RNN:
+    return sn.RNN(step, params, **options).in_precision(Precision(dtype))
 
 
 def both_products(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
@@ -63,12 +62,12 @@ def both_products(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
     return {"x": x @ p["W"], "h": h @ p["R"]}, x
 
 
-def products(inputs: int, units: int, dtype: str) -> RNN:
+def products(inputs: int, units: int, dtype: str) -> sn.RNN:
     params = {"W": normal(inputs, units), "R": normal(inputs, units)}
     return encoded_rnn(both_products, params, dtype, memory=inputs, inputs=inputs)
 
 
-def run_on(target: Target | None, rnn: RNN, x: Any, **options: Any) -> Any:
+def run_on(target: Target | None, rnn: sn.RNN, x: Any, **options: Any) -> Any:
     """The outputs on a target: that of this processor where there is none."""
     reading = rnn.read(x, None, None, options.get("lengths"))
     program = reading.running
@@ -188,7 +187,7 @@ def test_weights_that_are_not_finite_reach_their_own_units_alone(dtype: str) -> 
 # ---- one sequence by itself --------------------------------------------------------------------------------
 
 
-def cell(kind: str, inputs: int, units: int, dtype: str, reverse: bool = False) -> RNN:
+def cell(kind: str, inputs: int, units: int, dtype: str, reverse: bool = False) -> sn.RNN:
     params = sn.cells.CELLS[kind].parameters(inputs, units, seed=1)
     return sn.cells.rnn(kind, params, reverse=reverse).in_precision(Precision(dtype))
 
@@ -246,7 +245,7 @@ def test_masked_and_last_steps(dtype: str) -> None:
 # ---- beside the interpreter --------------------------------------------------------------------------------
 
 
-def from_each_memory(rnn: RNN, x: np.ndarray, memories: list[Any], engine: str) -> Any:
+def from_each_memory(rnn: sn.RNN, x: np.ndarray, memories: list[Any], engine: str) -> Any:
     """What one step makes of each input and the memory that was there before it: rows of one step."""
     count, steps = x.shape[:2]
     rows = x.reshape(count * steps, 1, *x.shape[2:])
@@ -284,7 +283,7 @@ def test_each_step_is_that_of_the_interpreter(case: Any, dtype: str) -> None:
     before = np.concatenate([np.zeros((5, 1, units), "f4"), h[:, :-1]], axis=1)
     right = from_each_memory(rnn, x, [before], "interpret")
     assert_close(h.reshape(-1, units), right[:, 0], width=inputs + units)
-    exact = from_each_memory(RNN(simple, params, memory=units), x, [before], "interpret")
+    exact = from_each_memory(sn.RNN(simple, params, memory=units), x, [before], "interpret")
     if units > 1:  # a number alone is its own scale
         assert np.abs(right - exact).max() > 1e-5
 
@@ -324,7 +323,7 @@ def test_products_of_other_dtypes_and_of_two_values_stay_as_they_are() -> None:
     single = sn.Spec((4,), "float32")
     rnn = encoded_rnn(step, RANDOM.normal(size=(4, 4)), "int8", memory=single, inputs=single)
     x = normal(2, 3, 4)
-    plain = RNN(step, rnn.params, memory=single)
+    plain = sn.RNN(step, rnn.params, memory=single)
     np.testing.assert_array_equal(rnn(x)[0], plain(x)[0])
 
 

@@ -16,7 +16,6 @@ import stepnet as sn
 from stepnet.engines.base import Bound, Call, Results
 from stepnet.engines.interpreter import Interpreter
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.threads import set_threads
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import schedule
 from stepnet.rnn.control import Control, run_until
@@ -163,7 +162,7 @@ def test_the_same_sequences_give_the_same_bits_wherever_they_lie(
     begun: bool,
     threads: int,
 ) -> None:
-    set_threads(threads)
+    sn.set_threads(threads)
     run = bound(kind, reverse, Control("repeat") if masked else PLAIN)
     call = end_to_end(np.array(lengths, np.int64), last_only, masked, begun)
     there = moved(call, LAYOUTS[name](call.lengths))

@@ -16,7 +16,6 @@ from stepnet.engines.llvm.running import arrangement, chain
 from stepnet.engines.llvm.running.again import Again
 from stepnet.engines.llvm.threads.workers import CREW, Lateness
 from stepnet.engines.part import Run
-from stepnet.engines.watching import Progress
 from stepnet.errors import InputError
 from stepnet.plan.load import Load
 from stepnet.plan.partition import Wavefront, Way
@@ -150,7 +149,7 @@ def test_a_wavefront_that_pauses_behind_every_block(monkeypatch: pytest.MonkeyPa
         with monkeypatch.context() as patch:
             patch.setattr(chain, "SLICE", 1e-9)
             for value, right in zip(values, expected, strict=True):
-                seen = list[Progress]()
+                seen = list[sn.Progress]()
                 with sn.progress(seen.append):
                     assert_same_bits(model(value), right)
                 steps = [now.steps for now in seen]
@@ -177,9 +176,9 @@ def test_what_ends_a_wavefront_leaves_nothing_behind(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
     sn.set_threads(2)
     for ends_at in (1, 2, 5):
-        calls = list[Progress]()
+        calls = list[sn.Progress]()
 
-        def interrupt(now: Progress, calls: list[Progress] = calls, ends_at: int = ends_at) -> None:
+        def interrupt(now: sn.Progress, calls: list[sn.Progress] = calls, ends_at: int = ends_at) -> None:
             calls.append(now)
             if len(calls) == ends_at:
                 raise KeyboardInterrupt
