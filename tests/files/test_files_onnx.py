@@ -671,17 +671,6 @@ def test_float64_stays_float64(path: Path):
     assert_close(output, made(x)[0].detach().numpy(), 3, 16)
 
 
-def test_a_file_that_is_there_stays_unless_forced(path: Path):
-    nodes = described("GRU", "", module("GRU"))
-    path.write_text("mine")
-    with pytest.raises(FileError, match="the file is there already"):
-        write(path, nodes)
-    assert path.read_text() == "mine"
-    write(path, nodes, force=True)
-    assert len(read(path)) == 1
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
-
-
 def test_layers_that_do_not_fit_are_not_written(path: Path):
     def reason(*nodes: OnnxNode) -> str:
         with pytest.raises(InputError) as caught:

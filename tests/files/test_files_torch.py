@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -761,13 +760,3 @@ def test_what_is_not_written(tmp_path: Path):
     with pytest.raises(FileError, match=r"'\\ud800' cannot be a name, as it cannot be printed$"):
         write(path, {"\ud800": np.zeros(1)})
     assert os.listdir(tmp_path) == []
-    write(path, {"x": np.zeros(1)})
-    before = path.read_bytes()
-    with pytest.raises(FileError, match=r"x\.pt: the file is there already; --force .* replaces it$"):
-        write(path, {"x": np.ones(1)})
-    assert path.read_bytes() == before
-    write(path, {"x": np.ones(1, ml_dtypes.bfloat16)}, force=True)
-    check(path, {"x": torch.ones(1, dtype=torch.bfloat16)})
-    with pytest.raises(FileError, match="cannot be written"):
-        write(tmp_path / "no" / "folder.pt", {"x": np.zeros(1)})
-    assert os.listdir(tmp_path) == ["x.pt"]
