@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from rich.console import Console
+from zoo import rnn_of
 
 import stepnet as sn
-from stepnet import cells
 from stepnet.engines.llvm.running import chain
 from stepnet.engines.progress_bar import bar
 from stepnet.engines.watching import watching
@@ -34,7 +34,7 @@ def threads(request: pytest.FixtureRequest) -> Generator[int]:
 
 
 def gru(inputs: int = 4, hidden: int = 16, reverse: bool = False) -> sn.RNN:
-    return cells.rnn("gru", cells.CELLS["gru"].parameters(inputs, hidden, seed=2), reverse=reverse)
+    return rnn_of("gru", inputs, hidden, seed=2, reverse=reverse)
 
 
 def batch() -> Array:

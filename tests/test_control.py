@@ -13,7 +13,7 @@ import torch
 from controlled_loop import assert_right, right
 from hypothesis import given, settings
 from tolerance import assert_close
-from zoo import normal
+from zoo import normal, rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
@@ -138,7 +138,7 @@ def test_controlled_steps_are_a_loop_with_ifs(
 
 
 def gru(features: int = 4, hidden: int = 6, reverse: bool = False) -> sn.RNN:
-    return sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(features, hidden), reverse=reverse)
+    return rnn_of("gru", features, hidden, reverse=reverse)
 
 
 numbers = partial(normal, seed=0)

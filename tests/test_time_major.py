@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from zoo import normal
+from zoo import normal, rnn_of
 
 import stepnet as sn
 from stepnet import cells
@@ -19,7 +19,7 @@ GRU = cells.CELLS["gru"]
 
 
 def gru(inputs: int = 3, seed: int = 0, **options: Any) -> sn.RNN:
-    return cells.rnn("gru", GRU.parameters(inputs, 5, seed=seed), **options)
+    return rnn_of("gru", inputs, 5, seed=seed, **options)
 
 
 def turned(array: Any) -> Any:

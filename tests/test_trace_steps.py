@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from test_lines import decorated, doubling
 from tolerance import assert_close
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
@@ -403,8 +404,7 @@ def test_a_step_of_torch_has_the_roles_alone() -> None:
 
 
 def gru(inputs: int, seed: int, reverse: bool = False) -> sn.RNN:
-    params = sn.cells.CELLS["gru"].parameters(inputs, 3, seed=seed, dtype="float64")
-    return sn.cells.rnn("gru", params, reverse=reverse)
+    return rnn_of("gru", inputs, 3, seed=seed, dtype="float64", reverse=reverse)
 
 
 @pytest.mark.parametrize("padded", [False, True])

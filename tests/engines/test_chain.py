@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from callers import on_threads
 from same_bits import assert_same_bits
-from zoo import sequences
+from zoo import rnn_of, sequences
 
 import stepnet as sn
-from stepnet import cells
 from stepnet.engines.llvm.running import chain
 from stepnet.engines.llvm.running.again import Again
 from stepnet.engines.part import Run
@@ -23,8 +22,7 @@ pytestmark = [
 
 
 def layer(inputs: int, hidden: int, seed: int, kind: str = "gru", reverse: bool = False) -> sn.RNN:
-    params = cells.CELLS[kind].parameters(inputs, hidden, seed=seed)
-    return cells.rnn(kind, params, reverse=reverse)
+    return rnn_of(kind, inputs, hidden, seed=seed, reverse=reverse)
 
 
 def both(inputs: int, hidden: int, seed: int, kind: str = "gru") -> sn.Bidirectional:

@@ -8,7 +8,7 @@ import pytest
 from callers import on_threads
 from same_bits import assert_same_bits
 from tolerance import assert_close
-from zoo import sequences
+from zoo import rnn_of, sequences
 
 import stepnet as sn
 from stepnet import cells
@@ -37,14 +37,12 @@ def no_thread_is_late(same_threads: None) -> Generator[None]:
 
 
 def layer(inputs: int, hidden: int, seed: int, kind: str = "gru", reverse: bool = False) -> sn.RNN:
-    params = cells.CELLS[kind].parameters(inputs, hidden, seed=seed)
-    return cells.rnn(kind, params, reverse=reverse)
+    return rnn_of(kind, inputs, hidden, seed=seed, reverse=reverse)
 
 
 def wide(inputs: int, hidden: int, seed: int) -> sn.RNN:
     """A GRU in float64."""
-    params = cells.CELLS["gru"].parameters(inputs, hidden, seed=seed)
-    return cells.rnn("gru", {name: array.astype("f8") for name, array in params.items()})
+    return rnn_of("gru", inputs, hidden, seed=seed, dtype="float64")
 
 
 def skipping() -> sn.Graph:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_models import WORDS, RandomModel, random_models
 from tolerance import assert_close
-from zoo import uniform
+from zoo import rnn_of, uniform
 
 import stepnet as sn
 from stepnet.errors import FileError, InputError, ModelError
@@ -119,9 +119,7 @@ WRITTEN = {
 
 
 def named_cell(name: str, reverse: bool) -> sn.RNN:
-    projected: dict[str, Any] = {"projected": 2} if name == "lstm_projection" else {}
-    params = sn.cells.CELLS[name].parameters(3, 4, seed=1, **projected)
-    return sn.cells.rnn(name, params, reverse=reverse)
+    return rnn_of(name, 3, 4, seed=1, projected=2, reverse=reverse)
 
 
 @pytest.mark.long(each=True)
