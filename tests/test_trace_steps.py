@@ -14,7 +14,6 @@ from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
-from stepnet.rnn.scopes import Scopes
 from stepnet.values.structure import leaves
 
 Array = np.ndarray
@@ -179,7 +178,7 @@ def test_they_agree_with_a_call_bit_for_bit_and_the_recurrence_stays_as_it_was()
     assert scopes["x"].dtype == F32
 
 
-def traced(step: Any, memory: Any = 2, params: Any = None, x: Any = None) -> Scopes:
+def traced(step: Any, memory: Any = 2, params: Any = None, x: Any = None) -> Any:
     x = np.arange(4, dtype=F32).reshape(1, 2, 2) if x is None else x
     return sn.RNN(step, params, memory=memory).trace_steps(x)
 
