@@ -329,5 +329,5 @@ def test_paths_that_are_no_files(tmp_path: Path, title: str):
         assert refusal(reader, path)
         path.rmdir()
         os.mkfifo(path)
-        assert refusal(reader, path) == "this is no file but a device"
+        assert "a device" in refusal(reader, path)
         path.unlink()
