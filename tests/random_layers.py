@@ -8,7 +8,6 @@ import numpy as np
 from random_steps import RandomStep
 
 import stepnet as sn
-from stepnet.rnn.compose import Bidirectional, Layer, Stack
 from stepnet.values.structure import leaves
 
 Array = np.ndarray
@@ -51,21 +50,21 @@ class VectorStep:
         return sn.RNN(self, params, memory=self.step.memory, inputs=inputs, statics=statics, reverse=reverse)
 
 
-def layer_of(step: RandomStep, way: str, width: int, dtype: Any) -> Layer:
+def layer_of(step: RandomStep, way: str, width: int, dtype: Any) -> sn.RNN | sn.Bidirectional:
     """A layer of a random step, in one direction or in both."""
     forward, backward = (VectorStep(step).rnn(width, dtype, reverse) for reverse in (False, True))
-    return {"forward": forward, "backward": backward, "both": Bidirectional(forward, backward)}[way]
+    return {"forward": forward, "backward": backward, "both": sn.Bidirectional(forward, backward)}[way]
 
 
-def stack_of(steps: list[RandomStep], ways: list[str], width: int, dtype: Any) -> Stack:
+def stack_of(steps: list[RandomStep], ways: list[str], width: int, dtype: Any) -> sn.Stack:
     """Layers of random steps on vectors of this width, each as wide as what is below it gives."""
-    layers: list[Layer] = []
+    layers: list[sn.RNN | sn.Bidirectional] = []
     for step, way in zip(steps, ways, strict=True):
         layers.append(layer_of(step, way, width, dtype))
         statics = per_way(way, numbers_of(step.statics, 1, dtype, np.random.default_rng(0)))
         shown, _ = layers[-1](np.ones((1, 1, width), dtype), statics=statics, engine="interpret")
         width = np.shape(shown)[-1]
-    return Stack(layers)
+    return sn.Stack(layers)
 
 
 def per_way(way: str, numbers: Any) -> Any:

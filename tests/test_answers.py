@@ -18,6 +18,7 @@ import typer
 from safetensors.torch import save_file
 from test_cli import stepnet
 from torch import nn
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet import arrow
@@ -114,13 +115,13 @@ def two_columns(path: Path) -> None:
 
 
 def library(path: Path) -> None:
-    gru = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(IN, H))
+    gru = rnn_of("gru", IN, H)
     path.write_bytes(build(gru, path.parent / "built", name="gru", inputs=IN).shared.read_bytes())
 
 
 def embedding(path: Path) -> None:
     """A GRU over words, and words for it."""
-    gru = sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(IN, H))
+    gru = rnn_of("gru", IN, H)
     params = np.ones((7, IN), "float32")
     graph = sn.Graph(lambda words, table: gru(table[words])[0], params, inputs=sn.Spec((), "int64"))
     save_onnx(graph, path)

@@ -13,8 +13,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
-from stepnet.rnn.block import Memory
-from stepnet.rnn.builder import RNNOp, add_two, matmul
+from stepnet.rnn.builder import Memory, RNNOp, add_two, matmul
 
 Array = np.ndarray
 F32 = np.float32

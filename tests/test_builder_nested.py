@@ -13,8 +13,7 @@ from tolerance import assert_close
 
 import stepnet as sn
 from stepnet.errors import InputError
-from stepnet.rnn.block import Memory
-from stepnet.rnn.builder import RNNOp, matmul
+from stepnet.rnn.builder import Memory, RNNOp, matmul
 
 Array = np.ndarray
 ENGINES = pytest.mark.parametrize("engine", ["interpret", "llvm"])

@@ -8,11 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from rich.console import Console
+from zoo import rnn_of
 
 import stepnet as sn
-from stepnet import cells
 from stepnet.engines.llvm.running import chain
-from stepnet.engines.watching import Progress, watching
+from stepnet.engines.watching import watching
 from stepnet.errors import InputError
 from stepnet.explain.bars import call_bar
 
@@ -34,14 +34,14 @@ def threads(request: pytest.FixtureRequest) -> Generator[int]:
 
 
 def gru(inputs: int = 4, hidden: int = 16, reverse: bool = False) -> sn.RNN:
-    return cells.rnn("gru", cells.CELLS["gru"].parameters(inputs, hidden, seed=2), reverse=reverse)
+    return rnn_of("gru", inputs, hidden, seed=2, reverse=reverse)
 
 
 def batch() -> Array:
     return np.random.default_rng(0).normal(size=(len(LENGTHS), 1000, 4)).astype("f4")
 
 
-def assert_rises(seen: list[Progress], all_steps: int, all_sequences: int) -> None:
+def assert_rises(seen: list[sn.Progress], all_steps: int, all_sequences: int) -> None:
     """Each says at least as much as the one before, and the last one that all is done."""
     assert len(seen) > 3
     for one, following in pairwise(seen):
@@ -56,7 +56,7 @@ def assert_rises(seen: list[Progress], all_steps: int, all_sequences: int) -> No
 
 @pytest.mark.usefixtures("threads")
 def test_a_call_says_how_far_it_is_and_gives_the_same_bits():
-    rnn, x, seen = gru(), batch(), list[Progress]()
+    rnn, x, seen = gru(), batch(), list[sn.Progress]()
     expected = rnn(x, lengths=LENGTHS)
     with sn.progress(seen.append):
         found = rnn(x, lengths=LENGTHS)
@@ -70,7 +70,7 @@ def test_sequences_laid_end_to_end_are_counted_one_by_one():
     """One lane: a sequence is done when the steps up to its end are."""
     sn.set_threads(1)
     lengths = np.array([700, 650, 600])
-    rnn, seen = gru(), list[Progress]()
+    rnn, seen = gru(), list[sn.Progress]()
     x = np.zeros((3, 700, 4), "f4")
     try:
         with pytest.MonkeyPatch.context() as patch, sn.progress(seen.append):
@@ -87,7 +87,7 @@ def test_sequences_laid_end_to_end_are_counted_one_by_one():
 def test_a_model_of_several_recurrences_counts_the_steps_of_each():
     first, second, third = gru(), gru(16), gru(16)
     model = sn.Graph(lambda x, _: third(second(first(x)[0])[0])[0], inputs=4)
-    x, seen, lengths = batch(), list[Progress](), np.maximum(LENGTHS, 1)
+    x, seen, lengths = batch(), list[sn.Progress](), np.maximum(LENGTHS, 1)
     expected = model(x, lengths=lengths)
     with sn.progress(seen.append):
         found = model(x, lengths=lengths)
@@ -100,7 +100,7 @@ def test_a_model_of_several_recurrences_counts_the_steps_of_each():
 @pytest.mark.usefixtures("threads")
 def test_layers_that_do_not_run_in_one_go_are_shown_one_by_one():
     """One sequence is empty, and gets its memories between two layers."""
-    model, x, seen = sn.Stack([gru(), gru(16)]), batch(), list[Progress]()
+    model, x, seen = sn.Stack([gru(), gru(16)]), batch(), list[sn.Progress]()
     expected = model(x, lengths=LENGTHS)
     with sn.progress(seen.append):
         found = model(x, lengths=LENGTHS)
@@ -116,7 +116,7 @@ def test_a_graph_says_how_far_it_is_in_frozen_calls_too():
     graph, x = sn.Graph(lambda x, _: sn.Bidirectional(ahead, back)(x)[0], inputs=4), batch()
     expected = graph(x)
     for _ in range(4):
-        seen = list[Progress]()
+        seen = list[sn.Progress]()
         with sn.progress(seen.append):
             np.testing.assert_array_equal(graph(x), expected)
         assert len(seen) > 3
@@ -124,7 +124,7 @@ def test_a_graph_says_how_far_it_is_in_frozen_calls_too():
 
 
 def test_short_calls_and_calls_outside_say_nothing(monkeypatch: pytest.MonkeyPatch):
-    rnn, x, seen = gru(), batch(), list[Progress]()
+    rnn, x, seen = gru(), batch(), list[sn.Progress]()
     with sn.progress(seen.append):
         pass
     rnn(x)
@@ -136,7 +136,7 @@ def test_short_calls_and_calls_outside_say_nothing(monkeypatch: pytest.MonkeyPat
 
 
 def test_other_threads_are_not_watched():
-    rnn, x, seen = gru(), batch(), list[Progress]()
+    rnn, x, seen = gru(), batch(), list[sn.Progress]()
     with sn.progress(seen.append):
         thread = threading.Thread(target=rnn, args=(x,))
         thread.start()
@@ -145,7 +145,7 @@ def test_other_threads_are_not_watched():
 
 
 def test_the_innermost_watches():
-    rnn, x, outer, inner = gru(), batch(), list[Progress](), list[Progress]()
+    rnn, x, outer, inner = gru(), batch(), list[sn.Progress](), list[sn.Progress]()
     with sn.progress(outer.append):
         with sn.progress(inner.append):
             rnn(x)
@@ -161,7 +161,7 @@ def test_what_the_callback_raises_ends_the_call_and_the_next_one_is_right():
     expected = rnn(x)[0]
     rnn(x)
 
-    def stop(now: Progress) -> None:
+    def stop(now: sn.Progress) -> None:
         raise ZeroDivisionError(now.steps)
 
     for _ in range(3):
@@ -177,7 +177,7 @@ def test_the_callback_may_call_the_same_recurrence():
     rnn(x)
     seen: list[bool] = []
 
-    def call(_: Progress) -> None:
+    def call(_: sn.Progress) -> None:
         with sn.progress(lambda _: None):
             seen.append(np.array_equal(rnn(x[:2, :300])[0], inner) and np.array_equal(rnn(x)[0], expected))
 
@@ -200,9 +200,9 @@ def test_the_bar_shows_steps_sequences_and_times():
     output = io.StringIO()
     console = Console(file=output, force_terminal=True, width=120, color_system=None)
     with call_bar(console) as show:
-        show(Progress(300, 1200, 2, 8, 1.5))
-        show(Progress(1200, 1200, 8, 8, 6.0))
-        show(Progress(10, 40, 0, 2, 0.5))
+        show(sn.Progress(300, 1200, 2, 8, 1.5))
+        show(sn.Progress(1200, 1200, 8, 8, 6.0))
+        show(sn.Progress(10, 40, 0, 2, 0.5))
     text = output.getvalue()
     assert "25% 300 of 1,200 steps, 2 of 8 sequences, 200 steps/s, 4.5 s left" in text
     assert "100% 1,200 of 1,200 steps, 8 of 8 sequences, 200 steps/s, 6.0 s in all" in text

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tolerance import assert_close
 from turns import in_turns
+from zoo import sigmoid
 
 import stepnet as sn
 from stepnet.cells.gated import CELLS
@@ -16,10 +17,6 @@ from stepnet.errors import InputError
 
 LENGTHS = (4, 0, 1, 7)
 INPUTS, HIDDEN, PROJECTED = 5, 7, 3
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
 
 
 def by_gate(params: dict[str, np.ndarray], count: int) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tolerance import assert_close
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.cells.gated import CELLS
@@ -20,8 +21,7 @@ FORMS = ["ragged", "padded", "dense"]
 
 @cache  # so that what is compiled for one test serves the others
 def recurrence(inputs: int = INPUTS, seed: int = 0, reverse: bool = False, name: str = "gru") -> sn.RNN:
-    params = CELLS[name].parameters(inputs, HIDDEN, seed=seed, dtype="float64")
-    return sn.cells.rnn(name, params, reverse=reverse)
+    return rnn_of(name, inputs, HIDDEN, seed=seed, dtype="float64", reverse=reverse)
 
 
 def given(form: str) -> tuple[Any, dict[str, Any], list[np.ndarray]]:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import hypothesis.strategies as st
@@ -12,6 +13,7 @@ import torch
 from controlled_loop import assert_right, right
 from hypothesis import given, settings
 from tolerance import assert_close
+from zoo import normal, rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
@@ -137,11 +139,10 @@ def test_controlled_steps_are_a_loop_with_ifs(
 
 
 def gru(features: int = 4, hidden: int = 6, reverse: bool = False) -> sn.RNN:
-    return sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(features, hidden), reverse=reverse)
+    return rnn_of("gru", features, hidden, reverse=reverse)
 
 
-def numbers(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+numbers = partial(normal, seed=0)
 
 
 def test_what_a_masked_step_is_given_enters_nothing(engine: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from turns import in_turns
+from zoo import simple as step
 
 import stepnet as sn
 from stepnet import cells
@@ -21,11 +22,6 @@ from stepnet.values.structure import leaves
 
 Array = np.ndarray
 X = np.random.default_rng(0).normal(size=(2, 5, 3)).astype("float32")
-
-
-def step(x: Any, h: Any, params: Any) -> tuple[Any, Any]:
-    h = np.tanh(x @ params["W"] + h @ params["R"])
-    return h, h
 
 
 def weights(dtype: str = "float32") -> dict[str, Array]:

@@ -13,7 +13,6 @@ from same_bits import assert_same_bits
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines import Call
-from stepnet.engines.threads import threads
 from stepnet.errors import InputError
 from stepnet.ragged.positions import Positions
 from stepnet.rnn import executables
@@ -360,18 +359,15 @@ def test_an_integer_outside_a_table_is_refused_and_then_forgotten():
             rnn(bad)
 
 
-@pytest.mark.usefixtures("small_calls_are_shared")
+@pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 def test_the_number_of_threads_may_change():
-    rnn, before = cells.rnn("gru", cells.CELLS["gru"].parameters(5, 300)), threads()
+    rnn = cells.rnn("gru", cells.CELLS["gru"].parameters(5, 300))
     x = inputs(2, 40)
     right = general(rnn, x)
-    try:
-        for count in (1, 2, 3, 1, 2):
-            sn.set_threads(count)
-            for _ in range(3):
-                assert_same_bits(rnn(x), right)
-    finally:
-        sn.set_threads(before)
+    for count in (1, 2, 3, 1, 2):
+        sn.set_threads(count)
+        for _ in range(3):
+            assert_same_bits(rnn(x), right)
 
 
 def test_threads_of_the_caller_share_no_frozen_call():

@@ -13,9 +13,9 @@ from test_explain import gru
 from test_gradients import STEPS as KINDS_OF_STEPS
 from test_gradients import documents, nested, with_inner_parameters
 from turns import in_turns
+from zoo import rnn_of
 
 import stepnet as sn
-from stepnet.cells.gated import CELLS
 from stepnet.engines.llvm.machine import memory
 from stepnet.errors import InputError
 from stepnet.explain.plan import explain
@@ -132,15 +132,10 @@ for 16 sequences of 100 steps
 """
 
 
-def made(name: str, inputs: int, hidden: int = HIDDEN, reverse: bool = False) -> sn.RNN:
-    """A cell in single precision."""
-    return sn.cells.rnn(name, CELLS[name].parameters(inputs, hidden, dtype="float32"), reverse=reverse)
-
-
 def two_directions(inputs: int = INPUTS, hidden: int = HIDDEN) -> sn.Stack:
     """Two layers of LSTMs in both directions, which have run."""
     layers = [
-        sn.Bidirectional(made("lstm", size, hidden), made("lstm", size, hidden, True))
+        sn.Bidirectional(rnn_of("lstm", size, hidden), rnn_of("lstm", size, hidden, reverse=True))
         for size in (inputs, 2 * hidden)
     ]
     stack = sn.Stack(layers)
@@ -203,7 +198,7 @@ def test_the_flops_of_lstms_by_hand() -> None:
 
 @pytest.mark.parametrize(("name", "streams", "memories"), [("gru", 4, 1), ("lstm", 5, 2)])
 def test_what_is_saved_by_hand(name: str, streams: int, memories: int) -> None:
-    layer = made(name, INPUTS)
+    layer = rnn_of(name, INPUTS, HIDDEN)
     layer(np.zeros((1, 1, INPUTS), "float32"))
     facts = sn.vjp(layer).explanation()
     assert [one.element for one in facts.saved] == ["f32[4]"] * (streams + memories)
@@ -262,7 +257,7 @@ WORK = 4_500_000
 @pytest.mark.usefixtures("counted")
 def test_memory_is_what_is_measured(name: str, checkpoint: Any) -> None:
     width, rows, steps = 32, 8, 2000
-    layer = two_directions(width, width) if name == "layers" else made(name, width, width)
+    layer = two_directions(width, width) if name == "layers" else rnn_of(name, width, width)
     x = np.random.default_rng(0).normal(size=(rows, steps, width)).astype("float32")
     run = sn.vjp(layer)
 

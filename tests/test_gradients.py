@@ -1,6 +1,7 @@
 """Gradients of recurrences and of layers: on every engine, of any order, and those of PyTorch."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from random_gradients import assert_gradients, cast, plain
 from same_bits import assert_same_bits
 from tolerance import assert_close
 from turns import in_turns
+from zoo import rnn_of, uniform
 
 import stepnet as sn
 from stepnet.cells.gated import CELLS
@@ -24,8 +26,7 @@ LENGTHS = (3, 0, 1, 5)
 WIDTH = 16
 
 
-def numbers(*shape: int) -> Array:
-    return np.random.default_rng(sum(shape)).uniform(-1, 1, shape)
+numbers = partial(uniform, dtype="float64")
 
 
 def sequences(*shape: int, lengths: tuple[int, ...] = LENGTHS) -> sn.Ragged:
@@ -33,8 +34,7 @@ def sequences(*shape: int, lengths: tuple[int, ...] = LENGTHS) -> sn.Ragged:
 
 
 def cell(name: str, inputs: int = 3, reverse: bool = False, dtype: str = "float64", seed: int = 0) -> sn.RNN:
-    parameters = CELLS[name].parameters(inputs, 4, dtype=dtype, seed=seed)
-    return sn.cells.rnn(name, parameters, reverse=reverse)
+    return rnn_of(name, inputs, 4, dtype=dtype, seed=seed, reverse=reverse)
 
 
 def custom(step: Callable[..., Any], params: Any, memory: Any = 3, **options: Any) -> Callable[[str], sn.RNN]:

@@ -1,11 +1,14 @@
 """Gradients of recurrences in bfloat16, beside PyTorch with the same rule as a loop of its own."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from same_bits import assert_same_bits
+from zoo import normal as random_normal
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.engines.threads import set_threads
@@ -19,8 +22,7 @@ NEARER = 20
 lies between two of bfloat16 and is rounded to the other one."""
 
 
-def normal(*shape: int) -> Array:
-    return RANDOM.normal(size=shape).astype("f4")
+normal = partial(random_normal, seed=RANDOM)
 
 
 # ---- the judge ---------------------------------------------------------------------------------------------
@@ -89,8 +91,7 @@ def own_layer(inputs: int, units: int) -> sn.RNN:
     return sn.RNN(own_step, params, memory=units, inputs=inputs)
 
 
-def gru_layer(inputs: int, units: int) -> sn.RNN:
-    return sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(inputs, units, seed=1))
+gru_layer = partial(rnn_of, "gru", seed=1)
 
 
 def judged(loop: Any, product: Any, x: sn.Ragged, p: Any, d: Array) -> tuple[dict[str, Array], Array]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from tolerance import assert_close
+from zoo import simple
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
@@ -28,11 +29,6 @@ def weights(inputs: int, hidden: int) -> dict[str, Array]:
 
 
 WORDS, SENTENCES = weights(3, 4), weights(4, 4)
-
-
-def simple(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
-    h = np.tanh(x @ p["W"] + h @ p["R"])
-    return h, h
 
 
 words = sn.RNN(simple, WORDS, memory=4)

@@ -46,6 +46,8 @@ import stepnet as sn
 import stepnet.torch
 from stepnet.errors import StepnetError
 
+pytestmark = pytest.mark.usefixtures("same_threads")
+
 # ---- every argument, of every kind -------------------------------------------------------------------------
 
 BAD: dict[str, Any] = {
@@ -384,13 +386,6 @@ def searched(**changed: Any) -> Any:
     """What is found when these arguments are changed."""
     given = {"start": [0, 1], "beams": 2, "max_steps": 2, "engine": "interpret", **changed}
     return ANY.beam_search(SYMBOLS, **given)
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Any:
-    """As many threads as before."""
-    yield
-    sn.set_threads(None)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

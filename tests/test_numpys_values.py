@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpys_values import EDGES, PARAMETERS, ROWS, Case, Function, check, check_refused
+from zoo import sigmoid
 
 import stepnet as sn
 from stepnet.engines.llvm.writing.elementary import ELEMENTARY
@@ -74,10 +75,6 @@ def unary(name: str, function: Callable[[Any], Any], operand: str) -> Case:
     if name not in ULPS:
         return Case(case)
     return Case(case, ULPS[name], lambda o: exact(wide(getattr(o, operand), result)))
-
-
-def sigmoid(x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
 
 
 EXACT: dict[str, Function] = {"sigmoid": sigmoid}

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from random_steps import RandomStep, random_steps, right, sequences_for
 from same_bits import assert_same_bits
 from tolerance import assert_close
+from zoo import simple
 
 import stepnet as sn
 from stepnet.errors import InputError
@@ -24,11 +25,6 @@ PARAMS = {
     "W": np.random.default_rng(1).uniform(-1, 1, (2, 3)).astype(F32),
     "R": np.random.default_rng(2).uniform(-1, 1, (3, 3)).astype(F32),
 }
-
-
-def simple(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
-    h = np.tanh(x @ p["W"] + h @ p["R"])
-    return h, h
 
 
 def sequences(seed: int = 0, dtype: Any = F32) -> list[Array]:

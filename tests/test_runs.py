@@ -1,6 +1,7 @@
 """Runs whose parameters change: what is prepared gives the bits of what is not."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from same_bits import assert_same_bits
 from turns import in_turns
+from zoo import uniform
 
 import stepnet as sn
 from stepnet.cells.gated import CELLS
@@ -28,8 +30,7 @@ AUTO = checked_engine("auto")
 RANDOM = np.random.default_rng(7)
 
 
-def numbers(*shape: int) -> Array:
-    return RANDOM.uniform(-1, 1, shape).astype("float32")
+numbers = partial(uniform, seed=RANDOM)
 
 
 def forward(name: str = "lstm") -> Net:

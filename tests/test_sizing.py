@@ -14,7 +14,6 @@ import stepnet as sn
 from bench import block_work, sizing
 from bench.block_work import Load, Worked, done, recurrence, sequences, worked, write
 from bench.simulated_workers import Workers, end_of, simulated
-from stepnet.engines.threads import set_threads
 
 NEVER = float("inf")
 
@@ -149,7 +148,7 @@ def test_cells_and_reading_are_measured():
     assert all(row["steps/s"] == pytest.approx(row["steps"] * row["sequences/s"]) for row in made)
     for row in rows("reading", "--hidden", "4", "--rows", "50", "--rounds", "1"):
         assert row["MB/s"] * 1e6 == pytest.approx(row["sequences/s"] * 25 * 4 * 4)
-    set_threads(None)
+    sn.set_threads(None)
 
 
 @pytest.mark.usefixtures("two_seconds")

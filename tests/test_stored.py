@@ -11,6 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo import sequences
+from zoo import simple as step
 
 import stepnet as sn
 from stepnet import cells
@@ -51,15 +53,6 @@ def assert_rounded(found: Any, right: Any, dtype: str) -> None:
         assert one.tobytes() == other.astype(dtype).tobytes()
 
 
-def ragged(dtype: Any, features: int = 5, lengths: tuple[int, ...] = LENGTHS) -> sn.Ragged:
-    return sn.Ragged(numbers((sum(lengths), features), dtype), (np.cumsum([0, *lengths]),))
-
-
-def step(x: Any, h: Any, params: Any) -> Any:
-    h = np.tanh(x @ params["W"] + h @ params["R"])
-    return h, h
-
-
 def parameters(dtype: Any, inputs: int = 5, hidden: int = 4) -> dict[str, Array]:
     return {"W": numbers((inputs, hidden), dtype, 1), "R": numbers((hidden, hidden), dtype, 2)}
 
@@ -74,7 +67,7 @@ def parameters(dtype: Any, inputs: int = 5, hidden: int = 4) -> dict[str, Array]
 def test_the_cells(name: str, dtype: str, last_only: bool, reverse: bool, engine: str) -> None:
     params = transform(lambda array: array.astype(dtype), cells.CELLS[name].parameters(5, 6))
     rnn, right = cells.rnn(name, params, reverse=reverse), cells.rnn(name, wide(params), reverse=reverse)
-    x = ragged(dtype)
+    x = sequences(LENGTHS, 5, dtype=dtype)
     outputs, final = rnn(x, last_only=last_only, engine=engine)
     expected, last = right(wide(x), last_only=last_only, engine=engine)
     assert_rounded(outputs, expected, dtype)
@@ -267,7 +260,7 @@ def test_statics_that_are_sequences(dtype: str, engine: str) -> None:
         h = np.tanh(x @ params["W"] + context)
         return h, h
 
-    keys = ragged(dtype, 4, (3, 2, 5))
+    keys = sequences((3, 2, 5), 4, dtype=dtype)
     x = numbers((3, 6, 5), dtype)
     rnn = sn.RNN(attend, parameters(dtype), memory=4)
     right = sn.RNN(attend, wide(parameters(dtype)), memory=4)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from random_steps import RandomStep, random_steps, sequences_for
 from tolerance import assert_close
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet import cells
@@ -17,12 +18,6 @@ from stepnet.values.structure import leaves, transform
 Array = np.ndarray
 
 
-def rnn_of(cell: str = "gru", inputs: int = 3, hidden: int = 5, **options: Any) -> sn.RNN:
-    """A named cell with random parameters."""
-    params = cells.CELLS[cell].parameters(inputs=inputs, hidden=hidden)
-    return cells.rnn(cell, params, **options)
-
-
 def steps(count: int, rows: int, features: int = 3, seed: int = 0) -> Array:
     """Inputs [rows, steps, features]."""
     return np.random.default_rng(seed).normal(size=(rows, count, features)).astype("float32")
@@ -30,7 +25,7 @@ def steps(count: int, rows: int, features: int = 3, seed: int = 0) -> Array:
 
 @pytest.mark.parametrize("cell", sorted(cells.CELLS))
 def test_every_cell_ends_in_the_same_state(cell: str):
-    rnn = rnn_of(cell)
+    rnn = rnn_of(cell, 3, 5)
     x = steps(7, 2)
     whole, final = rnn(x)
     stream = rnn.stream(rows=2)
@@ -41,7 +36,7 @@ def test_every_cell_ends_in_the_same_state(cell: str):
 
 
 def test_many_rows_and_threads():
-    rnn = rnn_of(hidden=16)
+    rnn = rnn_of("gru", 3, 16)
     x = steps(4, 300)
     whole, _ = rnn(x)
     stream = rnn.stream(rows=300)
@@ -49,7 +44,7 @@ def test_many_rows_and_threads():
 
 
 def test_pieces_of_both_kinds_continue_one_another(engine: str):
-    rnn = rnn_of()
+    rnn = rnn_of("gru", 3, 5)
     x = steps(9, 2)
     whole, _ = rnn(x, engine=engine)
     first, state = rnn(x[:, :4], engine=engine)
@@ -59,7 +54,7 @@ def test_pieces_of_both_kinds_continue_one_another(engine: str):
 
 
 def test_what_is_given_back_stays_as_it_was():
-    stream = rnn_of().stream()
+    stream = rnn_of("gru", 3, 5).stream()
     x = steps(2, 1)
     first = stream.step(x[:, 0])
     state = stream.state
@@ -72,7 +67,7 @@ def test_what_is_given_back_stays_as_it_was():
 
 
 def test_reset_begins_rows_anew(engine: str):
-    rnn = rnn_of()
+    rnn = rnn_of("gru", 3, 5)
     x = steps(3, 3)
     stream = rnn.stream(3, engine=engine)
     first = stream.step(x[:, 0])
@@ -86,7 +81,7 @@ def test_reset_begins_rows_anew(engine: str):
 
 
 def test_reset_to_the_first_memory_or_a_given_one():
-    rnn = rnn_of()
+    rnn = rnn_of("gru", 3, 5)
     random = np.random.default_rng(3)
     initial, other = (random.normal(size=(2, 5)).astype("float32") for _ in range(2))
     x = steps(2, 2)
@@ -223,7 +218,7 @@ WRONG_ORDERS: list[Any] = [
 @pytest.mark.parametrize("order", WRONG_ORDERS)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_orders_that_there_are_not(layers: int, order: Any):
-    rnn = rnn_of(inputs=5)
+    rnn = rnn_of("gru", 5, 5)
     stream = (sn.Stack([rnn, rnn]) if layers == 2 else rnn).stream(rows=2)
     x = steps(2, 2, 5)
     stream.step(x[:, 0])
@@ -236,7 +231,7 @@ def test_orders_that_there_are_not(layers: int, order: Any):
 
 def test_nothing_to_reorder_before_the_first_step():
     with pytest.raises(InputError, match="nothing was stepped yet: give the rows of initial= in the order"):
-        rnn_of().stream(rows=2).reorder([1, 0])
+        rnn_of("gru", 3, 5).stream(rows=2).reorder([1, 0])
 
 
 # ---- structures --------------------------------------------------------------------------------------------
@@ -271,7 +266,7 @@ def test_structures_come_back_as_structures():
     ],
 )
 def test_a_step_unlike_those_before(given: Array, expected: str):
-    stream = rnn_of().stream(rows=2)
+    stream = rnn_of("gru", 3, 5).stream(rows=2)
     stream.step(steps(1, 2)[:, 0])
     with pytest.raises(InputError, match=expected):
         stream.step(given)
@@ -279,18 +274,18 @@ def test_a_step_unlike_those_before(given: Array, expected: str):
 
 def test_a_first_step_of_another_number_of_rows():
     with pytest.raises(InputError, match=r"the input is \[1, 3\]; the stream has 2 rows"):
-        rnn_of().stream(rows=2).step(steps(1, 1)[:, 0])
+        rnn_of("gru", 3, 5).stream(rows=2).step(steps(1, 1)[:, 0])
 
 
 @pytest.mark.parametrize("rows", [-1, 1.5, "two"])
 def test_a_number_of_rows_that_is_none(rows: Any):
     with pytest.raises(InputError, match="rows is how many sequences are stepped side by side, from 0 to"):
-        rnn_of().stream(rows=rows)
+        rnn_of("gru", 3, 5).stream(rows=rows)
 
 
 @pytest.mark.parametrize("rows", [2, -1, [0, 5], 0.5, np.array([True]), [[0]]])
 def test_rows_that_there_are_not(rows: Any):
-    stream = rnn_of().stream(rows=2)
+    stream = rnn_of("gru", 3, 5).stream(rows=2)
     stream.step(steps(1, 2)[:, 0])
     with pytest.raises(InputError, match="rows is an index from 0 to 1, several of them or a mask"):
         stream.reset(rows=rows)
@@ -298,7 +293,7 @@ def test_rows_that_there_are_not(rows: Any):
 
 def test_backward_recurrences_have_no_stream():
     with pytest.raises(InputError, match="begins at a sequence's last step: it has no stream"):
-        rnn_of(reverse=True).stream()
+        rnn_of("gru", 3, 5, reverse=True).stream()
 
 
 def test_until_is_for_whole_sequences():
@@ -309,7 +304,7 @@ def test_until_is_for_whole_sequences():
 
 
 def test_before_the_first_step():
-    stream = rnn_of().stream()
+    stream = rnn_of("gru", 3, 5).stream()
     with pytest.raises(InputError, match="nothing was stepped yet: the memory is known"):
         _ = stream.state
     with pytest.raises(InputError, match="nothing was stepped yet"):

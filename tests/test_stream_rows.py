@@ -18,7 +18,6 @@ from same_bits import assert_same_bits
 
 import stepnet as sn
 from stepnet import cells
-from stepnet.engines.threads import threads
 from stepnet.errors import InputError, StepnetError
 from stepnet.values.structure import leaves, transform
 
@@ -258,11 +257,10 @@ def test_rows_have_the_bits_of_sequences_by_themselves(
 # ---- many rows, threads, and what was there before ---------------------------------------------------------
 
 
-@pytest.mark.usefixtures("small_calls_are_shared")
+@pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 @pytest.mark.parametrize("count", [1, 2])
 def test_many_rows_in_any_slots(count: int):
     """More rows than run side by side, in sets of several threads, after growth and with gaps."""
-    before = threads()
     sn.set_threads(count)
     rnn, x = cells.rnn("gru", GRU.parameters(3, 40)), numbers(400, 6, 3, seed=7)
     whole, final = rnn(x)
@@ -277,7 +275,6 @@ def test_many_rows_in_any_slots(count: int):
         there = np.delete(there, gone)
         np.testing.assert_array_equal(stream.step(x[there, at]), whole[there, at])
     np.testing.assert_array_equal(stream.state, final[there])
-    sn.set_threads(before)
 
 
 def test_each_row_counts_its_own_steps(engine: str):

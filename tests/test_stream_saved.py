@@ -3,12 +3,14 @@
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from same_bits import assert_same_bits
+from zoo import uniform
 
 import stepnet as sn
 from stepnet import cells
@@ -19,8 +21,7 @@ Array = np.ndarray
 RANDOM = np.random.default_rng(2)
 
 
-def numbers(*shape: int) -> Array:
-    return RANDOM.uniform(-1, 1, shape).astype("float32")
+numbers = partial(uniform, seed=RANDOM)
 
 
 def step(x: Any, memory: Any, p: Any, statics: Any, index: Any) -> tuple[Any, Any]:

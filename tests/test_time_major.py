@@ -1,11 +1,13 @@
 """Arrays [time, batch, features...]: read and written where they lie, with the bits of [batch, time, ...]."""
 
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from zoo import normal, rnn_of
 
 import stepnet as sn
 from stepnet import cells
@@ -17,7 +19,7 @@ GRU = cells.CELLS["gru"]
 
 
 def gru(inputs: int = 3, seed: int = 0, **options: Any) -> sn.RNN:
-    return cells.rnn("gru", GRU.parameters(inputs, 5, seed=seed), **options)
+    return rnn_of("gru", inputs, 5, seed=seed, **options)
 
 
 def turned(array: Any) -> Any:
@@ -25,8 +27,7 @@ def turned(array: Any) -> Any:
     return np.ascontiguousarray(np.swapaxes(array, 0, 1))
 
 
-def numbers(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+numbers = partial(normal, seed=0)
 
 
 def both_ways() -> sn.Stack:

@@ -8,11 +8,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from test_lines import decorated, doubling
 from tolerance import assert_close
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
-from stepnet.rnn.scopes import Scopes
 from stepnet.values.structure import leaves
 
 Array = np.ndarray
@@ -178,7 +179,7 @@ def test_they_agree_with_a_call_bit_for_bit_and_the_recurrence_stays_as_it_was()
     assert scopes["x"].dtype == F32
 
 
-def traced(step: Any, memory: Any = 2, params: Any = None, x: Any = None) -> Scopes:
+def traced(step: Any, memory: Any = 2, params: Any = None, x: Any = None) -> Any:
     x = np.arange(4, dtype=F32).reshape(1, 2, 2) if x is None else x
     return sn.RNN(step, params, memory=memory).trace_steps(x)
 
@@ -225,11 +226,6 @@ def test_what_is_the_same_at_every_step_is_there_too_without_memory_of_its_own()
     assert "p.s" not in scopes
 
 
-def doubling(x: Any, h: Any, p: Any, factor: float = 2.0) -> Any:
-    scaled = factor * x
-    return scaled, h + scaled
-
-
 class Cell:
     """A step that is an object."""
 
@@ -243,16 +239,6 @@ class Cell:
     def method(self, x: Any, h: Any, p: Any) -> Any:
         scaled = self.factor * x
         return scaled, h + scaled
-
-
-def decorated(function: Any) -> Any:
-    @functools.wraps(function)
-    def around(*args: Any) -> Any:
-        found = function(*args)
-        first = found[0]
-        return first, found[1]
-
-    return around
 
 
 FORMS: dict[str, tuple[Any, str]] = {
@@ -418,8 +404,7 @@ def test_a_step_of_torch_has_the_roles_alone() -> None:
 
 
 def gru(inputs: int, seed: int, reverse: bool = False) -> sn.RNN:
-    params = sn.cells.CELLS["gru"].parameters(inputs, 3, seed=seed, dtype="float64")
-    return sn.cells.rnn("gru", params, reverse=reverse)
+    return rnn_of("gru", inputs, 3, seed=seed, dtype="float64", reverse=reverse)
 
 
 @pytest.mark.long(each=True)

@@ -4,18 +4,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from zoo import rnn_of
 
 import stepnet as sn
-from stepnet import cells
 
 Array = np.ndarray
 IN, H, TOKENS = 2, 3, 7
 FIXED = pa.list_(pa.list_(pa.float32(), IN))
 LOOSE = pa.list_(pa.list_(pa.float32()))
-
-
-def gru(inputs: int = IN, reverse: bool = False) -> sn.RNN:
-    return cells.rnn("gru", cells.CELLS["gru"].parameters(inputs, H), reverse=reverse)
 
 
 def of_words(x: Any, h: Any, params: Any) -> Any:
@@ -31,7 +27,7 @@ def classes(words: Any, params: Any) -> Any:
 
 
 RANDOM = np.random.default_rng(0)
-RNN = gru()
+RNN = rnn_of("gru", IN, H)
 NESTED_PARAMS = {
     "R": RANDOM.normal(size=(H, H)).astype("float32"),
     "w": RANDOM.normal(size=H).astype("float32"),
@@ -42,7 +38,7 @@ GRAPH_PARAMS = {
 }
 MODELS: dict[str, Any] = {
     "recurrence": RNN,
-    "layers": sn.Stack([sn.Bidirectional(RNN, gru(reverse=True)), gru(2 * H)]),
+    "layers": sn.Stack([sn.Bidirectional(RNN, rnn_of("gru", IN, H, reverse=True)), rnn_of("gru", 2 * H, H)]),
     "ends": sn.RNN(
         RNN.step, RNN.params, memory=H, inputs=IN, until=lambda output, memory: memory[..., 0] > 0.3
     ),

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from arrow_cases import FIXED, IN, LOOSE, MODELS, RNN, ROWS, TOKENS, TYPES, H, batch_of, cut_into, gru
+from arrow_cases import FIXED, IN, LOOSE, MODELS, RNN, ROWS, TOKENS, TYPES, H, batch_of, cut_into
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from tolerance import assert_close
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet import arrow, cells
@@ -225,7 +226,7 @@ def test_sequences_are_read_where_they_lie_and_results_given_so():
 
 
 def test_the_last_output_of_a_bidirectional_is_that_of_each_direction():
-    both = sn.Bidirectional(RNN, gru(reverse=True))
+    both = sn.Bidirectional(RNN, rnn_of("gru", IN, H, reverse=True))
     graph = sn.Graph(lambda x, p: both(x)[0], {}, inputs=sn.Spec(IN, "float32"))
     table = pa.table({"frames": pa.array([[[1, 2], [3, 4], [-1, 1]]], LOOSE)})
     steps = np.array(arrow.predict(table, both, output="outputs").read_all()["outputs"].to_pylist()[0])
@@ -314,7 +315,7 @@ def test_no_call_takes_more_than_is_said(kind: Any):
 
 
 def test_what_lies_between_layers_is_counted():
-    wide = sn.Stack([cells.rnn("gru", cells.CELLS["gru"].parameters(IN, 50)), gru(50)])
+    wide = sn.Stack([cells.rnn("gru", cells.CELLS["gru"].parameters(IN, 50)), rnn_of("gru", 50, H)])
     sizes = [
         Compiled.of(Runnable.of(model, "outputs"), sn.Spec(IN, "float32")).level_bytes[1]
         for model in (RNN, wide)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from arrow_cases import FIXED, IN, LOOSE, MODELS, RNN, TOKENS, batch_of, gru
+from arrow_cases import FIXED, IN, LOOSE, MODELS, RNN, TOKENS, batch_of
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet import arrow
@@ -44,7 +45,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         "numbers may be others in each batch",
     ),
     "another size": (
-        lambda: arrow.predict([small(kind=pa.list_(pa.list_(pa.float32(), 2)))], gru(4)),
+        lambda: arrow.predict([small(kind=pa.list_(pa.list_(pa.float32(), 2)))], rnn_of("gru", 4, 3)),
         "column `frames`: it is list<item: fixed_size_list<item: float>[2]>, and the model takes "
         "sequences of steps of 4 numbers",
     ),

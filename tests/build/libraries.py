@@ -1,6 +1,5 @@
 """Libraries built and loaded for a test, and what they give beside what Python gives."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,6 @@ def cell(name: str, inputs: int, hidden: int, dtype: str = "float32", reverse: b
 def library_of(model: Any, folder: Path, **options: Any) -> Library:
     """A library of a model, built and loaded."""
     return load(build(model, folder, **options).shared, trust=True)
-
-
-def sequences(lengths: Sequence[int], features: int, dtype: str = "float32", seed: int = 0) -> sn.Ragged:
-    """Sequences of random numbers."""
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    values = np.random.default_rng(seed).normal(size=(int(offsets[-1]), features)).astype(dtype)
-    return sn.Ragged(values, (offsets,))
 
 
 def given(library: Library, x: Any, initial: Any = None, statics: Any = None) -> dict[str, Any]:

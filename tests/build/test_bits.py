@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from libraries import LENGTHS, assert_as_in_python, cell, library_of, sequences
+from libraries import LENGTHS, assert_as_in_python, cell, library_of
 from random_steps import random_steps, sequences_for
 from test_random_steps import SLOW
+from zoo import sequences
 
 import stepnet as sn
 from stepnet.build import build
@@ -50,7 +51,7 @@ def test_libraries_give_the_bits_of_python(name: str, tmp_path: Path):
     model, dtype = MODELS[name]
     library = library_of(model, tmp_path, inputs=sn.Spec(8, dtype))
     for lengths in LENGTHS:
-        x = sequences(lengths, 8, dtype, seed=len(lengths))
+        x = sequences(lengths, 8, dtype=dtype, seed=len(lengths))
         assert_as_in_python(library, model(x, engine="llvm"), x)
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from libraries import cell, given, library_of, sequences
+from libraries import cell, given, library_of
 from onnx import TensorProto, helper, numpy_helper
 from pyarrow.parquet import read_table
 from same_bits import assert_same_bits
 from test_cli import MODEL, VOWELS, refusal, stepnet
+from zoo import sequences
 
 import stepnet as sn
 from stepnet.build import build, load

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from libraries import LENGTHS, cell, given, sequences
+from libraries import LENGTHS, cell, given
 from same_bits import assert_same_bits
 from test_bits import pooled
+from zoo import sequences
 
 import stepnet as sn
 from stepnet.build import Build, build

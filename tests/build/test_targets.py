@@ -11,8 +11,9 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from emulated import Emulated
-from libraries import cell, given, library_of, sequences
+from libraries import cell, given, library_of
 from same_bits import assert_same_bits
+from zoo import sequences
 
 from stepnet.build import build, load
 from stepnet.build.building import Build
@@ -71,7 +72,7 @@ def test_bits_are_those_of_the_engine_for_the_same_level(name: str, dtype: str, 
     code = build_target(name).code
     if code.name not in HERE:
         pytest.skip(f"this processor does not run {name}")
-    model, x = cell("lstm", 8, 16, dtype), sequences([5, 0, 40, *[3] * 70], 8, dtype)
+    model, x = cell("lstm", 8, 16, dtype), sequences([5, 0, 40, *[3] * 70], 8, dtype=dtype)
     library = library_of(model, tmp_path, inputs=8, target=name)
     reading = model.read(x, None, None, None, False)
     bound = LlvmEngine(code).compile(reading.running.schedule_for("llvm")).bind(reading.running.params)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from processes.cached import MODELS
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.disk import folder, overview, sources, store
@@ -195,8 +196,7 @@ def test_a_child_of_a_fork_uses_the_cache_too(compiled: tuple[Path, dict[str, An
 
 def plan_of(reverse: bool = False) -> Any:
     """The plan of a GRU."""
-    parameters = sn.cells.CELLS["gru"].parameters(6, 5, seed=0)
-    return sn.cells.rnn("gru", parameters, reverse=reverse).schedule.whole
+    return rnn_of("gru", 6, 5, reverse=reverse).schedule.whole
 
 
 def test_each_target_has_a_key_of_its_own() -> None:

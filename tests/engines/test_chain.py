@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from callers import on_threads
 from same_bits import assert_same_bits
+from zoo import rnn_of, sequences
 
 import stepnet as sn
-from stepnet import cells
 from stepnet.engines.llvm.running import chain
 from stepnet.engines.llvm.running.again import Again
 from stepnet.engines.part import Run
@@ -22,8 +22,7 @@ pytestmark = [
 
 
 def layer(inputs: int, hidden: int, seed: int, kind: str = "gru", reverse: bool = False) -> sn.RNN:
-    params = cells.CELLS[kind].parameters(inputs, hidden, seed=seed)
-    return cells.rnn(kind, params, reverse=reverse)
+    return rnn_of(kind, inputs, hidden, seed=seed, reverse=reverse)
 
 
 def both(inputs: int, hidden: int, seed: int, kind: str = "gru") -> sn.Bidirectional:
@@ -52,14 +51,10 @@ MODELS: dict[str, Any] = {
 LENGTHS = [[1], [7], [33], [200], [5, 1, 9], [40, 3], [0, 4, 0], [0], [17] * 40, [], [*range(70)]]
 
 
-def sequences(lengths: list[int], seed: int) -> sn.Ragged:
-    random = np.random.default_rng(seed)
-    values = random.normal(size=(sum(lengths), 8)).astype("f4")
-    return sn.Ragged(values, (np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),))
-
-
 def words(lengths: list[int], seed: int) -> sn.Ragged:
-    return sequences(lengths, seed).with_values(np.random.default_rng(seed).integers(0, 50, sum(lengths)))
+    return sequences(lengths, 8, seed=seed).with_values(
+        np.random.default_rng(seed).integers(0, 50, sum(lengths))
+    )
 
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch, run: Any, inputs: list[Any]) -> list[Any]:
@@ -77,7 +72,7 @@ def test_parts_in_one_go_give_the_bits_of_parts_one_by_one(
     name: str, count: int, monkeypatch: pytest.MonkeyPatch
 ):
     model = MODELS[name]()
-    inputs = [sequences(lengths, seed) for seed, lengths in enumerate(LENGTHS)]
+    inputs = [sequences(lengths, 8, seed=seed) for seed, lengths in enumerate(LENGTHS)]
     inputs += [
         np.random.default_rng(rows).normal(size=(rows, 9, 8)).astype("f4") for rows in (1, 1, 1, 6, 6, 6)
     ]
@@ -143,7 +138,7 @@ def test_memory_is_prepared_once_for_all_lengths(monkeypatch: pytest.MonkeyPatch
 
 def test_calls_that_pause_between_all_their_blocks_give_the_same_bits(monkeypatch: pytest.MonkeyPatch):
     model = MODELS["layers of directions"]()
-    inputs = [sequences(lengths, 0) for lengths in ([2000], [900, 40], [300] * 5)]
+    inputs = [sequences(lengths, 8) for lengths in ([2000], [900, 40], [300] * 5)]
     expected = one_by_one(monkeypatch, model, inputs)
     monkeypatch.setattr(chain, "SLICE", 1e-9)
     for count in (1, 2, 4):

@@ -1,21 +1,20 @@
 """The contract kernel: the sum of outer products, against float64, for every target, layout and thread."""
 
-from collections.abc import Generator
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from tolerance import assert_close
 
+import stepnet as sn
 from stepnet.engines.llvm.machine.target import Target, available_targets
 from stepnet.engines.llvm.products import contract as module
 from stepnet.engines.llvm.products.contract import contract
-from stepnet.engines.threads import set_threads
 from stepnet.net.encodings import rounded
 from stepnet.net.totals import BLOCK
 from stepnet.net.totals import contract as contract_in_numpy
 
+pytestmark = pytest.mark.usefixtures("same_threads")
 Array = np.ndarray
 TARGETS = available_targets()
 SHAPES = [
@@ -27,12 +26,6 @@ SHAPES = [
     (700, 64, 1),
     (3, 1, 130),
 ]
-
-
-@pytest.fixture(autouse=True)
-def threads_afterwards() -> Generator[None]:
-    yield
-    set_threads(None)
 
 
 def vectors(rows: int, *columns: int, dtype: str = "float32", seed: int = 0) -> list[Array]:
@@ -94,7 +87,7 @@ def test_rows_are_read_by_their_places(rows: int, m: int, n: int, seed: int, thr
     elsewhere = [np.full((2 * rows + 1, size), np.nan, "float32") for size in (m, n)]
     for there, array in zip(elsewhere, (a, b), strict=True):
         there[places] = array
-    set_threads(threads)
+    sn.set_threads(threads)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "SHARED", 0)
         left, other = elsewhere

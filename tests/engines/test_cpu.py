@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from same_bits import assert_same_bits
 from test_cli import stepnet
+from zoo import rnn_of
 
-import stepnet as sn
 from stepnet.build.targets import build_target
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.machine.target import (
@@ -92,10 +92,6 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     forget()
 
 
-def gru() -> sn.RNN:
-    return sn.cells.rnn("gru", sn.cells.CELLS["gru"].parameters(8, 33, seed=0))
-
-
 @pytest.mark.parametrize(
     "name",
     [name for name in ("x86-64-v4", "x86-64-v3") if NAMED[name].name in {t.name for t in supported_targets()}]
@@ -106,7 +102,7 @@ def test_calls_run_the_code_of_the_chosen_processor(name: str, chosen: Callable[
     x = np.random.default_rng(0).normal(size=(3, 20, 8)).astype("f4")
     chosen(name)
     assert host_target() == target
-    rnn = gru()
+    rnn = rnn_of("gru", 8, 33)
     made, _ = rnn(x)
     reading = rnn.read(x, None, None, None, False)
     schedule = reading.running.schedule_for("llvm")
@@ -124,7 +120,7 @@ def test_machine_code_without_fused_multiply_adds_rounds_products(chosen: Callab
     made = dict[str, np.ndarray]()
     for name in ("native", "generic"):
         chosen(name)
-        made[name], _ = gru()(x)
+        made[name], _ = rnn_of("gru", 8, 33)(x)
     assert host_target().has_fused is False
     assert (made["native"] != made["generic"]).any()
 
@@ -132,7 +128,7 @@ def test_machine_code_without_fused_multiply_adds_rounds_products(chosen: Callab
 def test_doctor_and_explain_show_it(chosen: Callable[[str], None]) -> None:
     chosen("generic")
     line = f"code for    {supported_targets()[-1]}: STEPNET_CPU is generic"
-    assert f"  {line}\n  llvm        chosen\n" in str(gru().explain())
+    assert f"  {line}\n  llvm        chosen\n" in str(rnn_of("gru", 8, 33).explain())
     code, said, _ = stepnet("doctor")
     assert code == 0
     assert f"{line.replace('for    ', 'for      ')}\n" in said
@@ -142,7 +138,7 @@ def test_doctor_and_explain_show_it(chosen: Callable[[str], None]) -> None:
 def test_a_wrong_name_is_an_error_of_the_call(chosen: Callable[[str], None]) -> None:
     chosen("pentium")
     with pytest.raises(InputError, match="STEPNET_CPU is 'pentium', which is no name of a processor"):
-        gru()(np.zeros((1, 2, 8), "f4"))
+        rnn_of("gru", 8, 33)(np.zeros((1, 2, 8), "f4"))
 
 
 def test_libraries_are_built_for_the_chosen_processor(chosen: Callable[[str], None]) -> None:

@@ -18,7 +18,6 @@ from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.running import chain, ending, laid, native, workspace
 from stepnet.engines.llvm.threads.workers import CREW, Lateness
 from stepnet.engines.threads import threads
-from stepnet.engines.watching import Progress
 from stepnet.errors import InputError
 from stepnet.plan.partition import Partition, Way
 from stepnet.ragged.positions import Positions
@@ -307,7 +306,7 @@ def test_pauses_and_more_room_change_nothing(last_only: bool, monkeypatch: pytes
 @pytest.mark.usefixtures("way")
 def test_a_call_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain, "SLICE", 1e-9)
-    given, seen = Given(200, 0.05, statics=True, begun=True), list[Progress]()
+    given, seen = Given(200, 0.05, statics=True, begun=True), list[sn.Progress]()
     with sn.progress(seen.append):
         given.rnn()(*given.arguments())
     assert len(seen) > 3
@@ -329,7 +328,7 @@ def test_an_interrupted_call_leaves_the_next_one_right(monkeypatch: pytest.Monke
     rnn = given.rnn()
     expected, turns = rnn(*given.arguments()), 0
 
-    def stop(_: Progress) -> None:
+    def stop(_: sn.Progress) -> None:
         nonlocal turns
         turns += 1
         if turns % 4 == 0:

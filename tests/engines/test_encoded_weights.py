@@ -3,6 +3,7 @@ and the processor; steps beside the interpreter; NaN and infinity.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from tolerance import assert_close
 from turns import in_turns
+from zoo import normal as random_normal
 
 import stepnet as sn
 from stepnet.engines.llvm.engine import LlvmEngine
@@ -17,7 +19,6 @@ from stepnet.engines.llvm.machine.target import Target, available_targets
 from stepnet.net.encodings import rounded, whole_numbers
 from stepnet.net.precision import Precision
 from stepnet.plan.passes import narrowed
-from stepnet.rnn.recurrence import RNN
 
 pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
 
@@ -49,12 +50,11 @@ def name_of(case: Any) -> str:
     return f"{inputs}-{units}-{target.name}-{target.cpu or 'any'}"
 
 
-def normal(*shape: int) -> np.ndarray:
-    return RANDOM.normal(size=shape).astype("f4")
+normal = partial(random_normal, seed=RANDOM)
 
 
-def encoded_rnn(step: Any, params: Any, dtype: str, **options: Any) -> RNN:
-    return RNN(step, params, **options).in_precision(Precision(dtype))
+def encoded_rnn(step: Any, params: Any, dtype: str, **options: Any) -> sn.RNN:
+    return sn.RNN(step, params, **options).in_precision(Precision(dtype))
 
 
 def both_products(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
@@ -62,12 +62,12 @@ def both_products(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
     return {"x": x @ p["W"], "h": h @ p["R"]}, x
 
 
-def products(inputs: int, units: int, dtype: str) -> RNN:
+def products(inputs: int, units: int, dtype: str) -> sn.RNN:
     params = {"W": normal(inputs, units), "R": normal(inputs, units)}
     return encoded_rnn(both_products, params, dtype, memory=inputs, inputs=inputs)
 
 
-def run_on(target: Target | None, rnn: RNN, x: Any, **options: Any) -> Any:
+def run_on(target: Target | None, rnn: sn.RNN, x: Any, **options: Any) -> Any:
     """The outputs on a target: that of this processor where there is none."""
     reading = rnn.read(x, None, None, options.get("lengths"))
     program = reading.running
@@ -187,20 +187,14 @@ def test_weights_that_are_not_finite_reach_their_own_units_alone(dtype: str) -> 
 # ---- one sequence by itself --------------------------------------------------------------------------------
 
 
-def cell(kind: str, inputs: int, units: int, dtype: str, reverse: bool = False) -> RNN:
+def cell(kind: str, inputs: int, units: int, dtype: str, reverse: bool = False) -> sn.RNN:
     params = sn.cells.CELLS[kind].parameters(inputs, units, seed=1)
     return sn.cells.rnn(kind, params, reverse=reverse).in_precision(Precision(dtype))
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    yield
-    sn.set_threads(None)
-
-
 @pytest.mark.long(each=True)
 @DTYPES
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("same_threads")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("kind", "units"), [("gru", 17), ("lstm", 96), ("gru", 300), ("lstm", 330)])
 def test_a_sequence_has_its_bits_in_every_batch(dtype: str, kind: str, units: int, reverse: bool) -> None:
@@ -216,7 +210,7 @@ def test_a_sequence_has_its_bits_in_every_batch(dtype: str, kind: str, units: in
 
 
 @DTYPES
-@pytest.mark.usefixtures("threads")
+@pytest.mark.usefixtures("same_threads")
 def test_threads_that_share_a_step_give_its_bits(dtype: str) -> None:
     rnn = cell("gru", 40, 900, dtype)  # weights that two threads share, in int8 as well
     x = normal(2, 4, 40)
@@ -251,7 +245,7 @@ def test_masked_and_last_steps(dtype: str) -> None:
 # ---- beside the interpreter --------------------------------------------------------------------------------
 
 
-def from_each_memory(rnn: RNN, x: np.ndarray, memories: list[Any], engine: str) -> Any:
+def from_each_memory(rnn: sn.RNN, x: np.ndarray, memories: list[Any], engine: str) -> Any:
     """What one step makes of each input and the memory that was there before it: rows of one step."""
     count, steps = x.shape[:2]
     rows = x.reshape(count * steps, 1, *x.shape[2:])
@@ -289,7 +283,7 @@ def test_each_step_is_that_of_the_interpreter(case: Any, dtype: str) -> None:
     before = np.concatenate([np.zeros((5, 1, units), "f4"), h[:, :-1]], axis=1)
     right = from_each_memory(rnn, x, [before], "interpret")
     assert_close(h.reshape(-1, units), right[:, 0], width=inputs + units)
-    exact = from_each_memory(RNN(simple, params, memory=units), x, [before], "interpret")
+    exact = from_each_memory(sn.RNN(simple, params, memory=units), x, [before], "interpret")
     if units > 1:  # a number alone is its own scale
         assert np.abs(right - exact).max() > 1e-5
 
@@ -329,7 +323,7 @@ def test_products_of_other_dtypes_and_of_two_values_stay_as_they_are() -> None:
     single = sn.Spec((4,), "float32")
     rnn = encoded_rnn(step, RANDOM.normal(size=(4, 4)), "int8", memory=single, inputs=single)
     x = normal(2, 3, 4)
-    plain = RNN(step, rnn.params, memory=single)
+    plain = sn.RNN(step, rnn.params, memory=single)
     np.testing.assert_array_equal(rnn(x)[0], plain(x)[0])
 
 

@@ -2,7 +2,7 @@
 under a condition.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,22 +17,13 @@ import stepnet as sn
 from stepnet.engines.llvm.lower.loops import FiberLoop, Register
 from stepnet.engines.llvm.lower.program import lowered
 from stepnet.engines.llvm.machine.target import host_target
-from stepnet.engines.threads import threads
 from stepnet.plan.plan import Plan, plan
 from stepnet.rnn.control import Control
 
-pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 
 Array = np.ndarray
 LENGTHS = [3, 0, 1, 5, 2]
-
-
-@pytest.fixture(autouse=True)
-def same_threads() -> Generator[None]:
-    """Leaves the number of threads as it was."""
-    before = threads()
-    yield
-    sn.set_threads(before)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Steps that carry matrices: what is done with a matrix is one phase, fiber by fiber."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,10 @@ from stepnet.engines.llvm.lower.fibers import Storage, group_width
 from stepnet.engines.llvm.lower.loops import FiberLoop
 from stepnet.engines.llvm.lower.program import lowered
 from stepnet.engines.llvm.machine.target import NAMED, Target, host_target
-from stepnet.engines.threads import threads
 from stepnet.plan.plan import Plan, plan
 from stepnet.values.structure import transform
 
-pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 
 Array = np.ndarray
 Shapes = dict[str, tuple[int, ...]]
@@ -207,14 +206,6 @@ CASES = {
 }
 LENGTHS = [3, 0, 1, 5, 2]
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-
-
-@pytest.fixture(autouse=True)
-def same_threads() -> Generator[None]:
-    """Leaves the number of threads as it was."""
-    before = threads()
-    yield
-    sn.set_threads(before)
 
 
 @each_case

@@ -23,7 +23,6 @@ from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.machine.target import Target, available_targets, host_target
 from stepnet.engines.llvm.products.tiles import LARGE_BYTES
 from stepnet.engines.llvm.running import laid
-from stepnet.engines.threads import set_threads
 from stepnet.errors import InputError
 from stepnet.net.interpret import widened
 from stepnet.ragged.positions import Positions
@@ -380,11 +379,11 @@ def test_any_number_of_gates_is_shared_between_threads(gates: int) -> None:
 def assert_no_bit_changes_with_threads(run_: Callable[[Call], Results], call: Call) -> Results:
     found: list[Results] = []
     for count in (1, 2, 3, None):
-        set_threads(count)
+        sn.set_threads(count)
         try:
             found.append(run_(call))
         finally:
-            set_threads(None)
+            sn.set_threads(None)
     for other in found[1:]:
         assert_same_bits(other.outputs + other.final, found[0].outputs + found[0].final)
     return found[0]

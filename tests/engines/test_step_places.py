@@ -3,7 +3,6 @@
 The same sequences give the same bits wherever their steps lie, and outputs lie as the inputs do.
 """
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -17,7 +16,6 @@ import stepnet as sn
 from stepnet.engines.base import Bound, Call, Results
 from stepnet.engines.interpreter import Interpreter
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.threads import set_threads
 from stepnet.net.ir import Net
 from stepnet.plan.schedule import schedule
 from stepnet.ragged.offsets import offsets_of
@@ -25,7 +23,7 @@ from stepnet.ragged.positions import Positions
 from stepnet.rnn.control import Control, run_until
 from stepnet.values.structure import leaves
 
-pytestmark = pytest.mark.usefixtures("small_calls_are_shared")
+pytestmark = pytest.mark.usefixtures("small_calls_are_shared", "same_threads")
 
 Array = np.ndarray
 RANDOM = np.random.default_rng(0)
@@ -90,12 +88,6 @@ def traced_net(reverse: bool, control: Control) -> Net:
     rnn = sn.RNN(step, PARAMS, memory=5, inputs={"x": 3, "y": 2}, statics=5, reverse=reverse)
     traced = rnn.program.traced
     return (control.around(rnn.step, traced) if control else traced).net(reverse)
-
-
-@pytest.fixture(autouse=True)
-def threads_afterwards() -> Generator[None]:
-    yield
-    set_threads(None)
 
 
 def end_to_end(lengths: Array, last_only: bool, masked: bool, begun: bool) -> Call:
@@ -171,7 +163,7 @@ def test_the_same_sequences_give_the_same_bits_wherever_they_lie(
     begun: bool,
     threads: int,
 ) -> None:
-    set_threads(threads)
+    sn.set_threads(threads)
     run = bound(kind, reverse, Control("repeat") if masked else PLAIN)
     call = end_to_end(np.array(lengths, np.int64), last_only, masked, begun)
     there = moved(call, LAYOUTS[name](call.positions.lengths))

@@ -8,6 +8,7 @@ import pytest
 from callers import on_threads
 from same_bits import assert_same_bits
 from tolerance import assert_close
+from zoo import rnn_of, sequences
 
 import stepnet as sn
 from stepnet import cells
@@ -15,7 +16,6 @@ from stepnet.engines.llvm.running import arrangement, chain
 from stepnet.engines.llvm.running.again import Again
 from stepnet.engines.llvm.threads.workers import CREW, Lateness
 from stepnet.engines.part import Run
-from stepnet.engines.watching import Progress
 from stepnet.errors import InputError
 from stepnet.plan.load import Load
 from stepnet.plan.partition import Wavefront, Way
@@ -37,14 +37,12 @@ def no_thread_is_late(same_threads: None) -> Generator[None]:
 
 
 def layer(inputs: int, hidden: int, seed: int, kind: str = "gru", reverse: bool = False) -> sn.RNN:
-    params = cells.CELLS[kind].parameters(inputs, hidden, seed=seed)
-    return cells.rnn(kind, params, reverse=reverse)
+    return rnn_of(kind, inputs, hidden, seed=seed, reverse=reverse)
 
 
 def wide(inputs: int, hidden: int, seed: int) -> sn.RNN:
     """A GRU in float64."""
-    params = cells.CELLS["gru"].parameters(inputs, hidden, seed=seed)
-    return cells.rnn("gru", {name: array.astype("f8") for name, array in params.items()})
+    return rnn_of("gru", inputs, hidden, seed=seed, dtype="float64")
 
 
 def skipping() -> sn.Graph:
@@ -69,15 +67,9 @@ STACKS: dict[str, Any] = {
 LENGTHS = [[1], [7], [33], [200], [5, 1, 9], [40, 3], [17] * 40, [], [*range(1, 70)], [0], [3, 0, 8]]
 
 
-def sequences(lengths: list[int], seed: int) -> sn.Ragged:
-    random = np.random.default_rng(seed)
-    values = random.normal(size=(sum(lengths), 8)).astype("f4")
-    return sn.Ragged(values, (np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),))
-
-
 def inputs() -> list[Any]:
     """Sequences of any lengths, and arrays, which come often enough for frozen calls."""
-    ragged = [sequences(lengths, seed) for seed, lengths in enumerate(LENGTHS)]
+    ragged = [sequences(lengths, 8, seed=seed) for seed, lengths in enumerate(LENGTHS)]
     shapes = (1, 1, 1, 6, 6, 6)
     return ragged + [np.random.default_rng(n).normal(size=(n, 30, 8)).astype("f4") for n in shapes]
 
@@ -149,13 +141,13 @@ def test_a_wavefront_that_pauses_behind_every_block(monkeypatch: pytest.MonkeyPa
     """What waits pauses with what it waits for, goes on with it, and says how far it is."""
     monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
     for name in ("four", "a short one behind a long one"):
-        model, values = STACKS[name](), [sequences(lengths, 0) for lengths in ([900], [40, 300, 7])]
+        model, values = STACKS[name](), [sequences(lengths, 8) for lengths in ([900], [40, 300, 7])]
         expected = one_by_one(model, values)
         sn.set_threads(2)
         with monkeypatch.context() as patch:
             patch.setattr(chain, "SLICE", 1e-9)
             for value, right in zip(values, expected, strict=True):
-                seen = list[Progress]()
+                seen = list[sn.Progress]()
                 with sn.progress(seen.append):
                     assert_same_bits(model(value), right)
                 steps = [now.steps for now in seen]
@@ -177,14 +169,14 @@ def test_a_wavefront_that_no_other_thread_helps_with(monkeypatch: pytest.MonkeyP
 
 
 def test_what_ends_a_wavefront_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
-    model, x = STACKS["four"](), sequences([700], 0)
+    model, x = STACKS["four"](), sequences([700], 8)
     (expected,) = one_by_one(model, [x])
     monkeypatch.setattr(arrangement, "wavefront", forced(4, 2))
     sn.set_threads(2)
     for ends_at in (1, 2, 5):
-        calls = list[Progress]()
+        calls = list[sn.Progress]()
 
-        def interrupt(now: Progress, calls: list[Progress] = calls, ends_at: int = ends_at) -> None:
+        def interrupt(now: sn.Progress, calls: list[sn.Progress] = calls, ends_at: int = ends_at) -> None:
             calls.append(now)
             if len(calls) == ends_at:
                 raise KeyboardInterrupt
@@ -198,7 +190,7 @@ def test_what_ends_a_wavefront_leaves_nothing_behind(monkeypatch: pytest.MonkeyP
 
 def test_wavefronts_of_many_threads_of_python(monkeypatch: pytest.MonkeyPatch):
     model = STACKS["four"]()
-    values = [sequences([length], length) for length in range(3, 30)]
+    values = [sequences([length], 8, seed=length) for length in range(3, 30)]
     expected = one_by_one(model, values)
     monkeypatch.setattr(arrangement, "wavefront", forced(2, 2))
     sn.set_threads(2)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from wide_machine import MACHINE, call, load
+from zoo import rnn_of
 
 import stepnet as sn
-from stepnet import cells
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.plan.load import Machine, Size
 from stepnet.plan.partition import wavefront
@@ -17,7 +17,7 @@ from stepnet.plan.waves import lines_of
 
 def layer(inputs: int, hidden: int, seed: int, reverse: bool = False) -> sn.RNN:
     """A GRU."""
-    return cells.rnn("gru", cells.CELLS["gru"].parameters(inputs, hidden, seed=seed), reverse=reverse)
+    return rnn_of("gru", inputs, hidden, seed=seed, reverse=reverse)
 
 
 def lines(model: Callable[[Any], Any]) -> list[int]:

@@ -13,6 +13,7 @@ import pytest
 from callers import on_threads
 from llvmlite import ir
 from sharing import by_units
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet import cells
@@ -321,7 +322,7 @@ def shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> G
     monkeypatch.setattr(native, "partition", by_units)
     before = threads()
     sn.set_threads(request.param)
-    yield cells.rnn("gru", cells.CELLS["gru"].parameters(24, 48, seed=3))
+    yield rnn_of("gru", 24, 48, seed=3)
     sn.set_threads(before)
 
 

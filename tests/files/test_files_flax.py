@@ -14,7 +14,6 @@ from containers import (
     assert_refused,
     assert_same,
     changed,
-    cut,
     refusal,
     refused,
     samples,
@@ -291,11 +290,6 @@ def test_long_keys_are_not_multiplied(path: Path):
     with memory() as peak:
         assert refusal(read, path) == "it has an array with a name of more than 1000 characters"
         assert peak() < 16 << 20
-
-
-def test_files_cut_anywhere_are_refused(path: Path):
-    spoilt = list(cut(WHOLE))
-    assert refused(read, path, spoilt) == len(spoilt) > 300
 
 
 def test_changed_bytes_never_raise_anything_else(path: Path):

@@ -319,10 +319,6 @@ def test_files_that_are_none_of_paddle_save(path: Path):
         assert refusal(read, path) == none
     path.write_bytes(b"\x80\x04")
     assert refusal(read, path) == "its pickle is cut off at byte 2"
-    with pytest.raises(FileError, match=r"nowhere: there is no such file$"):
-        read(path.with_name("nowhere"))
-    with pytest.raises(FileError, match=r"this is a folder, not a file$"):
-        read(path.parent)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -405,11 +401,5 @@ def test_what_is_not_written(path: Path):
     with pytest.raises(FileError, match=r"'a\\n' cannot be a name, as it cannot be printed$"):
         write(path, {"a\n": np.zeros(1)})
     assert os.listdir(path.parent) == []
-    write(path, {"x": np.zeros(1)})
-    before = path.read_bytes()
-    with pytest.raises(FileError, match=r"the file is there already; --force .* replaces it$"):
-        write(path, {"x": np.ones(1)})
-    assert path.read_bytes() == before
-    write(path, {}, force=True)
+    write(path, {})
     assert read(path) == {}
-    assert os.listdir(path.parent) == [path.name]

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from containers import Array, assert_same, changed, cut, refusal, refused, samples, words_of
+from containers import Array, assert_same, refusal, samples, words_of
 from memory import memory
 
 from stepnet.errors import LayoutError
@@ -256,21 +256,3 @@ def written(path: Path) -> bytes:
         path, arrays, {"layout": "cudnn.gru", "sizes": {"hidden": 3}, "semantics": {"reset": "after"}}
     )
     return path.read_bytes().rstrip()
-
-
-def test_files_cut_anywhere_are_refused(path: Path):
-    pieces = list(cut(written(path)))
-    assert refused(read, path, pieces) == len(pieces) > 300
-    write_buffers(
-        path, {"a": np.ones((2, 3), "f4"), "b": np.ones(5, "f4")}, {"layout": "cudnn.gru"}, force=True
-    )
-    buffer = path.with_suffix(".bin")
-    for piece in cut(buffer.read_bytes()):
-        buffer.write_bytes(piece)
-        assert "does not lie in" in refusal(read, path)
-
-
-def test_changed_bytes_never_raise_anything_else(path: Path):
-    whole = written(path)
-    texts = (data.decode("latin-1").encode() for data in changed(whole, 1000))
-    assert 500 < refused(read, path, texts) < 1000

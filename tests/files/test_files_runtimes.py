@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from containers import Array, assert_same, changed, cut, unpacked
+from containers import Array, assert_same, unpacked
 from saved_arrays import saved_arrays
 from test_cli import refusal, stepnet
 from tolerance import assert_close
@@ -78,33 +78,6 @@ def broken(source: Path, path: Path, copies: Any) -> None:
             assert str(caught.value).isprintable()
     finally:
         path.write_bytes(whole)
-
-
-SPOILT = {
-    "openvino/layers.xml": ["layers.xml"],
-    "coreml/layers.mlpackage": [
-        "layers.mlpackage/Data/com.apple.CoreML/model.mlmodel",
-        "layers.mlpackage/Manifest.json",
-    ],
-    "orbax/ocdbt": ["ocdbt/manifest.ocdbt", "ocdbt/_METADATA"],
-    "orbax/zarr3": ["zarr3/gru.hn.bias/zarr.json", "zarr3/gru.hn.kernel/c/0/0"],
-    "orbax/zarr2": ["zarr2/gru.hn.bias/.zarray"],
-    "saved_model/exported": ["exported/variables/variables.index"],
-}
-
-
-@pytest.mark.parametrize("name", SPOILT)
-def test_bytes_that_were_changed_at_random(made: Callable[[str], Path], name: str):
-    """They are read as something else, or refused by a `FileError`; nothing else happens."""
-    framework, _, source = name.partition("/")
-    for file in SPOILT[name]:
-        path = made(framework) / file
-        whole = path.read_bytes()
-        try:
-            for data in changed(whole, 60):
-                wrong(made(framework) / source, path, data)
-        finally:
-            path.write_bytes(whole)
 
 
 # ---- OpenVINO ----------------------------------------------------------------------------------------------
@@ -225,7 +198,6 @@ def spoilt_xml(whole: bytes) -> list[bytes]:
     """Copies of an .xml, each with one thing wrong."""
     bomb = b'<!DOCTYPE net [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'
     return [
-        *(whole[:end] for end in range(0, len(whole) - 10, 997)),
         whole.replace(b"?>", b"?>" + bomb, 1),
         whole.replace(b'offset="0"', b'offset="99999999"', 1),
         whole.replace(b'offset="0"', b'offset="-1"', 1),
@@ -241,7 +213,6 @@ def test_broken_openvino_models(made: Callable[[str], Path]):
     source = made("openvino") / "layers.xml"
     broken(source, source, spoilt_xml)
     numbers = source.with_suffix(".bin")
-    broken(source, numbers, lambda whole: (whole[:end] for end in range(0, len(whole), 50)))
     data = numbers.read_bytes()
     numbers.unlink()
     assert refusal("show", source) == f"{source}: its numbers are in layers.bin, which is not beside it"
@@ -278,8 +249,6 @@ def test_broken_core_ml_models(made: Callable[[str], Path]):
     package = made("coreml") / "layers.mlpackage"
     model = package / "Data" / "com.apple.CoreML" / "model.mlmodel"
     blob = model.parent / "weights" / "weight.bin"
-    broken(package, model, lambda whole: (whole[:end] for end in range(1, len(whole) - 1, 37)))
-    broken(package, blob, lambda whole: (whole[:end] for end in range(0, len(whole) - 64, 97)))
     broken(package, blob, lambda whole: [whole.replace(struct.pack("<I", 0xDEADBEEF), bytes(4))])
     away = [b"@model_path/../../../../../../etc/abc", b"/etc/weights/weight.bin-and-so-on----"]
     name = b"@model_path/weights/weight.bin"
@@ -433,8 +402,6 @@ def test_a_saved_model_in_torch(made: Callable[[str], Path], tmp_path: Path, for
 
 def test_broken_saved_models(made: Callable[[str], Path]):
     folder = made("saved_model") / "exported"
-    for file in (folder / "variables").iterdir():
-        broken(folder, file, lambda whole: cut(whole, 40))
     (folder / "variables").rename(folder / "away")
     try:
         said = refusal("show", folder)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import pickle
 import random
 import zipfile
@@ -12,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from containers import assert_same, changed, cut, refusal, refused, samples
+from containers import assert_same, refusal, samples
 from memory import memory
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save, save_file
@@ -156,24 +155,3 @@ def test_numbers_that_numpy_lacks(tmp_path: Path):
     path.write_bytes(framed({"a": {"dtype": "F8_E4M3", "shape": [2], "data_offsets": [0, 2]}}, b"\0\0"))
     with pytest.raises(FileError, match=r"'a' holds F8_E4M3, which stepnet does not read; save it as F32"):
         read(path)
-
-
-def test_paths_that_are_no_files(tmp_path: Path):
-    with pytest.raises(FileError, match=r"nowhere: there is no such file$"):
-        read(tmp_path / "nowhere")
-    with pytest.raises(FileError, match=r"there is no such file$"):
-        read(tmp_path / ("long" * 5000))
-    with pytest.raises(FileError, match=r"this is a folder, not a file$"):
-        read(tmp_path)
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(FileError, match=r"pipe: this is a device, not a file$"):
-        read(tmp_path / "pipe")
-
-
-def test_files_cut_anywhere_are_refused(tmp_path: Path):
-    pieces = list(cut(WHOLE))
-    assert refused(read, tmp_path / "model.safetensors", pieces) == len(pieces) == len(WHOLE)
-
-
-def test_changed_bytes_never_raise_anything_else(tmp_path: Path):
-    assert 400 < refused(read, tmp_path / "model.safetensors", changed(WHOLE, 600)) < 600

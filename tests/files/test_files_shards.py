@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from containers import Array, assert_same, cut
+from containers import Array, assert_same
 from safetensors.torch import save_file
 from test_cli import refusal, stepnet
 
@@ -247,39 +247,8 @@ def test_a_nemo_file_that_unpacks_to_far_more_than_it_is(tmp_path: Path):
     assert "with its compressed tar it would fill more than" in refusal("show", path)
 
 
-@pytest.mark.parametrize("name", ["net.pt2", "net.nemo", "scripted.pt", "whole.pt"])
-def test_archives_that_are_cut_off(tmp_path: Path, net: Net, name: str):
-    path = tmp_path / name
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        make = {
-            "net.pt2": lambda: exported(path, net),
-            "net.nemo": lambda: nemo(path, net),
-            "scripted.pt": lambda: torch.jit.script(net).save(path),
-            "whole.pt": lambda: torch.save(net, path),
-        }
-        make[name]()
-    data = path.read_bytes()
-    end = data.rindex(b"data" if name != "net.nemo" else b"PK\5\6")  # a tar ends in empty blocks
-    for spoilt in cut(data[:end], 40):
-        path.write_bytes(spoilt)
-        with pytest.raises(FileError) as caught:
-            read(path)
-        assert str(caught.value).startswith(f"{path}: ")
-
-
-def test_a_distributed_checkpoint_that_is_cut_off(tmp_path: Path, net: Net):
+def test_a_distributed_checkpoint_that_names_other_files(tmp_path: Path, net: Net):
     folder = distributed(tmp_path / "step-3", net.state_dict())
-    for file in list(folder.iterdir()):
-        data = file.read_bytes()
-        for spoilt in cut(data, 20):
-            if len(spoilt) > len(data) - 64:
-                continue
-            file.write_bytes(spoilt)
-            with pytest.raises(FileError) as caught:
-                read(folder)
-            assert str(caught.value).startswith(f"{folder}: ")
-        file.write_bytes(data)
     metadata = folder / ".metadata"
     data = metadata.read_bytes()
     name = b"__0_0.distcp"

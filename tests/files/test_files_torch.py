@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -658,53 +657,12 @@ def test_files_that_are_none_of_torch_save(tmp_path: Path):
     ]:
         path.write_bytes(data)
         assert refusal(read, path) == none
-    with pytest.raises(FileError, match=r"nowhere\.pt: there is no such file$"):
-        read(tmp_path / "nowhere.pt")
-    with pytest.raises(FileError, match=r"this is a folder, not a file$"):
-        read(tmp_path)
-
-
-def small(path: Path, form: str) -> bytes:
-    state = torch.nn.GRU(2, 2).state_dict()
-    torch.save({"model": state, "epoch": 3, "one": torch.ones(3, dtype=torch.float16)}, path, **FORMATS[form])
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_files_that_are_cut_off(tmp_path: Path, form: str):
-    path = tmp_path / "x.pt"
-    data = small(path, form)
-    for end in [*range(0, len(data), 37), *range(len(data) - 30, len(data))]:
-        path.write_bytes(data[:end])
-        refusal(read, path)
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_changed_bytes_never_raise_anything_else(tmp_path: Path, form: str):
-    path, draw = tmp_path / "x.pt", random.Random(0)
-    data = small(path, form)
-    known = read(path)
-    refused = 0
-    for _ in range(400):
-        flipped = bytearray(data)
-        for _ in range(draw.randint(1, 3)):
-            flipped[draw.randrange(len(flipped))] = draw.randrange(256)
-        path.write_bytes(flipped)
-        try:
-            found = read(path)
-        except FileError:
-            refused += 1
-            continue
-        if form == "zip":  # whose checksums tell
-            assert {name: array.tobytes() for name, array in found.items()} == {
-                name: array.tobytes() for name, array in known.items()
-            }
-    assert refused > 100
 
 
 def test_changed_pickles_never_raise_anything_else(tmp_path: Path):
     path, draw = tmp_path / "x.pt", random.Random(1)
-    small(path, "zip")
+    state = torch.nn.GRU(2, 2).state_dict()
+    torch.save({"model": state, "epoch": 3, "one": torch.ones(3, dtype=torch.float16)}, path)
     parts = members(path)
     data = parts["x/data.pkl"]
     refused = 0
@@ -802,13 +760,3 @@ def test_what_is_not_written(tmp_path: Path):
     with pytest.raises(FileError, match=r"'\\ud800' cannot be a name, as it cannot be printed$"):
         write(path, {"\ud800": np.zeros(1)})
     assert os.listdir(tmp_path) == []
-    write(path, {"x": np.zeros(1)})
-    before = path.read_bytes()
-    with pytest.raises(FileError, match=r"x\.pt: the file is there already; --force .* replaces it$"):
-        write(path, {"x": np.ones(1)})
-    assert path.read_bytes() == before
-    write(path, {"x": np.ones(1, ml_dtypes.bfloat16)}, force=True)
-    check(path, {"x": torch.ones(1, dtype=torch.bfloat16)})
-    with pytest.raises(FileError, match="cannot be written"):
-        write(tmp_path / "no" / "folder.pt", {"x": np.zeros(1)})
-    assert os.listdir(tmp_path) == ["x.pt"]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 from test_cli import refusal, stepnet
+from zoo import normal
 
 from stepnet.errors import LayoutError
 from stepnet.files.choice import Choice
@@ -22,21 +23,17 @@ helper, numpy_helper, Tensor = onnx.helper, onnx.numpy_helper, onnx.TensorProto
 X = np.random.default_rng(0).standard_normal((5, 1, 3)).astype(np.float32)
 
 
-def numbers(*shape: int) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
-
-
 ARRAYS = {
-    "aW": numbers(1, 16, 3),
-    "aR": numbers(1, 16, 4),
-    "aB": numbers(1, 32),
-    "bW": 3 * numbers(1, 16, 4),
-    "bR": numbers(1, 16, 4),
-    "bB": numbers(1, 32),
+    "aW": normal(1, 16, 3),
+    "aR": normal(1, 16, 4),
+    "aB": normal(1, 32),
+    "bW": 3 * normal(1, 16, 4),
+    "bR": normal(1, 16, 4),
+    "bB": normal(1, 32),
     "axis": np.array([1]),
-    "h0": numbers(1, 1, 4),
-    "c0": numbers(1, 1, 4) + 1,
-    "gain": numbers(4),
+    "h0": normal(1, 1, 4),
+    "c0": normal(1, 1, 4) + 1,
+    "gain": normal(4),
     "half": np.array(0.5, "f4"),
     "yes": np.array(True),
     "no": np.array(False),

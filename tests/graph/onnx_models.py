@@ -1,10 +1,12 @@
 """ONNX models written by hand, and judged by onnxruntime."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from tolerance import assert_close
+from zoo import uniform
 
 onnx: Any = pytest.importorskip("onnx", reason="onnx is not installed")
 ort: Any = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
@@ -40,8 +42,7 @@ def assert_as_theirs(model: Any, inputs: dict[str, Array], length: int = 10, wid
         assert_close(actual, right, length, width)
 
 
-def random(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
+random = partial(uniform, seed=0)
 
 
 def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:

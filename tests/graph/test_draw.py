@@ -1,12 +1,14 @@
 """Drawings of graphs: as text, and as pictures."""
 
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from installed_onednn import missing_onednn
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.errors import FileError, InputError
@@ -14,9 +16,7 @@ from stepnet.errors import FileError, InputError
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def gru(inputs: int, hidden: int, reverse: bool = False) -> sn.RNN:
-    params = sn.cells.CELLS["gru"].parameters(inputs, hidden, seed=0)
-    return sn.cells.rnn("gru", params, reverse=reverse)
+gru = partial(rnn_of, "gru")
 
 
 def tagger() -> sn.Graph:

@@ -1,6 +1,7 @@
 """Models as nets, against the same models in NumPy, one sequence at a time."""
 
 import pickle
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_models import WORDS, RandomModel, random_models
 from tolerance import assert_close
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError, StepError
@@ -65,9 +67,7 @@ def cast_all(value: Any, dtype: str) -> Any:
 # ---- calls -------------------------------------------------------------------------------------------------
 
 
-def gru(inputs: int, hidden: int, reverse: bool = False) -> sn.RNN:
-    params = sn.cells.CELLS["gru"].parameters(inputs=inputs, hidden=hidden)
-    return sn.cells.rnn("gru", params, reverse=reverse)
+gru = partial(rnn_of, "gru")
 
 
 def test_arrays_with_lengths_and_time_first() -> None:

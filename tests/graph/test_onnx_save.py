@@ -1,6 +1,7 @@
 """Graphs saved as ONNX models: run by onnxruntime, against the interpreter in float64."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_models import WORDS, RandomModel, random_models
 from tolerance import assert_close
+from zoo import rnn_of, uniform
 
 import stepnet as sn
 from stepnet.errors import FileError, InputError, ModelError
@@ -26,8 +28,7 @@ LENGTHS = [5, 0, 3, 1]
 RECURRENT = ("GRU", "LSTM", "RNN", "Scan")
 
 
-def random(*shape: int, seed: int = 0) -> Array:
-    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
+random = partial(uniform, seed=0)
 
 
 # ---- both sides --------------------------------------------------------------------------------------------
@@ -118,9 +119,7 @@ WRITTEN = {
 
 
 def named_cell(name: str, reverse: bool) -> sn.RNN:
-    projected: dict[str, Any] = {"projected": 2} if name == "lstm_projection" else {}
-    params = sn.cells.CELLS[name].parameters(3, 4, seed=1, **projected)
-    return sn.cells.rnn(name, params, reverse=reverse)
+    return rnn_of(name, 3, 4, seed=1, projected=2, reverse=reverse)
 
 
 @pytest.mark.long(each=True)

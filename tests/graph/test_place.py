@@ -1,5 +1,6 @@
 """Which engine runs which part of a model, and that the results stay."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from installed_onednn import missing_onednn
 from random_models import WORDS, RandomModel, random_models
 from tolerance import assert_close
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.engines import choose, engine_named, engines_of
@@ -29,9 +31,7 @@ def matrix(*shape: int) -> np.ndarray:
     return np.random.default_rng(shape).normal(size=shape).astype("f4") / 2
 
 
-def gru(inputs: int, hidden: int, reverse: bool = False, seed: int = 0, dtype: str = "float32") -> sn.RNN:
-    params = sn.cells.CELLS["gru"].parameters(inputs, hidden, seed=seed, dtype=dtype)
-    return sn.cells.rnn("gru", params, reverse=reverse)
+gru = partial(rnn_of, "gru")
 
 
 def unknown(inputs: int, hidden: int) -> sn.RNN:

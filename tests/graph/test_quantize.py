@@ -10,6 +10,7 @@ import pytest
 import torch
 from installed_onednn import missing_onednn
 from pyarrow import parquet
+from zoo import rnn_of
 
 import stepnet as sn
 import stepnet.torch
@@ -40,11 +41,6 @@ def matrix(*shape: int) -> np.ndarray:
     return RANDOM.normal(size=shape).astype("f4") / 2
 
 
-def cell(name: str, inputs: int, hidden: int, seed: int = 0, reverse: bool = False) -> sn.RNN:
-    params = sn.cells.CELLS[name].parameters(inputs, hidden, seed=seed)
-    return sn.cells.rnn(name, params, reverse=reverse)
-
-
 def own_step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
     h = np.sin(x @ p + h / 2)
     return h, h
@@ -58,7 +54,7 @@ class Layers:
     """An LSTM, a GRU that int8 has not, and a cell that nobody has."""
 
     def __init__(self) -> None:
-        self.lstm, self.gru, self.own = cell("lstm", 6, 8), cell("gru", 8, 5), unknown(5, 3)
+        self.lstm, self.gru, self.own = rnn_of("lstm", 6, 8), rnn_of("gru", 8, 5), unknown(5, 3)
 
     def __call__(self, x: Any, p: Any) -> Any:
         h = self.gru(self.lstm(np.exp(x))[0] @ p)[0]
@@ -108,7 +104,7 @@ def test_each_engine_runs_what_it_has() -> None:
 
 
 def test_int8_of_onednn_needs_the_scale_of_its_inputs() -> None:
-    made = sn.quantize(sn.Graph(lambda x, p: cell("lstm", 6, 4)(x)[0], inputs=6), SAMPLES, "int8")
+    made = sn.quantize(sn.Graph(lambda x, p: rnn_of("lstm", 6, 4)(x)[0], inputs=6), SAMPLES, "int8")
     with pytest.raises(
         RefusedError, match="int8 needs a calibration: call quantize with samples for this engine"
     ):
@@ -235,7 +231,7 @@ def test_other_wrong_arguments() -> None:
         wrong = options
         with pytest.raises(InputError, match=message):
             sn.quantize(model(), SAMPLES, **wrong)
-    quantized: Any = sn.quantize(model(), SAMPLES, "int8"), sn.quantize(cell("gru", 6, 4), SAMPLES, "int8")
+    quantized: Any = sn.quantize(model(), SAMPLES, "int8"), sn.quantize(rnn_of("gru", 6, 4), SAMPLES, "int8")
     for wrong in (*quantized, sn.Stack([quantized[1]]), lambda x: x):
         with pytest.raises(
             InputError, match="model is a Graph, an RNN, a Stack or a Bidirectional that is not"
@@ -246,7 +242,7 @@ def test_other_wrong_arguments() -> None:
 
 
 def test_a_model_without_such_recurrences_is_refused_with_all_reasons() -> None:
-    graph = sn.Graph(lambda x, p: cell("gru", 6, 4)(cell("gru", 6, 6)(x)[0])[0], inputs=6)
+    graph = sn.Graph(lambda x, p: rnn_of("gru", 6, 4)(rnn_of("gru", 6, 6)(x)[0])[0], inputs=6)
     with pytest.raises(RefusedError, match=r"(?s)fewer bits.*onednn: .*lbr_gru.*not in int8"):
         sn.quantize(graph, SAMPLES, "int8", engine="onednn")
     total = sn.RNN(lambda x, h, p: (h + x, h + x), memory=6)
@@ -259,7 +255,7 @@ def test_a_model_without_such_recurrences_is_refused_with_all_reasons() -> None:
     none = "no recurrence over flat sequences with no other recurrence in its step"
     with pytest.raises(RefusedError, match=none):
         sn.quantize(sn.Graph(lambda x, p: x + 1, inputs=6), SAMPLES)
-    words = cell("gru", 6, 4)
+    words = rnn_of("gru", 6, 4)
     entered = sn.RNN(lambda x, h, p: (h, words(x, initial=h)[1]), memory=4)
     sample = SAMPLES[0]
     documents = sn.Ragged(sample.values, (np.array([0, len(sample)]), *sample.offsets))
@@ -269,7 +265,7 @@ def test_a_model_without_such_recurrences_is_refused_with_all_reasons() -> None:
 
 def test_statics_and_several_inputs() -> None:
     def net(x: Any, p: Any, statics: Any) -> Any:
-        return cell("lstm", 6, 4)(np.exp(x["a"]) * sn.expand(statics, x["a"]) + x["b"])[0]
+        return rnn_of("lstm", 6, 4)(np.exp(x["a"]) * sn.expand(statics, x["a"]) + x["b"])[0]
 
     graph = sn.Graph(net)
     xs = [{"a": each, "b": each} for each in SAMPLES]

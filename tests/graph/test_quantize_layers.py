@@ -2,25 +2,23 @@
 
 import copy
 import pickle
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from zoo import normal as random_normal
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.errors import InputError
 from stepnet.rnn.precisions import leaves_in_order
-from stepnet.rnn.recurrence import RNN
 
 RANDOM = np.random.default_rng(0)
 
 
-def normal(*shape: int) -> np.ndarray:
-    return RANDOM.normal(size=shape).astype("f4")
-
-
-def cell(name: str, inputs: int, hidden: int, reverse: bool = False) -> RNN:
-    return sn.cells.rnn(name, sn.cells.CELLS[name].parameters(inputs, hidden, seed=2), reverse=reverse)
+cell = partial(rnn_of, seed=2)
+normal = partial(random_normal, seed=RANDOM)
 
 
 def own_step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
@@ -28,8 +26,8 @@ def own_step(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
     return h, h
 
 
-def own(inputs: int, hidden: int) -> RNN:
-    return RNN(own_step, {"W": normal(inputs + hidden, hidden) / 3}, memory=hidden, inputs=inputs)
+def own(inputs: int, hidden: int) -> sn.RNN:
+    return sn.RNN(own_step, {"W": normal(inputs + hidden, hidden) / 3}, memory=hidden, inputs=inputs)
 
 
 def both(inputs: int, hidden: int) -> sn.Bidirectional:
@@ -117,7 +115,7 @@ def test_a_small_recurrence_inside_a_model_and_a_step() -> None:
     right = small(x)[0].values
     graph = sn.Graph(lambda x, p: small(x)[0] + 1, inputs=6)
     np.testing.assert_array_equal(graph(x).values, right + 1)
-    outer = RNN(lambda words, n, p: (sn.reduce(small(words, initial="zeros")[0], "last"), n), memory=())
+    outer = sn.RNN(lambda words, n, p: (sn.reduce(small(words, initial="zeros")[0], "last"), n), memory=())
     words = sn.Ragged.from_list([[each for each in x.to_list() if len(each)]])
     np.testing.assert_array_equal(outer(words)[0].values, small(x)[1][[0, 2]])
 
@@ -137,7 +135,7 @@ def test_statics_and_steps_that_end_early() -> None:
         return h, h
 
     params = {"W": normal(6, 8), "R": normal(8, 8), "S": normal(2, 8)}
-    rnn = RNN(step, params, memory=8, until=lambda output, h: output[:, 0] > 2)
+    rnn = sn.RNN(step, params, memory=8, until=lambda output, h: output[:, 0] > 2)
     small = sn.quantize(rnn, SAMPLES, "int8", statics=[normal(3, 2)])
     assert small.report.steps == 14
     assert f"{16 * 8:,} weights" in small.report.recurrences[0].what

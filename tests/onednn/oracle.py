@@ -5,14 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from zoo import sigmoid
 
 import stepnet as sn
 
 Array = np.ndarray
-
-
-def sigmoid(a: Array) -> Array:
-    return 1 / (1 + np.exp(-a))
 
 
 ACTIVATIONS: dict[str, Any] = {

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tolerance import assert_close
+from zoo import rnn_of
 
 import stepnet as sn
 from stepnet import cells
@@ -42,17 +43,11 @@ def same(rnn: Any, *arguments: Any, length: int = 12, **options: Any) -> None:
         assert_close(made, right, length, INPUTS + HIDDEN)
 
 
-def named(name: str, reverse: bool = False, seed: int = 0, inputs: int = INPUTS) -> sn.RNN:
-    cell = cells.CELLS[name]
-    sizes: Any = {"projected": 3} if "P" in cell.further else {}
-    return cells.rnn(name, cell.parameters(inputs, HIDDEN, seed=seed, **sizes), reverse=reverse)
-
-
 @pytest.mark.long(each=True)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", cells.CELLS)
 def test_named_cells(name: str, reverse: bool):
-    rnn = named(name, reverse)
+    rnn = rnn_of(name, INPUTS, HIDDEN, reverse=reverse)
     for lengths in ((2, 5, 0, 5), (3,), (4, 4), (0,), (1, 7, 2, 11)):
         same(rnn, sequences(*lengths))
 
@@ -66,7 +61,7 @@ def begin(name: str, rows: int) -> Any:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", ["gru", "gru_reset_before", "lstm"])
 def test_forms_of_calls(name: str, reverse: bool):
-    rnn = named(name, reverse)
+    rnn = rnn_of(name, INPUTS, HIDDEN, reverse=reverse)
     x = np.random.default_rng(0).normal(size=(3, 7, INPUTS)).astype("f4")
     for _ in range(3):  # the second call is frozen
         same(rnn, x)
@@ -81,9 +76,9 @@ def test_forms_of_calls(name: str, reverse: bool):
 
 
 def test_stacks_and_both_directions():
-    both = sn.Bidirectional(named("gru"), named("lstm", reverse=True))
+    both = sn.Bidirectional(rnn_of("gru", INPUTS, HIDDEN), rnn_of("lstm", INPUTS, HIDDEN, reverse=True))
     same(both, sequences(2, 5, 0, 5))
-    stack = sn.Stack([both, named("lstm", inputs=2 * HIDDEN), named("simple_rnn", inputs=HIDDEN)])
+    stack = sn.Stack([both, rnn_of("lstm", 2 * HIDDEN, HIDDEN), rnn_of("simple_rnn", HIDDEN, HIDDEN)])
     same(stack, sequences(2, 5, 0, 5), length=36)
 
 
@@ -157,7 +152,7 @@ def test_inputs_that_enter_as_they_are():
 
 
 def test_a_nested_recurrence_runs_in_parts():
-    words = named("gru")
+    words = rnn_of("gru", INPUTS, HIDDEN)
 
     def sentence(x: Any, h: Any, p: Any) -> tuple[Any, Any]:
         _, last = words(x, initial="zeros")
@@ -205,21 +200,21 @@ def test_it_is_refused_without_the_library(monkeypatch: pytest.MonkeyPatch):
         raise LibraryError(MISSING)
 
     monkeypatch.setattr(module, "library", missing)
-    rnn = named("gru")
+    rnn = rnn_of("gru", INPUTS, HIDDEN)
     with pytest.raises(RefusedError, match="onednn: oneDNN is not installed: pip install"):
         rnn(sequences(2), engine="onednn")
     rnn(sequences(2), engine=("onednn", "auto"))
 
 
 def test_explain_says_so():
-    text = named("gru").explain("onednn")
+    text = rnn_of("gru", INPUTS, HIDDEN).explain("onednn")
     assert "engine: onednn\n" in text
-    assert "onednn" not in named("gru").explain()
+    assert "onednn" not in rnn_of("gru", INPUTS, HIDDEN).explain()
     assert list(engine_names()) == ["llvm", "onednn", "interpret"]
 
 
 def test_streams():
-    rnn = named("gru")
+    rnn = rnn_of("gru", INPUTS, HIDDEN)
     x = sequences(3).values
     stream = rnn.stream(rows=1, engine="onednn")
     made = np.concatenate([stream.step(frame[None]) for frame in x])

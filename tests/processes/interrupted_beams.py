@@ -4,17 +4,9 @@ import random
 import signal
 
 import numpy as np
-from work import COUNT
+from work import COUNT, Interrupt, interrupt
 
 import stepnet as sn
-
-
-class Interrupt(BaseException):
-    pass
-
-
-def interrupt(*_: object) -> None:
-    raise Interrupt
 
 
 def scoring(x, h, params):

@@ -4,18 +4,9 @@ import random
 import signal
 import threading
 
-from work import COUNT, compiles, new_recurrences
+from work import COUNT, Interrupt, compiles, interrupt, new_recurrences
 
 from stepnet.engines.llvm import engine
-
-
-class Interrupt(BaseException):
-    pass
-
-
-def interrupt(*_: object) -> None:
-    raise Interrupt
-
 
 signal.signal(signal.SIGALRM, interrupt)
 engine.KEPT.most = 1  # so that code is freed all the time, too

@@ -8,7 +8,7 @@ import sys
 import time
 
 import numpy as np
-from work import BATCHES, COUNT, EXPECTED, RNN, threads
+from work import BATCHES, COUNT, EXPECTED, RNN, Interrupt, interrupt, threads
 
 import stepnet as sn
 from stepnet.engines.llvm.running import run
@@ -19,14 +19,6 @@ if len(sys.argv) > 3:
 for x in BATCHES:
     RNN(x)
 before = threads()
-
-
-class Interrupt(BaseException):
-    pass
-
-
-def interrupt(*_: object) -> None:
-    raise Interrupt
 
 
 signal.signal(signal.SIGALRM, interrupt)

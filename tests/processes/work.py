@@ -37,6 +37,15 @@ STREAM = RNN.stream()
 STREAM.step(BATCHES[0][:, 0])
 
 
+class Interrupt(BaseException):
+    """What the handler of a signal raises."""
+
+
+def interrupt(*_: object) -> None:
+    """The handler of a signal."""
+    raise Interrupt
+
+
 def check(calls: int) -> None:
     """Makes so many calls; ends the process with code 1 where one gives other bits than one thread does."""
     for call in range(calls):

@@ -52,8 +52,8 @@ def read(path: Path, layout: str | None, layouts: Mapping[str, str]) -> Model:
             arrays[name] = array
         if not arrays:
             raise FileError("its graph has no constants that could be weights: save it with its variables")
+        graph_cells = {cell.name: cell for graph in graphs for cell in cells(graph, arrays)}
     by_name = by_names({name: name for name in arrays}, arrays, version_of(arrays))
-    graph_cells = {name: cell for graph in graphs for cell in cells(graph, arrays) for name in [cell.name]}
     other_layouts = {name: stated for name, stated in layouts.items() if name not in graph_cells}
     model = model_of(path, arrays, by_name, ("tf1", "keras2"), layout, other_layouts)
     others = (f"{node.text(NAME)} ({node.text(OP)})" for node in nodes if node.text(OP) not in PLAIN)
