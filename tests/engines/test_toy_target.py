@@ -18,7 +18,7 @@ from stepnet import cells, engines
 from stepnet.engines.base import Call, Results
 from stepnet.engines.interpreter import BoundNet
 from stepnet.engines.parts import Means, in_parts
-from stepnet.errors import InputError, LibraryError
+from stepnet.errors import InputError, LibraryError, RefusedError
 from stepnet.net.ir import Net, Node
 from stepnet.net.memory import HOST
 from stepnet.net.totals import total_of
@@ -48,7 +48,11 @@ class Handle:
     __hash__ = None  # type: ignore[assignment]
 
 
-def array_of(buffer: Handle) -> Array:
+def buffer_of(array: Array) -> Any:
+    return Handle(array)
+
+
+def array_of(buffer: Any) -> Array:
     assert type(buffer) is Handle, f"a {type(buffer).__name__} is no buffer of the device"
     return DEVICE[buffer.number]
 
@@ -99,13 +103,16 @@ class ToyBound:
     def __call__(self, call: Call) -> Results:
         inside = replace(
             call,
-            sequences=list(map(array_of, call.sequences)),
+            sequences=[array_of(buffer) for buffer in call.sequences],
             initial=[None if buffer is None else array_of(buffer) for buffer in call.initial],
-            statics=list(map(array_of, call.statics)),
+            statics=[array_of(buffer) for buffer in call.statics],
         )
         results = self.bound(inside)
         return Results(
-            *(list(map(Handle, kind)) for kind in (results.outputs, results.final, results.totals))
+            *(
+                [buffer_of(array) for array in kind]
+                for kind in (results.outputs, results.final, results.totals)
+            )
         )
 
     def rebind(self, parameters: Sequence[Array]) -> bool:
@@ -144,7 +151,7 @@ class ToyTarget:
         return ToyKernel(plan.traced)
 
 
-def total(node: Node, operands: Sequence[Handle]) -> Any:
+def total(node: Node, operands: Sequence[Any]) -> Any:
     return Handle(np.asarray(total_of(node, list(map(array_of, operands)))))
 
 
@@ -339,7 +346,7 @@ def test_layers_of_pytorch(toy: str, monkeypatch: pytest.MonkeyPatch) -> None:
         outputs, last = layer(x)
         (outputs.square().sum() + last.sum()).backward()
         assert x.grad is not None
-        grads = [parameter.grad for parameter in layer.parameters()]
+        grads: list[Any] = [parameter.grad for parameter in layer.parameters()]
         made.append([tensor.detach().numpy() for tensor in (outputs, last, x.grad, *grads)])
     for one, other in zip(*made, strict=True):
         assert_close(one, other, 5, 16)
@@ -348,7 +355,7 @@ def test_layers_of_pytorch(toy: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_refuses_with_its_reason(toy: str) -> None:
     rnn = sn.RNN(lambda x, h, p: (np.log1p(x * x + h), h), memory=3)
-    with pytest.raises(sn.errors.RefusedError, match="toy: it has no log1p"):
+    with pytest.raises(RefusedError, match="toy: it has no log1p"):
         rnn(X, engine=toy)
     same(rnn(X, engine=(toy, "llvm")), rnn(X, engine="llvm"))
 

@@ -241,35 +241,12 @@ class RNN(Declared):
             if results is not None:
                 return results
         asked, last_only = checked_engine(engine), flag(last_only, "last_only")
-        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         if nested.is_traced(sequences):
-            return self._in_step(sequences, initial, statics, lengths, last_only, asked, control)
+            check_in_step(lengths, asked, masked, (mask, begun, self.until, time_major or None))
+            return nested.in_step(self, sequences, initial, statics, last_only)
+        control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         reading = self.read(sequences, initial, statics, lengths, last_only, **control)
         return reading.run(asked, programs.calls, form)
-
-    def _in_step(
-        self,
-        sequences: Any,
-        initial: Any,
-        statics: Any,
-        lengths: Any,
-        last_only: bool,
-        asked: Order,
-        control: Controls,
-    ) -> tuple[Any, Any]:
-        """The outputs and the last memory inside a step that is being traced. Raises `StepError` for
-        arguments that are for calls outside of steps.
-        """
-        given = [control["mask"], control["begun"], self.until]
-        if any(value is not None for value in given) or control["time_major"]:
-            raise refuse("mask=, begun=, until= and time_major= are not for a recurrence inside a step")
-        if lengths is not None or asked != "auto":
-            raise refuse(
-                "lengths= and engine= are not for a recurrence inside a step: its sequences know their "
-                "lengths, and it runs where the outer one does; give engine= to that one"
-            )
-        check_masked(control["masked"])
-        return nested.in_step(self, sequences, initial, statics, last_only)
 
     def stream(
         self,
@@ -362,6 +339,22 @@ class RNN(Declared):
         """
         control: Controls = {"mask": mask, "masked": masked, "begun": begun, "time_major": time_major}
         return step_scopes(self, sequences, initial, statics, lengths, control)
+
+
+def check_in_step(lengths: Any, engine: Order, masked: Any, others: tuple[Any, ...]) -> None:
+    """Raises `StepError` for arguments that a recurrence inside a step does not take.
+
+    others: the mask, the numbers of earlier steps, the condition of an early end, and the order of axes; None
+        where they are not given.
+    """
+    if any(other is not None for other in others):
+        raise refuse("mask=, begun=, until= and time_major= are not for a recurrence inside a step")
+    if lengths is not None or engine != "auto":
+        raise refuse(
+            "lengths= and engine= are not for a recurrence inside a step: its sequences know their "
+            "lengths, and it runs where the outer one does; give engine= to that one"
+        )
+    check_masked(masked)
 
 
 def remade(
