@@ -28,7 +28,7 @@ from rich.table import Table
 import stepnet as sn
 from stepnet import cells
 from stepnet.cli.demo import load
-from stepnet.engines.part import KINDS, Frame, Run
+from stepnet.engines.part_execution import KINDS, Frame, Run
 from stepnet.engines.threads import threads
 from stepnet.layout import from_torch
 from stepnet.net.tolerance import tolerance

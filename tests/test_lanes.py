@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stepnet.engines import lanes as lanes_module
 from stepnet.engines.lanes import MANY, Lanes, lanes_for
-from stepnet.engines.llvm.running.laid import EVEN_SECONDS, Laid
+from stepnet.engines.llvm.running.sequence_layout import EVEN_SECONDS, SequenceLayout
 from stepnet.ragged.offsets import offsets_of
 from stepnet.ragged.positions import Positions
 
@@ -61,9 +61,9 @@ def test_parts_share_the_lanes_out(lengths: np.ndarray, most: int, parts: int) -
     assert max(counts) - min(counts) <= 1
 
 
-def laid_out(lengths: np.ndarray) -> Laid:
+def laid_out(lengths: np.ndarray) -> SequenceLayout:
     """A call of sequences that lie one after the other."""
-    return Laid(Positions.end_to_end(offsets_of(lengths)))
+    return SequenceLayout(Positions.end_to_end(offsets_of(lengths)))
 
 
 def test_long_calls_have_no_more_lanes_than_stay_at_work_until_the_end() -> None:

@@ -12,7 +12,7 @@ import stepnet as sn
 from stepnet import cells
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.running import native
-from stepnet.engines.llvm.running.laid import rounded
+from stepnet.engines.llvm.running.sequence_layout import rounded
 from stepnet.engines.processor import caches, described
 from stepnet.errors import InputError
 from stepnet.net.types import CONST

@@ -10,9 +10,9 @@ import stepnet as sn
 from stepnet.engines import Call
 from stepnet.errors import InputError
 from stepnet.ragged.positions import Positions
-from stepnet.rnn import by_symbol, samplers, written
+from stepnet.rnn import by_symbol, compiled_generation, samplers
+from stepnet.rnn.decoder import Writer
 from stepnet.rnn.feedback import Choice
-from stepnet.rnn.writer import Writer
 from stepnet.values.structure import leaves
 
 Array = np.ndarray
@@ -116,21 +116,21 @@ def ragged(starts: list[list[int]]) -> sn.Ragged:
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each call that was written in machine code so far, whether it was to its end."""
-    calls, write = list[bool](), written.write
+    calls, write = list[bool](), compiled_generation.write
 
     def spied(*arguments: Any) -> Any:
         rest = write(*arguments)
         calls.append(rest is not None)
         return rest
 
-    monkeypatch.setattr(written, "write", spied)
+    monkeypatch.setattr(compiled_generation, "write", spied)
     return calls
 
 
 def step_by_step(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **options: Any) -> sn.Ragged:
     """The same call with Python between two steps."""
     with monkeypatch.context() as patch:
-        patch.setattr(written.Wired, "of", lambda *_: "a test")
+        patch.setattr(compiled_generation.Wired, "of", lambda *_: "a test")
         return sn.generate(*arguments, **options)
 
 
@@ -177,12 +177,12 @@ def test_memories_have_the_bits_of_a_stream(name: str, tables: bool, monkeypatch
     """With rows of a table in the place of products, and without."""
     rnn, options = CASES[name]
     monkeypatch.setattr(by_symbol, "MOST_BYTES", by_symbol.MOST_BYTES if tables else 0)
-    monkeypatch.setattr(written, "KEPT", {})
+    monkeypatch.setattr(compiled_generation, "KEPT", {})
     writer = Writer.of(rnn, options.get("feed"), None, "auto")
     stops = np.zeros(0, np.int64)
     front = writer.begin(ragged(STARTS), options.get("initial"), options.get("statics"), stops)
-    wired = written.Wired.of(writer, front, Choice(SYMBOLS, ()))
-    assert isinstance(wired, written.Wired)
+    wired = compiled_generation.Wired.of(writer, front, Choice(SYMBOLS, ()))
+    assert isinstance(wired, compiled_generation.Wired)
     assert any(node.name == "by symbol" for node in wired.program.net.nodes) == tables
     first, count, rows = front.scores.argmax(axis=1), 6, len(STARTS)
     none = np.zeros(rows, bool)
@@ -302,13 +302,13 @@ def test_where_python_is_needed_there_is_a_reason(
 ) -> None:
     rnn, options, message = REFUSED[name]
     reasons: list[Any] = []
-    of = written.Wired.of
+    of = compiled_generation.Wired.of
 
     def spied(*arguments: Any) -> Any:
         reasons.append(of(*arguments))
         return reasons[-1]
 
-    monkeypatch.setattr(written.Wired, "of", spied)
+    monkeypatch.setattr(compiled_generation.Wired, "of", spied)
     sn.generate(rnn, [1, 2, 3], max_steps=4, **options)
     assert reasons == [message]
     assert pieces == []
@@ -317,7 +317,7 @@ def test_where_python_is_needed_there_is_a_reason(
 def test_symbols_are_drawn_among_few(monkeypatch: pytest.MonkeyPatch, pieces: list[bool]) -> None:
     options: dict[str, Any] = {"max_steps": 5, "sampler": sn.sampling(2.0)}
     expected = sn.generate(CASES["ids"][0], [1, 2], **options)
-    monkeypatch.setattr(written, "MOST_SYMBOLS", SYMBOLS - 1)
+    monkeypatch.setattr(compiled_generation, "MOST_SYMBOLS", SYMBOLS - 1)
     assert sn.generate(CASES["ids"][0], [1, 2], **options).equal(expected)
     assert pieces == [True]
 

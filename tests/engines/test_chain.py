@@ -10,8 +10,8 @@ from zoo import rnn_of, sequences
 
 import stepnet as sn
 from stepnet.engines.llvm.running import chain
-from stepnet.engines.llvm.running.again import Again
-from stepnet.engines.part import Run
+from stepnet.engines.llvm.running.prepared_tasks import PreparedTasks
+from stepnet.engines.part_execution import Run
 from stepnet.errors import InputError
 
 Array = np.ndarray
@@ -97,13 +97,13 @@ def test_a_graph_in_one_go_gives_the_bits_of_its_parts(monkeypatch: pytest.Monke
 
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tasks each run of machine code has, as they run."""
-    seen, run = list[int](), Again.__call__
+    seen, run = list[int](), PreparedTasks.__call__
 
-    def counted(self: Again) -> None:
+    def counted(self: PreparedTasks) -> None:
         seen.append(len(self.tasks))
         run(self)
 
-    monkeypatch.setattr(Again, "__call__", counted)
+    monkeypatch.setattr(PreparedTasks, "__call__", counted)
     return seen
 
 

@@ -15,7 +15,7 @@ from same_bits import assert_same_bits
 import stepnet as sn
 from stepnet.engines import Call, EarlyEnds
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.llvm.running import chain, ending, laid, native, workspace
+from stepnet.engines.llvm.running import chain, ending, native, sequence_layout, workspace
 from stepnet.engines.llvm.threads.workers import CREW, Lateness
 from stepnet.engines.threads import threads
 from stepnet.errors import InputError
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.alone  # threads that wait for one another, on all proc
 def few_lanes(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     before, CREW.lateness = threads(), Lateness()
     monkeypatch.setattr(ending, "LANES", LANES)
-    monkeypatch.setattr(laid, "LANES", LANES)
+    monkeypatch.setattr(sequence_layout, "LANES", LANES)
     yield
     sn.set_threads(before)
     CREW.lateness = Lateness()

@@ -22,7 +22,7 @@ from stepnet.engines.interpreter import BoundNet
 from stepnet.engines.llvm.engine import LlvmEngine
 from stepnet.engines.llvm.machine.target import Target, available_targets, host_target
 from stepnet.engines.llvm.products.tiles import LARGE_BYTES
-from stepnet.engines.llvm.running import laid
+from stepnet.engines.llvm.running import sequence_layout
 from stepnet.errors import InputError
 from stepnet.net.interpret import widened
 from stepnet.ragged.positions import Positions
@@ -329,9 +329,9 @@ def test_the_number_of_lanes_changes_no_bit(name: str, monkeypatch: pytest.Monke
     """Long calls have as few as it takes to end with the longest sequence: here 8 for 99 sequences."""
     rnn = recurrence(name)
     call = call_of(rnn, [200, *LENGTHS * 9])
-    monkeypatch.setattr(laid, "EVEN_SECONDS", 0.0)
+    monkeypatch.setattr(sequence_layout, "EVEN_SECONDS", 0.0)
     few = compiled(rnn)(call)
-    monkeypatch.setattr(laid, "EVEN_SECONDS", np.inf)
+    monkeypatch.setattr(sequence_layout, "EVEN_SECONDS", np.inf)
     many = compiled(rnn)(replace(call))
     assert_same_bits(few.outputs + few.final, many.outputs + many.final)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from tolerance import assert_close
 
 import stepnet as sn
-from stepnet.engines.kept import KeptPlain
+from stepnet.engines.loop_buffers import KeptPlain
 from stepnet.net import meanings
 from stepnet.net.reductions import REDUCTIONS
 from stepnet.ragged.offsets import offsets_of

@@ -17,7 +17,7 @@ import stepnet.torch
 from stepnet import cells, engines
 from stepnet.engines.base import Call, Results
 from stepnet.engines.interpreter import BoundNet
-from stepnet.engines.parts import Means, in_parts
+from stepnet.engines.schedule_kernel import Means, in_parts
 from stepnet.errors import InputError, LibraryError, RefusedError
 from stepnet.net.ir import Net, Node
 from stepnet.net.memory import HOST

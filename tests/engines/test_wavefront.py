@@ -13,9 +13,9 @@ from zoo import rnn_of, sequences
 import stepnet as sn
 from stepnet import cells
 from stepnet.engines.llvm.running import arrangement, chain
-from stepnet.engines.llvm.running.again import Again
+from stepnet.engines.llvm.running.prepared_tasks import PreparedTasks
 from stepnet.engines.llvm.threads.workers import CREW, Lateness
-from stepnet.engines.part import Run
+from stepnet.engines.part_execution import Run
 from stepnet.errors import InputError
 from stepnet.plan.load import Load
 from stepnet.plan.partition import Wavefront, Way
@@ -95,13 +95,13 @@ def forced(block: int, most: int) -> Front:
 
 def tasks_of_runs(patch: pytest.MonkeyPatch) -> list[int]:
     """How many tasks each run of machine code has, as they run."""
-    seen, run = list[int](), Again.__call__
+    seen, run = list[int](), PreparedTasks.__call__
 
-    def counted(self: Again) -> None:
+    def counted(self: PreparedTasks) -> None:
         seen.append(len(self.tasks))
         run(self)
 
-    patch.setattr(Again, "__call__", counted)
+    patch.setattr(PreparedTasks, "__call__", counted)
     return seen
 
 

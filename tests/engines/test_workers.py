@@ -24,7 +24,7 @@ from stepnet.engines.llvm.machine.build import MachineCode, NativeFunction
 from stepnet.engines.llvm.machine.object_code import object_code
 from stepnet.engines.llvm.machine.target import host_target
 from stepnet.engines.llvm.running import chain, native
-from stepnet.engines.llvm.running.again import Together
+from stepnet.engines.llvm.running.prepared_tasks import Together
 from stepnet.engines.llvm.threads import waiting, workers
 from stepnet.engines.llvm.threads.handover import NOTHING, ORDERS, THERE, signals
 from stepnet.engines.llvm.threads.workers import CREW, Crew, Lateness, Orders, Worker, current_processor

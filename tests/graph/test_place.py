@@ -14,7 +14,7 @@ from zoo import rnn_of
 
 import stepnet as sn
 from stepnet.engines import choose, engine_named, engines_of
-from stepnet.engines.placed import Placed, choice, place
+from stepnet.engines.assignment import Placed, choice, place
 from stepnet.errors import RefusedError
 from stepnet.net.ir import Net
 from stepnet.plan.plan import Plan

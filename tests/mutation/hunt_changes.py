@@ -53,7 +53,7 @@ TESTS: dict[str, Sequence[str]] = {
     "plan/totals.py": ("tests/test_runs.py", "tests/test_gradients.py"),
     "plan/passes/merge.py": ("tests/engines/test_products.py", *PASSES),
     "plan/passes/narrow.py": ("tests/engines/test_encoded_weights.py", "tests/graph/test_quantize_layers.py"),
-    "plan/passes/part.py": ("tests/engines/test_products.py", *PASSES),
+    "plan/passes/split_concat_matmul.py": ("tests/engines/test_products.py", *PASSES),
     "grad/*.py": ("tests/test_adjoints.py", "tests/test_gradients.py"),
     "grad/handover.py": ("tests/test_handover.py", "tests/test_gradients.py"),
     "engines/llvm/running/sums.py": ("tests/engines/test_sums.py",),
@@ -98,7 +98,15 @@ TESTS: dict[str, Sequence[str]] = {
     },
     **{
         f"rnn/{name}.py": ("tests/test_written.py", "tests/test_generate.py")
-        for name in ("by_symbol", "feedback", "feeds", "one_step", "samplers", "writer", "written")
+        for name in (
+            "by_symbol",
+            "feedback",
+            "feeds",
+            "one_step",
+            "samplers",
+            "decoder",
+            "compiled_generation",
+        )
     },
     "engines/llvm/emit/driver.py": (
         "tests/engines/test_step_places.py",
@@ -152,7 +160,7 @@ TESTS: dict[str, Sequence[str]] = {
             "tests/engines/test_workers.py",
             *GENERATED,
         )
-        for name in ("again", "chain", "laid", "native")
+        for name in ("prepared_tasks", "chain", "sequence_layout", "native")
     },
     **{
         f"{name}.py": ("tests/test_partition.py", "tests/engines/test_chain.py")

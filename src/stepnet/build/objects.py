@@ -5,7 +5,7 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from stepnet.build.targets import BuildTarget
-from stepnet.engines.apart import run_in_thread
+from stepnet.engines.fork_guard import run_in_thread
 from stepnet.engines.llvm.machine.lazy import lazy_import
 from stepnet.engines.llvm.machine.target import Target
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from stepnet.engines.apart import run_without_fork
+from stepnet.engines.assignment import together
 from stepnet.engines.base import Bound, Call, EarlyEnds, Engine, FrozenCall, Kernel, Results, Steps
+from stepnet.engines.fork_guard import run_without_fork
 from stepnet.engines.llvm.engine import LlvmEngine
-from stepnet.engines.placed import together
 from stepnet.errors import InputError, LibraryError, RefusedError
 from stepnet.plan.schedule import Schedule
 from stepnet.values.arguments import shown

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.engines.base import Arrays, Call, FrozenCall, OptionalArrays, Results
-from stepnet.engines.part import (
+from stepnet.engines.part_execution import (
     ENDS,
     Frame,
     Run,

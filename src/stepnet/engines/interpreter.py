@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from stepnet.engines.base import Array, Call, Cell, FrozenCall, Kernel, Results, Steps, narrow_cell
 from stepnet.engines.packed import CalledSteps, Form, Packed, called_again, parameters_of, varying_of
-from stepnet.engines.parts import Means, in_parts
+from stepnet.engines.schedule_kernel import Means, in_parts
 from stepnet.net.interpret import interpret
 from stepnet.net.ir import Net, Node
 from stepnet.net.totals import total_of

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stepnet.engines import Engine, Order, engines_of
-from stepnet.engines.placed import choice
+from stepnet.engines.assignment import choice
 from stepnet.explain.value_names import is_reading
 from stepnet.net.ir import Net, Node
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_text

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from stepnet.engines import engine_named, engine_names, engines_of
+from stepnet.engines.assignment import choice as placed_on
 from stepnet.engines.base import SharedEngine
-from stepnet.engines.placed import choice as placed_on
 from stepnet.engines.threads import threads
 from stepnet.explain.document import FACTS, Item, Section, Table
 from stepnet.explain.facts import Asked, Explanation, Stage, choice, plan_explanation

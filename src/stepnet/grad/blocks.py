@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from stepnet.net.ir import Net, Node, Recur
 from stepnet.net.types import CONST, ROWS, STEPS
+from stepnet.plan.passes.block_steps import together
 from stepnet.plan.passes.distribute import distribute, linear_values
-from stepnet.plan.passes.together import together
 from stepnet.plan.schedule import is_nested
 
 SIZES = (2, 4, 8)

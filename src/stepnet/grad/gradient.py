@@ -21,9 +21,9 @@ from stepnet.net.ir import Builder, Net
 from stepnet.plan.passes.chain import chain
 from stepnet.plan.passes.fold import fold
 from stepnet.plan.passes.narrow import any_low
-from stepnet.plan.passes.part import part
 from stepnet.plan.passes.prune import prune
 from stepnet.plan.passes.split import split
+from stepnet.plan.passes.split_concat_matmul import part
 from stepnet.values.collector import paused_collector
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from stepnet.engines import Order, checked_engine, engines_of, order_of
-from stepnet.engines.placed import place
+from stepnet.engines.assignment import place
 from stepnet.graph.trace import Model, TracedModel, trace_model
 from stepnet.net.ir import Builder, Net
 from stepnet.net.precision import Precision

@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 from stepnet.engines import Bound, Call, Order, choose, engines_of
+from stepnet.engines.assignment import place
 from stepnet.engines.base import Cell, LowEngine
 from stepnet.engines.calibration import check_keep, data_scale
-from stepnet.engines.placed import place
 from stepnet.errors import InputError, RefusedError
 from stepnet.graph.graph import Graph
 from stepnet.graph.programs import GraphProgram, in_precisions

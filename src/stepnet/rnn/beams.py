@@ -16,9 +16,9 @@ from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.candidates import Best, Candidates, best_of
 from stepnet.rnn.compose import Stack
+from stepnet.rnn.decoder import Live, Writer, checked_most, checked_stops
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
-from stepnet.rnn.writer import Live, Writer, checked_most, checked_stops
 from stepnet.values.arguments import number, whole
 
 Array = np.ndarray

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepnet.errors import InputError
+from stepnet.rnn.decoder import check_highest
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
-from stepnet.rnn.writer import check_highest
 from stepnet.trace.step import Spec
 
 if TYPE_CHECKING:

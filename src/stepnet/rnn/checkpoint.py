@@ -17,12 +17,12 @@ from stepnet.engines import Call
 from stepnet.grad.sections import Section, sections
 from stepnet.net.ir import Net
 from stepnet.plan.passes.prune import prune
+from stepnet.rnn.backward_accumulator import BackwardAccumulator
 from stepnet.rnn.gradient_runs import Halved
 from stepnet.rnn.in_sections import AtOnce, Sectioned, Values, Way
 from stepnet.rnn.nets import BoundNet
 from stepnet.rnn.pieces import Piece, pieces, zeros
 from stepnet.rnn.program import NetProgram
-from stepnet.rnn.turn import Turn
 
 Array = np.ndarray
 
@@ -119,7 +119,7 @@ class InPieces:
         inputs, memories = [values[number] for number in section.reads], self.begun(values, way.call)
         ends = [memory.ends for memory in section.memories]
         cotangents = [None if end is None else known.get(end) for end in (*section.results, *ends)]
-        turn = Turn.of(net, len(section.results), self.wanted, cotangents, way.call)
+        turn = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, way.call)
         programs = [program for program in (self.again, self.backward) if program is not None]
         *again, backward = [
             BoundNet.of(program, [*inputs, *memories], way.call, way.engine) for program in programs

@@ -16,6 +16,7 @@ from stepnet.rnn.batch import checked_array
 from stepnet.rnn.control import Controls
 from stepnet.rnn.gradient_explain import GradientExplanation, gradient_explanation
 from stepnet.rnn.gradient_runs import GradientRun
+from stepnet.rnn.gradient_strategy import gradient_run
 from stepnet.rnn.gradients import (
     CallArguments,
     GradientPrograms,
@@ -30,7 +31,6 @@ from stepnet.rnn.gradients import (
 from stepnet.rnn.layers import Layer
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.program import Asked
-from stepnet.rnn.ways import gradient_run
 from stepnet.values.arguments import flag, whole
 from stepnet.values.structure import leaves_as, named_leaves, rebuild, skeleton
 

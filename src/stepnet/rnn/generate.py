@@ -15,10 +15,10 @@ import numpy as np
 from stepnet.ragged import Ragged
 from stepnet.ragged.offsets import offsets_of
 from stepnet.rnn.compose import Stack
+from stepnet.rnn.decoder import Front, Live, Writer, checked_most, checked_stops, checked_symbols
 from stepnet.rnn.masks import MOST_SEED, SEED, identified, numbers_at
 from stepnet.rnn.program import Asked
 from stepnet.rnn.recurrence import RNN
-from stepnet.rnn.writer import Front, Live, Writer, checked_most, checked_stops, checked_symbols
 from stepnet.values.arguments import function, whole
 
 Array = np.ndarray
@@ -130,8 +130,8 @@ def in_machine_code(
 ) -> Written | None:
     """At most `most` symbols behind the first ones, of these rows; None where it takes steps one by one."""
     # What makes the net of a step with its feedback: few processes generate anything.
+    from stepnet.rnn.compiled_generation import Wired, write
     from stepnet.rnn.feedback import Choice
-    from stepnet.rnn.written import Wired, write
 
     choice = Choice(front.scores.shape[1], tuple(np.unique(stops).tolist()), chooser.sampler)
     wired = Wired.of(writer, front, choice)

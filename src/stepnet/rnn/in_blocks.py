@@ -15,16 +15,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepnet.engines import Call, Order
-from stepnet.grad.alone import Alone, sections_around
 from stepnet.grad.blocks import BlockChoice, block_choices
+from stepnet.grad.isolate_recurrences import Alone, sections_around
 from stepnet.grad.sections import Section
 from stepnet.net.ir import Net
 from stepnet.net.types import STEPS, Type
-from stepnet.plan.passes.together import net_together
+from stepnet.plan.passes.block_steps import net_together
+from stepnet.rnn.backward_accumulator import BackwardAccumulator
 from stepnet.rnn.gradient_runs import GradientRun, Halved
 from stepnet.rnn.in_sections import AtOnce, Sectioned, SectionRun, Values, Way, cotangents_of
 from stepnet.rnn.pieces import Piece, part_of, zeros
-from stepnet.rnn.turn import Turn
 
 Array = np.ndarray
 Memories = Sequence[Array | None]
@@ -210,7 +210,7 @@ class InBlocks:
             pairs = zip((asked[place] for place in self.wanted), made, strict=True)
             return [(number, array) for number, array in pairs if number is not None]
         cotangents = [None if number is None else known.get(number) for number in section.gives]
-        turn = Turn.of(net, len(section.results), self.wanted, cotangents, call)
+        turn = BackwardAccumulator.of(net, len(section.results), self.wanted, cotangents, call)
         first, last = len(self.by_blocks.saved), len(self.by_blocks.saved) + len(memories)
         begun = [None if memory is None else memory[blocks.piece.rows] for memory in memories]
         for part, ahead, saved in ((others, kept[first:last], kept[last:]), (blocks, begun, kept)):

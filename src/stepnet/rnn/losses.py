@@ -15,6 +15,7 @@ from stepnet.net.ir import Builder, Net, with_inputs
 from stepnet.net.types import CONST, ROWS, STEPS, Type, extent_of
 from stepnet.rnn.batch import Batch, checked_array
 from stepnet.rnn.control import Controls
+from stepnet.rnn.gradient_strategy import gradient_run
 from stepnet.rnn.gradients import (
     CallArguments,
     GradientPrograms,
@@ -29,7 +30,6 @@ from stepnet.rnn.layers import Layer
 from stepnet.rnn.nets import Arrays, run_net
 from stepnet.rnn.pieces import Checkpoint, checked_checkpoint
 from stepnet.rnn.program import Asked, NetProgram
-from stepnet.rnn.ways import gradient_run
 from stepnet.trace.draws import traced_purely
 from stepnet.trace.lines import NamingLine, defined_at, refuse, written_at
 from stepnet.trace.traced import Traced

@@ -18,12 +18,12 @@ from stepnet.net.ir import Net
 from stepnet.plan.passes.prune import prune
 from stepnet.rnn.batch import Batch
 from stepnet.rnn.gradient_runs import GradientRun, Halved
+from stepnet.rnn.gradient_strategy import gradient_run
 from stepnet.rnn.gradients import GradientPrograms
 from stepnet.rnn.nets import run_net
 from stepnet.rnn.pieces import Checkpoint
 from stepnet.rnn.program import NetProgram
 from stepnet.rnn.reading import call_of
-from stepnet.rnn.ways import gradient_run
 from stepnet.torch.pytorch import pytorch
 from stepnet.torch.untraced import untraced
 

@@ -12,8 +12,8 @@ from stepnet.engines.llvm.products.constants import constant_values
 from stepnet.engines.llvm.running.finish import Finish, Rows, total
 from stepnet.engines.llvm.running.native import Native
 from stepnet.engines.llvm.running.run import Runner, chained
-from stepnet.engines.parts import Means, in_parts
 from stepnet.engines.processor import machine_for
+from stepnet.engines.schedule_kernel import Means, in_parts
 from stepnet.net.digest import digest
 from stepnet.net.ir import Node
 from stepnet.plan.load import Load, Machine

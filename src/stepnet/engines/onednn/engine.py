@@ -19,7 +19,7 @@ from stepnet.engines.onednn.primitives import Weights
 from stepnet.engines.onednn.recurrence import Recurrence
 from stepnet.engines.onednn.run import ran
 from stepnet.engines.packed import CalledSteps, called_again
-from stepnet.engines.parts import Means, in_parts
+from stepnet.engines.schedule_kernel import Means, in_parts
 from stepnet.errors import LibraryError
 from stepnet.net.ir import Node
 from stepnet.plan.plan import Plan

@@ -17,11 +17,11 @@ from stepnet.plan.passes.join import join
 from stepnet.plan.passes.legalise import legalise
 from stepnet.plan.passes.merge import merge
 from stepnet.plan.passes.narrow import narrow, with_weights
-from stepnet.plan.passes.part import part
 from stepnet.plan.passes.prune import prune
 from stepnet.plan.passes.regroup import regroup
 from stepnet.plan.passes.sink import sink
 from stepnet.plan.passes.split import split
+from stepnet.plan.passes.split_concat_matmul import part
 
 PIPELINE: tuple[Callable[[Net], Net], ...] = (
     prune,

@@ -7,7 +7,7 @@ when code is generated. A fork of the process waits until the import has ended.
 from importlib import import_module
 from typing import Any
 
-from stepnet.engines.apart import run_without_fork
+from stepnet.engines.fork_guard import run_without_fork
 
 
 def lazy_import(module: str) -> Any:

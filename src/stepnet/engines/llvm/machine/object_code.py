@@ -1,7 +1,7 @@
 """Compilation of LLVM modules to object code, and LLVM's loader for object code that `image` cannot load.
 
-LLVM is called through `engines/apart.py`, so that neither a fork nor a signal interrupts it: its objects must
-be freed exactly once. Several modules are compiled in parallel.
+LLVM is called through `engines/fork_guard.py`, so that neither a fork nor a signal interrupts it: its objects
+must be freed exactly once. Several modules are compiled in parallel.
 """
 
 import sys
@@ -15,7 +15,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from stepnet.engines.apart import run_in_thread
+from stepnet.engines.fork_guard import run_in_thread
 from stepnet.engines.limits import processors
 from stepnet.engines.llvm.machine.image import ObjectCode
 from stepnet.engines.llvm.machine.room import BASE_BYTES, TEXT_FACTOR, THREAD_BYTES, reserve

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepnet.disk import store
 from stepnet.disk.data import Form
-from stepnet.engines.apart import run_in_thread
+from stepnet.engines.fork_guard import run_in_thread
 from stepnet.errors import InputError
 from stepnet.net.digest import digest
 from stepnet.values.arguments import shown

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from stepnet.engines.base import Call
-from stepnet.engines.llvm.running.laid import Laid
 from stepnet.engines.llvm.running.native import DECIDED, Native
+from stepnet.engines.llvm.running.sequence_layout import SequenceLayout
 from stepnet.engines.processor import machine_for
 from stepnet.engines.threads import threads
 from stepnet.plan.load import Load, Machine, Size
@@ -59,7 +59,7 @@ class Arranger:
     decided: dict[Key, AtOnce] = field(default_factory=dict[Key, AtOnce])
     fronts: dict[Key, Wavefront] = field(default_factory=dict[Key, Wavefront])
 
-    def arranged(self, calls: Sequence[Call], laid: Sequence[Laid]) -> Arrangement:
+    def arranged(self, calls: Sequence[Call], laid: Sequence[SequenceLayout]) -> Arrangement:
         """How calls run. laid: the layouts of their sequences."""
         most, waves = threads(), list[tuple[int, ...]]()
         sizes = [native.size(call) for native, call in zip(self.natives, calls, strict=True)]
@@ -110,7 +110,7 @@ class Arranger:
         return [native.compiled.load for native in natives], machine_for(natives[0].target.vector_bytes)
 
 
-def have_same_lanes(line: tuple[int, ...], laid: Sequence[Laid]) -> bool:
+def have_same_lanes(line: tuple[int, ...], laid: Sequence[SequenceLayout]) -> bool:
     """Whether kernels run over the same sequences, so that their steps correspond."""
     return all(laid[place] is laid[line[0]] for place in line)
 

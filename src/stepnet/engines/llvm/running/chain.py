@@ -6,9 +6,9 @@ runs.
     run        write the argument words of all calls, then run wave after wave on the threads
 
 Everything that does not depend on lengths is prepared once (`Prepared`): workspaces, argument words for each
-thread, and orders for the workers. A call with other lengths computes its tables (`Laid`), once for all
-kernels over the same sequences, and writes its words. No Python runs between kernels: the interpreter would
-have to be loaded into the cache again.
+thread, and orders for the workers. A call with other lengths computes its tables (`SequenceLayout`), once for
+all kernels over the same sequences, and writes its words. No Python runs between kernels: the interpreter
+would have to be loaded into the cache again.
 
 The kernels of a wave do not depend on each other, such as both directions of a layer. They run at the same
 time on separate threads if that is estimated to be faster (`plan/partition.py`). Layers of a stack run as one
@@ -23,12 +23,12 @@ from typing import Protocol
 from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.machine.memory import POOL
 from stepnet.engines.llvm.machine.system import clock
-from stepnet.engines.llvm.running.again import Again
 from stepnet.engines.llvm.running.arrangement import Arranger
 from stepnet.engines.llvm.running.form import Arrays, Form
-from stepnet.engines.llvm.running.laid import Laid, Sets
 from stepnet.engines.llvm.running.native import CALL, POINTERS, Native
+from stepnet.engines.llvm.running.prepared_tasks import PreparedTasks
 from stepnet.engines.llvm.running.reach import Reach
+from stepnet.engines.llvm.running.sequence_layout import SequenceLayout, Sets
 from stepnet.engines.threads import threads
 from stepnet.engines.watching import watching
 from stepnet.plan.waves import Waves
@@ -74,7 +74,11 @@ class Prepared:
     """Workspaces for calls of one shape, and the tasks that run them, wave by wave."""
 
     def __init__(
-        self, natives: Sequence[Native], shape: Shape, kind: type[Again] = Again, pauses: bool = True
+        self,
+        natives: Sequence[Native],
+        shape: Shape,
+        kind: type[PreparedTasks] = PreparedTasks,
+        pauses: bool = True,
     ) -> None:
         self.shape, self.natives, self.pauses = shape, natives, pauses
         self.spaces = [
@@ -93,7 +97,7 @@ class Prepared:
             run.reach, run.place = self.reach, place
         self.bytes = sum(space.memory.nbytes for spaces in self.spaces for space in spaces)
 
-    def run_of(self, wave: tuple[int, ...], kind: type[Again]) -> Again:
+    def run_of(self, wave: tuple[int, ...], kind: type[PreparedTasks]) -> PreparedTasks:
         """The tasks of a wave's kernels, ready to run."""
         spaces = [space for place in wave for space in self.spaces[place]]
         tasks = [
@@ -150,7 +154,7 @@ class Chain:
 
         ending: makes the sets of lanes of a single call whose sequences may end early.
         """
-        laid = [Laid.of(call.positions) for call in calls]
+        laid = [SequenceLayout.of(call.positions) for call in calls]
         arranged = self.arranger.arranged(calls, laid)
         makers: Sequence[HasSets] = laid if ending is None else (ending,)
         # The time of all kernels, since the layers of a wavefront share their lanes.
@@ -239,7 +243,7 @@ class Started:
         chain = self.chain
         for native, call in zip(chain.natives, self.calls, strict=True):
             rows = call.positions.rows
-            empty = not rows or Laid.of(call.positions).filled < rows
+            empty = not rows or SequenceLayout.of(call.positions).filled < rows
             if native.by_sequence or native.compiled.axes or empty:
                 return None
         prepared = chain.prepared(self.calls, self.arrays)
@@ -248,7 +252,9 @@ class Started:
         single = all(call.positions.lengths.max(initial=0) <= 1 for call in self.calls)
         if prepared.bytes <= (FROZEN_STEP_BYTES if single else FROZEN_BYTES) * len(self.calls):
             # Keeps the tables that the words point to, and not the calls: their arrays are the caller's.
-            return Frozen(chain, self.forms, prepared, [Laid.of(call.positions) for call in self.calls])
+            return Frozen(
+                chain, self.forms, prepared, [SequenceLayout.of(call.positions) for call in self.calls]
+            )
         chain.give_back(prepared)
         return None
 
@@ -265,7 +271,7 @@ class Frozen:
     chain: Chain
     forms: Sequence[Form]
     prepared: Prepared
-    held: Sequence[Laid]
+    held: Sequence[SequenceLayout]
 
     @property
     def bytes(self) -> int:

@@ -22,8 +22,8 @@ from stepnet.engines.llvm.machine.memory import pointer
 from stepnet.engines.llvm.machine.words import ENDING
 from stepnet.engines.llvm.running.chain import Chain
 from stepnet.engines.llvm.running.form import Form, is_appended, most_steps
-from stepnet.engines.llvm.running.laid import Laid, Sets
 from stepnet.engines.llvm.running.native import POINTERS, Native
+from stepnet.engines.llvm.running.sequence_layout import SequenceLayout, Sets
 from stepnet.engines.llvm.running.workspace import ENDING_ROWS, Workspace
 from stepnet.plan.load import LANES
 from stepnet.ragged.offsets import offsets_of
@@ -83,7 +83,7 @@ class Ending:
         results = self.form.results()
         self.arrays = self.form.arrays(call.sequences, call.initial, call.statics, results)
         positions = call.positions
-        self.laid = Laid.of(positions)
+        self.laid = SequenceLayout.of(positions)
         self.taken, self.waiting = np.zeros(positions.rows, np.int64), np.zeros(1, np.int64)
         order = np.argsort(-positions.lengths, kind="stable")
         self.order = order[: self.laid.filled].astype(np.int64)

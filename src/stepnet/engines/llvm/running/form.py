@@ -9,7 +9,7 @@ from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.llvm.machine.memory import POOL, Rows, Together
 from stepnet.engines.llvm.machine.records import Axis
 from stepnet.engines.llvm.running.finish import Finish, FinishCall, Kinds
-from stepnet.engines.llvm.running.laid import Laid
+from stepnet.engines.llvm.running.sequence_layout import SequenceLayout
 from stepnet.engines.llvm.running.workspace import ENDING_STEPS, SLACK
 from stepnet.net.types import Type
 from stepnet.ragged.positions import Positions
@@ -80,7 +80,7 @@ class Form:
 
     def __init__(self, kind: Kind, call: Call) -> None:
         positions = call.positions
-        laid, rows, total = Laid.of(positions), positions.rows, positions.total
+        laid, rows, total = SequenceLayout.of(positions), positions.rows, positions.total
         self.kind, self.batch = kind, rows
         self.count = rows if call.last_only else total
         self.whole = laid.filled == rows if call.last_only else laid.steps == total
@@ -153,7 +153,7 @@ class Form:
 def most_steps(call: Call) -> int:
     """The largest number of steps of a block, in a call whose sequences may end early."""
     assert call.until is not None
-    many = call.last_only and Laid.of(call.positions).filled > ENDING_STEPS
+    many = call.last_only and SequenceLayout.of(call.positions).filled > ENDING_STEPS
     return 1 if many or not call.until.beyond else ENDING_STEPS
 
 

@@ -12,11 +12,11 @@ from stepnet.engines.llvm.machine.memory import pointer
 from stepnet.engines.llvm.machine.target import Target
 from stepnet.engines.llvm.machine.words import ARRAYS, CALL_WORDS, WORDS
 from stepnet.engines.llvm.products.constants import constant_values
-from stepnet.engines.llvm.running.again import OUTSIDE
 from stepnet.engines.llvm.running.finish import Finish
 from stepnet.engines.llvm.running.form import Arrays, Form, Kind, offsets_by_axis, words_of
-from stepnet.engines.llvm.running.laid import Laid
+from stepnet.engines.llvm.running.prepared_tasks import OUTSIDE
 from stepnet.engines.llvm.running.refill import Refill
+from stepnet.engines.llvm.running.sequence_layout import SequenceLayout
 from stepnet.engines.llvm.running.workspace import SLACK, WORD, Workspace
 from stepnet.engines.processor import machine_for
 from stepnet.errors import InputError
@@ -93,7 +93,7 @@ class Native:
 
     def size(self, call: Call) -> Size:
         """The size of a call, which decides how threads divide it."""
-        size = Laid.of(call.positions).size
+        size = SequenceLayout.of(call.positions).size
         return (
             size._replace(words=words_of(self.compiled.axes, call.positions)) if self.compiled.axes else size
         )
@@ -144,7 +144,7 @@ class Native:
         before = 0
         if self.compiled.counts:
             offset = call.step_offset
-            before = pointer(Laid.of(call.positions).no_steps if offset is None else offset)
+            before = pointer(SequenceLayout.of(call.positions).no_steps if offset is None else offset)
         record = pointer(arrays.record)
         return [ticks, call.last_only, record, before, *lanes, *self.pointers(arrays)]
 
@@ -170,7 +170,7 @@ class Native:
     def keep_idle(self, call: Call, arrays: Arrays) -> None:
         """Copies the initial memories of empty sequences to their final memories."""
         positions = call.positions
-        if Laid.of(positions).filled == positions.rows:
+        if SequenceLayout.of(positions).filled == positions.rows:
             return
         idle = np.flatnonzero(positions.lengths == 0)
         begins = [(begin, field) for begin, word, field in self.compiled.memories if word >= 0]

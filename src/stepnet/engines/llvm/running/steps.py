@@ -18,11 +18,11 @@ from stepnet.engines.base import Array, Call, Results
 from stepnet.engines.lanes import Lanes, lanes_for
 from stepnet.engines.llvm.machine.memory import POOL, pointer
 from stepnet.engines.llvm.machine.words import CALL_WORDS
-from stepnet.engines.llvm.running.again import Again, Together
 from stepnet.engines.llvm.running.chain import Prepared, Shape
 from stepnet.engines.llvm.running.form import Form
-from stepnet.engines.llvm.running.laid import rounded
 from stepnet.engines.llvm.running.native import Native
+from stepnet.engines.llvm.running.prepared_tasks import PreparedTasks, Together
+from stepnet.engines.llvm.running.sequence_layout import rounded
 from stepnet.engines.llvm.running.workspace import SLACK, WORD, Workspace
 from stepnet.engines.threads import threads
 from stepnet.plan.load import LANES
@@ -135,7 +135,7 @@ class RowSteps:
         prepared = self.prepared.get(key)
         if prepared is None:
             shape = Shape(((0,),), ((room,) * sets,), (together,), (0,), (0,), False)
-            kind = Together if together > 1 else Again
+            kind = Together if together > 1 else PreparedTasks
             prepared = Prepared([self.native], shape, kind, pauses=False)
             nowhere = (0,) * (CALL_WORDS.index(PLACES[0]) - CALL_WORDS.index("until") + len(PLACES))
             prepared.write([self.call], [self.arrays], [tuple((0, nowhere) for _ in range(sets))])

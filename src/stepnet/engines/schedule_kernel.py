@@ -14,7 +14,7 @@ import numpy as np
 from stepnet.engines.base import Bound, Call, Chain, FrozenCall, Kernel, Results, Steps
 from stepnet.engines.frozen_parts import frozen_parts
 from stepnet.engines.packed import CalledSteps, Form, Packed, called_again, parameters_of, varying_of
-from stepnet.engines.part import (
+from stepnet.engines.part_execution import (
     KINDS,
     Frame,
     Run,

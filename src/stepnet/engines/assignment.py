@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stepnet.engines.base import Engine, Kernel
-from stepnet.engines.parts import Means, in_parts
+from stepnet.engines.schedule_kernel import Means, in_parts
 from stepnet.net.digest import digest
 from stepnet.net.ir import Net, Node
 from stepnet.net.totals import total_of

@@ -23,6 +23,7 @@ from stepnet.rnn.batch import initial_arrays
 from stepnet.rnn.by_symbol import symbol_tables
 from stepnet.rnn.compose import Stack
 from stepnet.rnn.control import next_piece
+from stepnet.rnn.decoder import Front, Writer
 from stepnet.rnn.feedback import OWN, Choice, feedback
 from stepnet.rnn.feeds import Feed
 from stepnet.rnn.layers import Leaf, leaves_of
@@ -30,7 +31,6 @@ from stepnet.rnn.one_step import refusal
 from stepnet.rnn.program import Program, StepProgram
 from stepnet.rnn.recurrence import RNN
 from stepnet.rnn.samplers import MOST_SYMBOLS, Sampling
-from stepnet.rnn.writer import Front, Writer
 from stepnet.trace.step import Spec
 from stepnet.values.structure import leaves
 

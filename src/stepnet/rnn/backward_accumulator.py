@@ -19,7 +19,7 @@ Array = np.ndarray
 
 
 @dataclass(frozen=True)
-class Turn:
+class BackwardAccumulator:
     """The state that is passed from a piece to the piece before it.
 
     seeds: the cotangent of each floating-point result of the section; None for zeros at every step. Those of
@@ -37,7 +37,7 @@ class Turn:
     @classmethod
     def of(
         cls, net: Net, outputs: int, wanted: Sequence[int], known: Sequence[Array | None], call: Call
-    ) -> "Turn":
+    ) -> "BackwardAccumulator":
         """Ahead of the last piece. outputs: how many results are no memories. known: the cotangent of each
         result; None for zeros.
         """

@@ -17,7 +17,7 @@ CLOSELY, SELDOM = 100e-6, 2e-3
 OUTSIDE = "an integer is outside the rows of the parameter that it indexes"
 
 
-class Again:
+class PreparedTasks:
     """The tasks of some workspaces, to be run repeatedly.
 
     tasks: in the order in which threads take them, the longest first.
@@ -87,7 +87,7 @@ class Again:
             space.go_on()
 
 
-class Together(Again):
+class Together(PreparedTasks):
     """A prepared step that is divided among the threads that are awake.
 
     To wake a sleeping thread, or one that was preempted, takes longer than the step. So other threads are not

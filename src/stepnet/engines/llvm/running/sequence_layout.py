@@ -68,7 +68,7 @@ def few_digits(number: int) -> int:
     return -(-number >> left_out) << left_out
 
 
-class Laid:
+class SequenceLayout:
     """The lengths and positions of a call's sequences, and the sets of lanes computed so far.
 
     filled: the number of sequences that are not empty.
@@ -95,7 +95,7 @@ class Laid:
         self._sets: dict[tuple[int, bool], Sets] = {}
 
     @classmethod
-    def of(cls, positions: Positions) -> "Laid":
+    def of(cls, positions: Positions) -> "SequenceLayout":
         """The layout of sequences at these positions, computed once."""
         laid = positions.derived.get(KNOWN)
         if laid is None:

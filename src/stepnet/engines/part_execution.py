@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from stepnet.engines.base import Call, Chain, Results
-from stepnet.engines.kept import Kept, kept_plain, kept_results
+from stepnet.engines.loop_buffers import Kept, kept_plain, kept_results
 from stepnet.engines.packed import PIECE, Packed, plain_call
 from stepnet.net.interpret import Segments, by_steps, expand
 from stepnet.net.ir import Net
